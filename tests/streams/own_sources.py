@@ -7,6 +7,7 @@ and path, those that were listed together first, as many rows and files as the l
 
 from __future__ import annotations
 
+import base64
 import bz2
 import datetime as dt
 import decimal
@@ -398,4 +399,4 @@ def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return str(value)
     assert isinstance(value, bytes)
-    return value.decode()
+    return base64.b64encode(value).decode()

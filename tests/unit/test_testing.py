@@ -233,14 +233,14 @@ def test_a_checkpoint_of_ones_own_is_claimed_and_gone_on_from(tmp_path: Path) ->
     assert played.rows("totals").to_pylist() == [{"symbol": "A", "total": 3.0}]
 
 
-def _die_between_commit_and_delivery(run: Any) -> None:
+def _die_between_commit_and_delivery(run: Any, row: Any = None) -> None:
     def die(step: str, _epoch: int) -> None:
         if step == "committed":
             raise KeyboardInterrupt
 
     run._driver.loop.at_step = die
     with pytest.raises(KeyboardInterrupt):
-        run.epoch({"orders": [order("A", 2.0)]})
+        run.epoch({"orders": [row or order("A", 2.0)]})
 
 
 def test_an_epoch_that_died_before_its_delivery_is_delivered_once_by_a_restart() -> None:
@@ -252,6 +252,22 @@ def test_an_epoch_that_died_before_its_delivery_is_delivered_once_by_a_restart()
     assert run.restart() == {}
     run.epoch({"orders": [order("A", 4.0)]})
     assert [row["total"] for row in run.rows("totals").to_pylist()] == [1.0, 3.0, 7.0]
+
+
+def test_rows_of_flows_with_other_time_zones_are_one_table() -> None:
+    def newest(zone: str) -> gw.Flow:
+        columns = pa.schema([("symbol", pa.string()), ("ts", pa.timestamp("us", zone))])
+        flow = gw.Flow("market")
+        of_symbol = flow.source("orders", gw.testing.stream(columns)).key_by("symbol")
+        flow.sink("totals", of_symbol.compute(name="o", last=gw.max("ts")), gw.sinks.noop())
+        return flow
+
+    run = gw.testing.cluster(newest("+05:30"))
+    _die_between_commit_and_delivery(run, ("A", DAY))
+    assert len(run.restart(newest("UTC"))["totals"]) == 1
+    run.epoch({"orders": [("B", DAY)]})
+    assert run.rows("totals")["last"].type == pa.timestamp("us", "UTC")
+    assert len(run.rows("totals")) == 2
 
 
 @pytest.mark.parametrize("how", ["repartition", "restart"])

@@ -11,11 +11,13 @@ import functools
 import inspect
 import types
 import typing
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from godwit.columns.python_values import KeyRows
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import function_name
+from godwit.model.signatures import positional_parameters
 from godwit.operators.calls import FiredTimer, TimedRows
 from godwit.operators.states.operator import States
 from godwit.values.codec import State, is_immutable
@@ -68,8 +70,8 @@ def _parameter_types(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     own = inspect.unwrap(function)
     known = inspect.getclosurevars(own).nonlocals if inspect.isfunction(own) else {}
     found = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint = parameter.annotation
+    for parameter in positional_parameters(function, _PARAMETERS):
+        name, hint = parameter.name, parameter.annotation
         try:  # one by one: that of the result may stand for a type checker alone
             one = types.SimpleNamespace(__annotations__={name: hint})
             looked_up = typing.get_type_hints(one, getattr(own, "__globals__", {}), {**known})
@@ -174,6 +176,12 @@ def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
     return f"{name}: {told}, and state={text}", f"Declare {name}: {text}, or give state={told}."
 
 
+def holds_values(state: Any) -> bool:
+    """Return whether a type of state is of collections, which ``rows`` may be a name for."""
+    of = typing.get_origin(state) or state
+    return isinstance(of, type) and issubclass(of, Collection) and not issubclass(of, _TEXTS)
+
+
 def _may_be_same(one: Any, other: Any) -> bool:
     """Return whether two types may be the same; unspecified parts match anything."""
     if one == other or any(_is_open(hint) for hint in (one, other)):
@@ -206,4 +214,5 @@ def _may_be_instance(hint: Any, cls: Any) -> bool:
         return True
 
 
+_TEXTS = (str, bytes, bytearray)
 _UNIONS = (typing.Union, type(int | str))

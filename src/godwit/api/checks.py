@@ -27,7 +27,7 @@ from godwit.model.naming import (
     listing,
     type_name,
 )
-from godwit.model.signatures import check_signature
+from godwit.model.signatures import check_signature, positional_parameters
 from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
 from godwit.operators.in_order import HELD
@@ -821,10 +821,10 @@ def _state_assignments(function: Callable[..., Any]) -> Iterator[tuple[str, str]
 
     With each, that name.
     """
+    names = [parameter.name for parameter in positional_parameters(function, _STATE + 1)]
     while isinstance(function, functools.partial):
         function = function.func
     try:
-        names = list(inspect.signature(function).parameters)
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError, ValueError):
         return

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from godwit.api.annotations import check_annotations
+from godwit.api.annotations import check_annotations, holds_values
 from godwit.api.checks import (
     all_results,
     check_aggregate,
@@ -59,7 +59,7 @@ from godwit.model.naming import (
     results_name,
     type_name,
 )
-from godwit.model.signatures import check_signature
+from godwit.model.signatures import ROLE_NAMES, check_signature
 from godwit.operators.asynchronous import settings_for
 from godwit.operators.batch import CALLED, FRAMES
 from godwit.operators.states.declared import check_states
@@ -767,6 +767,7 @@ class KeyedStream:
                 called,
                 f"{'on_timer' if called is on_timer else 'function'}(key, {argument}, {of_key})",
                 named=(*tables, *resources),
+                meant={"key": self.keys, of_key: ROLE_NAMES if holds_values(state) else ()},
                 awaited=asynchronous is not None,
                 operator=name,
             )
@@ -1454,7 +1455,11 @@ class WindowedStream:
         name = self._operator_name(_action_name(function))
         check_window_function(name, node)
         check_signature(
-            f"Operator {name!r}", function, "function(key, rows, window)", operator=name
+            f"Operator {name!r}",
+            function,
+            "function(key, rows, window)",
+            meant={"key": node.keys},
+            operator=name,
         )
         columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
         return self._add_to_flow(

@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import function_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 _ROLES: Final[Mapping[str, frozenset[str]]] = {
     role: frozenset(names.split())
@@ -35,6 +36,10 @@ _ROLES: Final[Mapping[str, frozenset[str]]] = {
 """Role of an argument → names that people give to its parameter."""
 
 _ROLE_OF: Final = {name: role for role, names in _ROLES.items() for name in names}
+_VAGUE: Final = frozenset(["k", "r", "s", "t", "w", "e", "row", "batch", "table", "df"])
+"""Names that people also give to something else, such as a state that is a batch of rows."""
+ROLE_NAMES: Final = frozenset(_ROLE_OF)
+NO_NAMES: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
 
 _NEVER: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
     ("key", "rows", "state"): {
@@ -79,6 +84,7 @@ def check_signature(
     called: str,
     *,
     named: Iterable[str] = (),
+    meant: Mapping[str, Collection[str]] = NO_NAMES,
     awaited: bool = False,
     error: type[GodwitError] = InvalidFlowError,
     **context: str,
@@ -87,7 +93,8 @@ def check_signature(
 
     `where`: the owner of the function, for errors. `called`: the call as text, such as
     ``"function(key, rows, state)"``; its arguments are passed by position, and those that are
-    `named` by keyword. `awaited`: it may be an ``async def``. `context`: fields of the error.
+    `named` by keyword. `meant`: argument → other names that may mean it, such as those of the key
+    columns. `awaited`: it may be an ``async def``. `context`: fields of the error.
     """
     name = function_name(function)
     if not awaited and is_asynchronous(function):
@@ -101,9 +108,8 @@ def check_signature(
     by_name = list(named)
     if by_name:
         called = f"{called.removesuffix(')')}, {', '.join(f'{n}={n}' for n in by_name)})"
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):
+    signature = own_signature(function)
+    if signature is None:
         return  # written in C, without a signature that could be looked at
     try:
         signature.bind(*[None] * len(arguments), **dict.fromkeys(by_name))
@@ -117,12 +123,8 @@ def check_signature(
             f"argument{'' if len(arguments) == 1 else 's'}.",
             **context,
         ) from reason
-    names = [
-        parameter.name
-        for parameter in signature.parameters.values()
-        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-    ]
-    if problem := _misplaced(arguments, names[: len(arguments)]):
+    names = [parameter.name for parameter in positional_parameters(function, len(arguments))]
+    if problem := _misplaced(arguments, names[: len(arguments)], meant):
         what, remedy = problem
         raise error(
             f"{where}: {name!r} takes ({', '.join(names)}) and is called as {called}: {what}.",
@@ -131,25 +133,70 @@ def check_signature(
         )
 
 
-def _misplaced(arguments: Sequence[str], names: Sequence[str]) -> tuple[str, str] | None:
+def own_signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature that a function is called by; ``None`` if it has none to look at.
+
+    Of what a decorator made, this is its own: the function that it wraps may take other arguments.
+    """
+    for follow in (False, True):
+        try:
+            return inspect.signature(function, follow_wrapped=follow)
+        except (ValueError, TypeError):
+            continue
+    return None
+
+
+def positional_parameters(function: Callable[..., Any], count: int) -> list[inspect.Parameter]:
+    """Return the parameters that `count` arguments by position may go to.
+
+    A decorator's ``*args`` stand for the parameters of the function that it wraps, if that function
+    can be called with as many.
+    """
+    for signature in (own_signature(function), _wrapped_signature(function, count)):
+        found = [
+            parameter
+            for parameter in (signature.parameters.values() if signature else ())
+            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        ]
+        if found:
+            return found
+    return []
+
+
+def _wrapped_signature(function: Callable[..., Any], count: int) -> inspect.Signature | None:
+    """Return the signature of what a decorator wraps; ``None`` if `count` arguments do not fit."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind(*[None] * count)
+    except (ValueError, TypeError):
+        return None
+    return signature
+
+
+def _misplaced(
+    arguments: Sequence[str], names: Sequence[str], meant: Mapping[str, Collection[str]]
+) -> tuple[str, str] | None:
     """Return which parameter stands in another's place, and the remedy; ``None`` if none does.
 
-    A name tells its role only if the parameter in the place of that role has another one; a name of
-    one letter only if it is exchanged with another name of a role.
+    A name tells its role only if the parameter in the place of that role has another one.  A name
+    that may mean something else, such as one letter, tells it only if it is exchanged with another
+    name of a role.  `meant`: argument → names that may mean it here.
     """
+    if "other" in arguments:
+        return None  # two of a kind, in any order
     roles = tuple(_ROLE_OF.get(argument, "") for argument in arguments)
     given = [_ROLE_OF.get(name.lstrip("_"), "") for name in names]
     for place, (name, role) in enumerate(zip(names, given, strict=True)):
         if not role or role == roles[place]:
             continue
-        is_letter = len(name.lstrip("_")) == 1
+        is_vague = name.lstrip("_") in _VAGUE or name in meant.get(arguments[place], ())
         if role not in roles:
             advice = _NEVER.get(roles, {}).get(role)
-            if advice is not None and not is_letter and len(names) == len(roles):
+            if advice is not None and not is_vague and len(names) == len(roles):
                 return f"{name!r} would be the {arguments[place]}", advice
             continue
         right = roles.index(role)
-        if right >= len(given) or given[right] == role or (is_letter and not given[right]):
+        if right >= len(given) or given[right] == role or (is_vague and not given[right]):
             continue
         return (
             f"{name!r} would be the {arguments[place]}",

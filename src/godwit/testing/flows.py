@@ -862,9 +862,8 @@ class Run:
         """
         output = self._output(sink)
         tables = [self._rows.get(sink, {})[epoch] for epoch in sorted(self._rows.get(sink, {}))]
-        return pa.concat_tables(
-            [*tables, output.schema.empty_table()], promote_options="permissive"
-        ).select(output.schema.names)
+        tables.append(output.schema.empty_table())
+        return _joined(tables, output.schema).select(output.schema.names)
 
     @user_call
     def current(self, sink: str) -> pa.Table:
@@ -1074,7 +1073,7 @@ class Run:
         for sink, of_epochs in self._rows.items():
             tables = [table for epoch, table in sorted(of_epochs.items()) if epoch >= first]
             if tables:
-                found[sink] = pa.concat_tables(tables, promote_options="permissive")
+                found[sink] = _joined(tables, tables[-1].schema)
         return found
 
     def _deliver_last(self) -> None:
@@ -1142,6 +1141,20 @@ class _NewRows(dict[str, pa.Table]):
 
     def __missing__(self, sink: str) -> pa.Table:
         return self._run._output(sink).schema.empty_table()  # noqa: SLF001  one class in two parts
+
+
+def _joined(tables: list[pa.Table], columns: pa.Schema) -> pa.Table:
+    """Return tables as one; times of flows with other time zones get the zones of `columns`."""
+    zoned = {f.name: f.type for f in columns if pa.types.is_timestamp(f.type) and f.type.tz}
+    for number, table in enumerate(tables):
+        fields = [
+            f.with_type(zoned[f.name])
+            if f.name in zoned and pa.types.is_timestamp(f.type) and f.type.tz
+            else f
+            for f in table.schema
+        ]
+        tables[number] = table.cast(pa.schema(fields))
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _lanes(executors: Any) -> dict[str, int]:

@@ -20,7 +20,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.frames import user_call
-from godwit.model.signatures import is_asynchronous
+from godwit.model.signatures import is_asynchronous, own_signature
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.maps import MapOfKey
 from godwit.operators.states.operator import States
@@ -318,7 +318,10 @@ def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callabl
         result = stand_in(key, rows, state, **named)
         return await result if hasattr(result, "__await__") else result
 
-    return awaited if is_asynchronous(function) else call
+    like: Any = awaited if is_asynchronous(function) else call
+    if signature := own_signature(function):
+        like.__signature__ = signature
+    return like  # type: ignore[no-any-return]
 
 
 def _copied(of_key: Any) -> Any:

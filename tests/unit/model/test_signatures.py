@@ -37,6 +37,26 @@ class Awaited:
     async def __call__(self, key: Any, rows: Any, state: Any) -> None: ...
 
 
+def around(function: Any) -> Any:
+    """A decorator that calls the function as it is called."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    return call
+
+
+def gives_more(function: Any) -> Any:
+    """A decorator that gives a function one more argument."""
+
+    @functools.wraps(function)
+    def call(key: Any, rows: Any, state: Any) -> Any:
+        return function("conf", key, rows, state)
+
+    return around(call)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -54,6 +74,11 @@ class Awaited:
         lambda key, rows, window: None,
         lambda _key, _rows, states: None,
         lambda key, batch, total: None,
+        lambda key, events, batch: None,
+        lambda table, changes, seen: None,
+        around(lambda key, rows, state: None),
+        gives_more(four),
+        functools.lru_cache(plain),
         print,
         max,
     ],
@@ -78,6 +103,8 @@ def test_functions_that_can_be_called_pass(function: Callable[..., Any]) -> None
         (lambda state, key, rows: None, PER_KEY, r"in order: \(key, rows, state\)"),
         (lambda _rows, _key, book: None, PER_KEY, r"in order: \(_key, _rows, book\)"),
         (lambda a, key, rows: None, PER_KEY, r"in order: \(key, rows, a\)"),
+        (around(lambda rows, key, st: None), PER_KEY, r"'rows' would be the key.*\(key, rows, st"),
+        (lambda key, state, batch: None, PER_KEY, "'state' would be the rows"),
         (lambda r, k, s: None, PER_KEY, "'r' would be the key"),
         (lambda key, rows, timers: None, PER_KEY, "rows.timers"),
         (lambda key, rows, state: None, "on_timer(key, timer, state)", "A timer has no rows"),
@@ -95,6 +122,52 @@ def test_functions_that_cannot_be_called_are_refused(
 ) -> None:
     with pytest.raises(InvalidFlowError, match=f"Operator 'o'.*{message}"):
         check_signature("Operator 'o'", function, called, operator="o")
+
+
+def test_two_of_a_kind_have_no_order() -> None:
+    for merge in (lambda other, state: None, lambda mine, state: None, lambda a, b: None):
+        check_signature("Operator 'o'", merge, "merge(state, other)")
+
+
+def test_names_of_key_columns_and_of_collections_are_no_mistake() -> None:
+    flow = gw.Flow("f")
+    of_rows = flow.source("s", gw.testing.stream("state string, rows int, v int, ts timestamp"))
+    output: Any = "state string"
+    of_rows.key_by("state").process(lambda state, flights, seen: None, state=int, output=output)
+    of_rows.key_by("rows").process(lambda rows, cells, seen: None, state=int, output=output)
+    of_rows.key_by("v").process(lambda key, new, rows: None, state=list[int], output=output)
+    of_rows.key_by("v").process(lambda key, new, timers: None, state=dict, output=output, name="t")
+    in_hours = of_rows.key_by("state").window(HOUR, time="ts")
+    in_hours.process(lambda state, flights, hour: None, output=output)
+    swapped: Any = (lambda rows, state, seen: None, lambda key, new, rows: None)
+    for wrong in swapped:
+        with pytest.raises(InvalidFlowError, match="in order"):
+            of_rows.key_by("state").process(wrong, state=int, output=output)
+
+
+def test_annotations_are_those_of_the_function_that_is_called() -> None:
+    flow = gw.Flow("f")
+    keyed = flow.source("s", ROWS).key_by("k")
+
+    def count(conf: str, key: tuple[str], rows: gw.KeyRows[Any], state: gw.State[int]) -> None: ...
+    def wrong(key: str, rows: Any, state: Any) -> None: ...
+
+    keyed.process(gives_more(count), state=int, output="k string")
+    with pytest.raises(InvalidFlowError, match="takes key: str"):
+        keyed.process(around(wrong), state=int, output="k string")
+
+
+def test_a_state_is_told_by_its_place_in_what_is_called() -> None:
+    def of_conf(conf: str, key: Any, rows: Any, state: Any) -> None:
+        rows = list(rows)
+
+    def renews(conf: str, key: Any, rows: Any, state: Any) -> None:
+        state = {"n": 1}  # noqa: F841
+
+    keyed = gw.Flow("f").source("s", ROWS).key_by("k")
+    keyed.process(functools.partial(of_conf, "x"), state=dict, output="k string")
+    with pytest.warns(UserWarning, match="assigns its argument 'state'"):
+        keyed.process(functools.partial(renews, "x"), state=dict, output="k string")
 
 
 def test_arguments_by_name_are_held_against_the_parameters() -> None:
