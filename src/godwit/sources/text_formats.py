@@ -15,6 +15,7 @@ import io
 import json
 import re
 from abc import abstractmethod
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -215,7 +216,7 @@ def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
         if block := stream.read():
             yield block
         return
-    rest = b""
+    rest: list[bytes] = []  # of a line that goes on
     while length is None or length > 0:
         block = stream.read(_BLOCK_BYTES if length is None else min(length, _BLOCK_BYTES))
         if not block:
@@ -223,12 +224,12 @@ def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
         length = None if length is None else length - len(block)
         lines, newline, rest_of = block.rpartition(b"\n")
         if newline:
-            yield rest + lines + newline
-            rest = rest_of
+            yield b"".join([*rest, lines, newline])
+            rest = [rest_of] if rest_of else []
         else:
-            rest += block
+            rest.append(block)
     if rest:
-        yield rest
+        yield b"".join(rest)
 
 
 class JsonFormat(_TextFormat):
@@ -484,10 +485,13 @@ class CsvFormat(_TextFormat):
     def _header(self, stream: Any) -> bytes:
         """Return the bytes of the first line, read from a stream."""
         stream.seek(0)
-        line = b""
-        while (block := stream.read(_PROBE_BYTES)) and b"\n" not in line:
-            line += block
-        return line.partition(b"\n")[0] + b"\n" if b"\n" in line else line
+        parts = []
+        while block := stream.read(_PROBE_BYTES):
+            line, newline, _ = block.partition(b"\n")
+            parts += [line, newline]
+            if newline:
+                break
+        return b"".join(parts)
 
     def _infer(self, block: bytes) -> pa.Schema:
         """Return the schema inferred from lines of CSV.
@@ -609,7 +613,7 @@ class CsvFormat(_TextFormat):
         names: list[str] = self._parse_csv(
             header.rstrip(b"\r\n") + b"\n", None, {}, None
         ).column_names
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             msg = f"it has several columns named {twice[0]!r}"
             raise ValueError(msg)
