@@ -183,7 +183,7 @@ def common_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema of a source from the schema of its first file.
 
     At any depth, views, runs, dictionaries and extension types become the types of their values,
-    times get microseconds, dates days, and columns without a type are text.
+    times and intervals get microseconds, dates days, and columns without a type are text.
     """
     return pa.schema([pa.field(f.name, with_leaves(f.type, _common_leaf)) for f in schema])
 
@@ -219,8 +219,10 @@ def _common_leaf(dtype: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", tz=dtype.tz)
     if types.is_date(dtype):
         return pa.date32()
-    if types.is_time32(dtype):
+    if types.is_time(dtype):
         return pa.time64("us")
+    if types.is_duration(dtype):
+        return pa.duration("us")
     if types.is_decimal(dtype) and dtype.precision <= 38:
         return pa.decimal128(dtype.precision, dtype.scale)
     return dtype

@@ -135,6 +135,27 @@ def nested(times: list[dt.datetime], zone: str | None = None) -> pa.Table:
     )
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_times_and_intervals_without_a_schema_are_in_microseconds(
+    kind: str, tmp_path: Path
+) -> None:
+    times = {
+        "t": pa.array([[86_399_999_999_999]], pa.list_(pa.time64("ns"))),
+        "s": pa.array([1000], pa.time32("ms")),
+        "d": pa.array([-1001], pa.duration("ns")),
+    }
+    rows = pa.table(times)
+    if kind == "arrow":
+        write_arrow(rows, tmp_path)
+    else:
+        pq.write_table(rows, tmp_path / "a.parquet")
+    (row,) = rows_of(kind, tmp_path)
+    assert row["t"] == [dt.time(23, 59, 59, 999999)]
+    assert (row["s"], row["d"]) == (dt.time(0, 0, 1), dt.timedelta(microseconds=-1))
+    source = getattr(gw.sources, kind)(tmp_path)
+    assert source.schema.types == [pa.list_(pa.time64("us")), pa.time64("us"), pa.duration("us")]
+
+
 def test_nested_dictionaries_are_read_from_several_row_groups(tmp_path: Path) -> None:
     values = ["a", None, "b", "c", "a", "d"]
     text = pa.array(values).dictionary_encode()
