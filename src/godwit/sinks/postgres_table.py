@@ -260,6 +260,7 @@ class TargetTable:
         if self.complete:
             needed += ["DELETE"]
         self.check_privileges(connection, self.identifier, needed)
+        self._check_rules(connection)
         if self.keys:
             self._check_unique(connection, columns)
             self._check_temporary(connection)
@@ -358,6 +359,12 @@ class TargetTable:
         )
         if kind not in {None, "r", "p"}:
             raise self._table_error("is no table", "Name a table; views cannot be copied into.")
+        parts = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass(%s))"
+        if kind == "p" and not scalar(connection, parts, self._name):
+            raise self._table_error(
+                "is partitioned, and has no partition that rows could go to",
+                f"CREATE TABLE ... PARTITION OF {self._name} ...;",
+            )
         return kind is not None
 
     @property
@@ -461,6 +468,23 @@ class TargetTable:
                 f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {_quoted(user)};",
             )
 
+    def _check_rules(self, connection: Connection) -> None:
+        """Raise if rules of the table would write something else than the rows, or nothing."""
+        events = ["2", "3"] if self.keys else ["4"] if self.complete else []
+        names = connection.execute(
+            "SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(%s) "
+            "AND ev_enabled IN ('O', 'A') AND ev_type::text = ANY (%s) ORDER BY rulename",
+            [self._name, events],
+        ).fetchall()
+        if names:
+            what = "INSERT or UPDATE" if self.keys else "DELETE"
+            drops = " ".join(f"DROP RULE {_quoted(name)} ON {self._name};" for (name,) in names)
+            raise self._table_error(
+                f"has a rule ON {what}, with which the server writes something else than the rows "
+                "of an epoch",
+                f"{drops} A trigger may do what it did.",
+            )
+
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
         """Raise `SinkError` unless the table has a unique index on exactly the key columns.
 
@@ -483,28 +507,37 @@ class TargetTable:
                    CASE WHEN NOT i.indimmediate THEN 'is deferrable'
                         WHEN NOT i.indisvalid THEN 'is not valid'
                         WHEN i.indpred IS NOT NULL THEN 'is of some rows only (WHERE)'
-                   END
-            FROM pg_index i
+                   END,
+                   c.relname
+            FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
             WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indexprs IS NULL
             """,  # noqa: S608 - one of two constants
             [self._name],
         ).fetchall()
-        on_keys = [(nulls, fault) for names, nulls, fault in rows if names == sorted(self.keys)]
-        fitting = [nulls for nulls, fault in on_keys if fault is None]
+        on_keys = [row for row in rows if row[0] == sorted(self.keys)]
+        fitting = [nulls for _, nulls, fault, _ in on_keys if fault is None]
+        # The server takes all that it can for the upsert, and then refuses it for these.
+        deferrable = [name for _, _, fault, name in on_keys if fault == "is deferrable"]
         nullable = not all(columns[name].not_null for name in self.keys)
         keys = ", ".join(_quoted(name) for name in self.keys)
-        if not fitting:
+        if deferrable or not fitting:
             nulls = " NULLS NOT DISTINCT" if nullable else ""
             what = (
-                f"has a unique constraint on ({keys}) that {on_keys[0][1]}, and upserts need one "
-                "that is not"
+                f"has a unique constraint on ({keys}) that is deferrable, with which the server "
+                "upserts nothing, though there be others"
+                if deferrable
+                else f"has a unique constraint on ({keys}) that {on_keys[0][2]}, and upserts need "
+                "one that is not"
                 if on_keys
                 else f"has no unique constraint on ({keys}), which upserts need"
             )
+            actions = [f"DROP CONSTRAINT {_quoted(name)}" for name in deferrable]
+            if not fitting:
+                actions.append(f"ADD UNIQUE{nulls} ({keys})")
             raise self._table_error(
                 what,
-                f"ALTER TABLE {self._name} ADD UNIQUE{nulls} ({keys});"
-                + (" (beside it or instead)" if on_keys else ""),
+                f"ALTER TABLE {self._name} {', '.join(actions)};"
+                + (" (beside it or instead)" if on_keys and not deferrable else ""),
             )
         if nullable and not any(fitting):
             raise self._table_error(

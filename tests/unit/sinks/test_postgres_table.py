@@ -270,10 +270,10 @@ def test_a_user_who_may_not_create_temporary_tables_cannot_upsert(
         ("ALTER TABLE target ADD UNIQUE NULLS NOT DISTINCT (plane, total)", "no unique"),
         ("CREATE UNIQUE INDEX ON target (plane) WHERE total > 0", "that is of some rows only"),
         ("CREATE UNIQUE INDEX ON target (lower(plane))", "no unique constraint"),
-        ("ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE", "that is deferrable, and"),
+        ("ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE", "that is deferrable, with"),
         (
             "ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE INITIALLY DEFERRED",
-            "that is deferrable, and",
+            "that is deferrable, with",
         ),
         ("ALTER TABLE target ADD UNIQUE (plane)", "lets a null key come twice"),
     ],
@@ -365,3 +365,54 @@ def test_a_table_with_a_quoted_name_is_created_under_it(postgres: str) -> None:
     with opened(postgres, table=f'{schema}."Mixed ""t"""') as sink:
         sink.deliver(rows(0, ("N1", 1)))
     assert execute(postgres, 'SELECT * FROM "Mixed ""t"""') == [("N1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "mode", "message", "remedy"),
+    [
+        (
+            "ALTER TABLE target ADD CONSTRAINT late UNIQUE (plane) DEFERRABLE",
+            "upsert",
+            "that is deferrable, with",
+            'DROP CONSTRAINT "late"',
+        ),
+        (
+            "CREATE RULE r AS ON UPDATE TO target DO ALSO NOTHING",
+            "upsert",
+            "has a rule ON INSERT or UPDATE",
+            "DROP RULE",
+        ),
+        (
+            "CREATE RULE r AS ON INSERT TO target DO INSTEAD NOTHING",
+            "upsert",
+            "has a rule ON INSERT or UPDATE",
+            "DROP RULE",
+        ),
+        (
+            "CREATE RULE r AS ON DELETE TO target DO INSTEAD NOTHING",
+            "complete",
+            "has a rule ON DELETE",
+            "DROP RULE",
+        ),
+    ],
+)
+def test_what_would_stop_or_swallow_the_first_epoch_is_refused_at_the_start(
+    postgres: str, statement: str, mode: str, message: str, remedy: str
+) -> None:
+    options = {"mode": "upsert"} if mode == "upsert" else {}
+    ctx = context(complete=mode == "complete")
+    execute(postgres, "CREATE TABLE target (plane text PRIMARY KEY, total bigint)", statement)
+    error = refusal(postgres, ctx, **options)
+    assert message in error.message
+    assert remedy in error.remedy
+    execute(postgres, error.remedy.split(";")[0])
+    with opened(postgres, ctx, **options) as sink:
+        sink.deliver(rows(0, ("N1", 1)))
+    assert execute(postgres, "SELECT plane, total FROM target") == [("N1", 1)]
+
+
+def test_a_partitioned_table_needs_a_partition(postgres: str) -> None:
+    execute(postgres, "CREATE TABLE target (plane text, total bigint) PARTITION BY LIST (plane)")
+    assert "has no partition that rows could go to" in refusal(postgres).message
+    execute(postgres, "CREATE TABLE other PARTITION OF target DEFAULT")
+    open_and_close(postgres)
