@@ -278,6 +278,18 @@ _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.DOTALL)
 _CUT: Final = 32  # levels that are decoded together, of those that are not kept
 
 
+def max_level(text: bytes) -> int:
+    """Return how deeply lists and objects are nested in a JSON text."""
+    level = highest = 0
+    for mark in _MARKS.finditer(text):
+        if mark[0] in b"[{":
+            level += 1
+            highest = max(highest, level)
+        elif mark[0] in b"]}":
+            level -= 1
+    return highest
+
+
 def _without_levels(text: bytes, levels: int) -> bytes:
     """Return a JSON text with all that is nested deeper than `levels` emptied; raise if not valid.
 

@@ -32,7 +32,7 @@ from godwit.columns.types import is_list
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
 from godwit.sources.file_formats import BadLine, FileFormat, FileRange
-from godwit.sources.message_formats import JsonMessages
+from godwit.sources.message_formats import JsonMessages, max_level
 from godwit.sources.text_values import (
     as_json,
     from_json,
@@ -62,6 +62,7 @@ _NEWLINE: Final = 0x0A
 _RETURN: Final = 0x0D
 _WHOLE_NUMBER: Final = r"^\s*[+-]?\d{16,}\s*$"
 _EXACT_DOUBLES: Final = 1 << 53  # up to here every whole number is a double
+_MAX_LEVELS: Final = 100  # of a type that is inferred
 _LINE: Final = re.compile(rb"[^\r\n]+")
 _NO_LINES: Final = re.compile(rb"[\r\n]*\Z")
 _NOT_OBJECT: Final = re.compile(rb"\s*[^{\s]")
@@ -260,6 +261,11 @@ class JsonFormat(_TextFormat):
 
     def _infer(self, block: bytes) -> pa.Schema:
         text = block.removeprefix(_MARK)
+        if any(map(_is_deep, text.split(b"\n"))):
+            raise SourceError(
+                f"The first file has values that are nested over more than {_MAX_LEVELS} levels.",
+                remedy="Give schema=, with the columns that you need.",
+            )
         schema = _parse_objects(text, None).schema
         unclear = [f.name for f in schema if has_leaf(f.type, _is_inferred_otherwise)]
         if not unclear:
@@ -359,6 +365,12 @@ def _has_maps(field: pa.Field) -> bool:
 def _is_inferred_otherwise(dtype: pa.DataType) -> bool:
     """Return whether Arrow infers a type for values in JSON that it does not hold exactly."""
     return bool(pa.types.is_floating(dtype) or pa.types.is_timestamp(dtype))
+
+
+def _is_deep(line: bytes) -> bool:
+    """Return whether values of a line are nested more deeply than a type that is inferred."""
+    count = line.count(b"[") + line.count(b"{")
+    return count > _MAX_LEVELS and max_level(line) > _MAX_LEVELS
 
 
 def _infer_exactly(dtype: pa.DataType, values: list[Any], column: str) -> pa.DataType:

@@ -332,3 +332,15 @@ def test_times_of_day_without_a_schema_keep_the_digits_of_later_files(tmp_path: 
     os.utime(later, (4e9, 4e9))
     got = read_files("csv", b"v\n12:00\n", tmp_path)
     assert [row["v"] for row in got] == [dt.time(12), dt.time(12, 0, 0, 123456)]
+
+
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_first_file_that_is_nested_deeply_asks_for_a_schema(
+    begin: bytes, end: bytes, tmp_path: Path
+) -> None:
+    flat = b'{"v":1,"x":[%b]}\n' % b",".join([b'{"a":"[["}'] * 200)
+    assert len(read_files("json", flat, tmp_path)[0]["x"]) == 200
+    deep = b'{"v":1,"x":%b1%b}\n' % (begin * 200, end * 200)
+    with pytest.raises(SourceError, match="nested over more than 100 levels"):
+        read_files("json", deep, tmp_path)
+    assert read_files("json", deep, tmp_path, schema="v int") == [{"v": 1}]
