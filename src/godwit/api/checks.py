@@ -199,7 +199,9 @@ def check_partition_by(
         raise InvalidFlowError(
             f"{where} has partition_by={listing(chosen)}, and {listing(others)} is no key column.",
             remedy=f"{did_you_mean(others[0], keys)}Rows of one key have to meet in one place, so "
-            f"only key columns can place them: {listing(keys)}.",
+            f"only key columns can place them: {listing(keys)}."
+            if keys
+            else "Leave it out: without key columns all rows are in one place.",
             column=others[0],
         )
     return () if chosen == keys else chosen

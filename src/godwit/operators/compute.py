@@ -39,6 +39,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.frames import user_traceback
+from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates.aggregate import (
     HIGH,
     Aggregate,
@@ -565,9 +566,7 @@ class _Result:
         self, error: SumOverflowError | RowError, keys: pa.RecordBatch | None
     ) -> EpochFailedError:
         """Return the error that a sum, or an expression, has no value in its type for a key."""
-        key = (
-            None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
-        )
+        key = None if keys is None else _key_of(error.group, keys)
         whose = "a key" if key is None else f"key {key!r}"
         if isinstance(error, RowError):
             what = f"{error.text!r} cannot be computed for {whose}: {error.reason}"
@@ -594,6 +593,12 @@ def _without_high(description: Mapping[str, Any]) -> dict[str, Any]:
     return {**description, "state": columns}
 
 
+def _key_of(group: int, keys: pa.RecordBatch) -> tuple[Any, ...]:
+    """Return the key of a group as users know it; without columns that they did not name."""
+    named = [name for name in keys.schema.names if not name.startswith(RESERVED_PREFIX)]
+    return tuple(keys.column(name)[group].as_py() for name in named)
+
+
 @contextmanager
 def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
     """Context that adds the key of the group to an `EpochFailedError` raised within it."""
@@ -603,7 +608,7 @@ def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
         group = error.context.pop("group", None)
         if group is None or error.context.get("key") is not None:
             raise
-        key = tuple(column[group].as_py() for column in keys().columns)
+        key = _key_of(group, keys())
         message = error.message.replace("for a key", f"for key {key!r}")
         raise EpochFailedError(
             message, remedy=error.remedy, **{**error.context, "key": key}

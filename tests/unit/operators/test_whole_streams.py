@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.model.errors import InvalidFlowError, SinkError
+from godwit.model.errors import EpochFailedError, InvalidFlowError, SinkError
 from godwit.sinks.rows import upsert_keys
 from godwit.sinks.sink import SinkContext
 
@@ -92,6 +92,17 @@ def test_sessions_and_windows_of_rows_of_a_whole_stream_have_no_key() -> None:
         {"window_number": 0, "n": 10},
         {"window_number": 1, "n": 35},
     ]
+
+
+@pytest.mark.parametrize("result", ["v / (v - 3)", "9223372036854775800 + v"])
+@pytest.mark.parametrize("window", [None, gw.tumbling("3 minutes"), gw.session("1 hour")])
+def test_errors_say_that_a_whole_stream_has_the_empty_key(window: Any, result: str) -> None:
+    def make(rows: KeyedStream) -> Stream:
+        return (rows if window is None else rows.window(window)).compute(r=gw.sum(result))
+
+    with pytest.raises(EpochFailedError, match=r"for key \(\)") as error:
+        played(make)
+    assert error.value.context["key"] == ()
 
 
 def test_late_rows_of_a_whole_stream_come_out_as_they_came() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BoolArray = npt.NDArray[np.bool_]
 
-_MAX_DIGITS = 38
+_MAX_DIGITS, _DECIMAL_BITS = 38, 128
 _KEPT_SCALE = 6  # digits behind the point that are kept in any case
 _EXACT_FLOAT = 1 << 53
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -71,6 +71,8 @@ def spark_column(column: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     dtype = _AS_IN_SPARK.get(column.type)
+    if pa.types.is_decimal(column.type) and column.type.bit_width < _DECIMAL_BITS:
+        dtype = pa.decimal128(column.type.precision, column.type.scale)
     return column if dtype is None else column.cast(dtype)
 
 

@@ -27,6 +27,7 @@ are.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
@@ -47,6 +48,7 @@ from godwit.operators.aggregates.arithmetic import (
     as_type,
     calculate,
     common_type,
+    is_number,
     negate,
     spark_column,
 )
@@ -198,7 +200,7 @@ class _Literal(Expression):
             return _text_as(value, dtype)
         elif value is None:
             raise ValueError(dtype)
-        elif pa.types.is_floating(dtype):
+        elif pa.types.is_floating(dtype) or (self.is_double and is_number(dtype)):
             return pa.scalar(float(value), pa.float64())
         elif pa.types.is_integer(dtype) and isinstance(value, int):
             return pa.scalar(value, pa.int64())
@@ -823,6 +825,8 @@ class _Parser:
             if len(token) > _MAX_DIGITS:
                 self.refuse(f"a number has more than {_MAX_DIGITS} digits", at)
             value = int(token) if token.isdigit() else Decimal(token)
+            if "e" in word and math.isinf(float(value)):
+                self.refuse(f"{token} is larger than any double", at)
             return _Literal(-value if negative else value, is_double="e" in word)
         if kind == "text":
             return _Literal(token[1:-1].replace("''", "'"))

@@ -36,6 +36,7 @@ ROWS = pa.record_batch(
         ),
         "day": pa.array([dt.date(2026, 3, 1 + i) for i in range(4)]),
         "u": pa.array([1, 2, 3, 4], pa.uint32()),
+        "narrow": pa.array([Decimal("1.25")] * 4, pa.decimal32(5, 2)),
         "odd * name": pa.array([1, 2, 3, 4], pa.int64()),
     }
 )
@@ -74,6 +75,9 @@ VALUES: dict[str, tuple[list[Any], str]] = {
     "b = 0 or a / b > 1": ([True, True, None, False], "bool"),
     "b between 1 and 3": ([False, False, True, True], "bool"),
     "`odd * name` * 10": ([10, 20, 30, 40], "int64"),
+    "narrow * 2": ([Decimal("2.50")] * 4, "decimal128(7, 2)"),
+    "narrow > 1 and a < 10": ([True, True, None, True], "bool"),
+    "a < 1e38 and price < 1e50": ([True, True, None, True], "bool"),
     "a + b in (10, 7)": ([True, True, None, False], "bool"),
 }
 
@@ -281,6 +285,7 @@ def test_what_has_no_value_names_expression_and_key() -> None:
         ("round(a)", "'round' is no function that is known.*functions are abs, coalesce"),
         ("a ^ b", r"'\^ b' is not understood \(at character 3\)"),
         ("1 + 1", "it names no column"),
+        ("a * 1e400", r"1e400 is larger than any double \(at character 5\)"),
         ("s * 2", r"\(`s` \* 2\) cannot be evaluated \(s is string\)"),
         ("a || s", r"\(`a` \|\| `s`\) cannot be evaluated"),
         ("start + stop", "cannot be evaluated"),
