@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -400,6 +401,11 @@ class Control:
                 min_executors=least,
                 max_executors=most,
             )
+        if inspect.isfunction(self.scaling) and self.scaling.__module__ == custom.__module__:
+            raise InvalidControlError(
+                f"The controller was given gw.{self.scaling.__name__} itself as its scaling model.",
+                remedy='Call it, as in scaling=gw.latency("2 seconds").',
+            )
         model = self.scaling_model
         missing = [name for name in ("name", "paced") if not hasattr(model, name)]
         if model is not None and missing:
@@ -571,5 +577,5 @@ def _check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidControlError(
             f"The setting {name} of the controller is {value!r}.",
-            remedy=f"Give a {kind.__name__}.",
+            remedy=f"Give a {'godwit.planning' if kind is Limits else 'gw'}.{kind.__name__}(...).",
         )

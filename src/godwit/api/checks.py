@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.columns.types import to_schema
 from godwit.model.durations import microseconds, signed_microseconds
 from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import spark_argument
 from godwit.model.naming import (
     default_name,
     did_you_mean,
@@ -292,6 +293,14 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
                 f"Operator {operator!r} was given {result}={aggregate!r} where windows take "
                 "results alone.",
                 remedy=f"Say it before, as in window(..., {result}={aggregate!r}).compute(...).",
+                operator=operator,
+                column=result,
+            )
+        if ours := spark_argument(result, ("output", "name")):
+            raise InvalidFlowError(
+                f"Operator {operator!r} has a result {result!r} that is no aggregate.",
+                remedy=f"{result} is Spark's name; here it is {ours}=, as in "
+                'compute(..., output="complete"), or window(..., output="update").',
                 operator=operator,
                 column=result,
             )
@@ -673,7 +682,8 @@ def check_windows(
         if not isinstance(spec, Hopping | Session | RowWindows):
             raise InvalidFlowError(
                 f"{where} was given a value of type {type_name(spec)}.",
-                remedy='Give windows, as in window(gw.hopping("6 hours", every="1 hour")).',
+                remedy=f"Give windows, as in window(gw.tumbling({_length(spec)})) or "
+                'window(gw.hopping("6 hours", every="1 hour")).',
             )
     for kind, single in ((RowWindows, "windows of rows"), (Session, "a session")):
         if len(windows) > 1 and any(isinstance(spec, kind) for spec in windows):
@@ -699,6 +709,11 @@ def check_windows(
             )
     check_late(options["late"], where)
     return lateness_us
+
+
+def _length(spec: object) -> str:
+    """Return the length of a window for an example: the user's own if it is one."""
+    return repr(spec) if isinstance(spec, str) else '"1 hour"'
 
 
 _WINDOW_OPTIONS = {

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from godwit.api.checks import check_formerly, is_sink
+from godwit.api.names import no_such_flow_name
 from godwit.api.stand_in import map_rows
 from godwit.api.streams import Stream
 from godwit.columns.types import SchemaLike, to_schema
@@ -50,6 +51,14 @@ class LogicalFlow:
     """Sources, keyed operators and sinks, as declared; users build `Flow`, which adds `start`."""
 
     __slots__ = ("_feedbacks", "_operators", "_sinks", "_sources", "name", "num_key_groups")
+
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            if name in LogicalFlow.__slots__:  # while it is made, or copied
+                raise AttributeError(name)
+            known = [known for known in dir(type(self)) if not known.startswith("_")]
+            raise no_such_flow_name(name, self.name, known)
 
     @user_call
     def __init__(self, name: str, num_key_groups: int = DEFAULT_NUM_KEY_GROUPS) -> None:

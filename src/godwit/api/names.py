@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import NoSuchCallError, did_you_mean, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 _STREAM = ("map", "union", "drop_duplicates", "key_by", "feed_back_to")
@@ -29,7 +30,7 @@ _MEANT = {
         'Use key_by("symbol").compute(n=gw.count()); aggregates are per key.',
     ),
     **dict.fromkeys(
-        ("writeStream", "write", "start", "foreachBatch"),
+        ("writeStream", "write", "start", "foreachBatch", "toTable", "saveAsTable"),
         "Send the stream of a keyed operator to a sink, flow.sink(name, stream, sink), and start "
         "the flow.",
     ),
@@ -40,6 +41,19 @@ _MEANT = {
     **dict.fromkeys(
         ("unionAll", "unionByName"), "Use union(...) with streams of the same columns."
     ),
+    **dict.fromkeys(
+        (
+            *("transformWithState", "transformWithStateInPandas", "applyInPandas"),
+            *("applyInPandasWithState", "mapGroupsWithState", "flatMapGroupsWithState", "flatMap"),
+        ),
+        'Use key_by("symbol").process(function, state=..., output=...), whose function gets the '
+        "rows and the state of one key.",
+    ),
+    **dict.fromkeys(
+        ("columns", "dtypes", "printSchema", "schema", "show", "collect", "display", "toPandas"),
+        "A stream has no rows before the flow runs: flow.explain() prints the columns and types of "
+        "its operators, and gw.testing.run(flow, ...) its results.",
+    ),
     "withWatermark": "Say it at the source, as in flow.source(name, df, "
     'event_time="ts", slack="5 minutes").',
 }
@@ -47,7 +61,7 @@ _ON_ROWS = frozenset(
     {
         *("alias", "cast", "drop", "dropna", "explode", "fillna", "filter", "mapInArrow"),
         *("mapInPandas", "na", "select", "selectExpr", "toDF", "transform", "where", "withColumn"),
-        *("withColumnRenamed", "withColumns", "flatMap"),
+        *("withColumnRenamed", "withColumns"),
     }
 )
 
@@ -76,6 +90,55 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
     return NoSuchCallError(f"{where} has no {name!r}.", remedy=remedy, call=name)
 
 
+def no_such_item(item: object, where: str) -> InvalidFlowError:
+    """Return the error for ``stream[item]``, as a column of a DataFrame is named.
+
+    `where`: the stream.
+    """
+    return InvalidFlowError(
+        f"{where} has no columns to take: {item!r} was asked for.",
+        remedy=f"Name a column by text, as in gw.sum({str(item)!r}) or "
+        'gw.count(where="price > 3").',
+    )
+
+
+_OF_FLOW = {
+    **dict.fromkeys(
+        ("awaitTermination", "stop", "lastProgress", "processAllAvailable", "status", "exception"),
+        "It is of the query that start returns: query = flow.start(checkpoint=...), and then "
+        "query.{name}.",
+    ),
+    **dict.fromkeys(
+        ("run", "execute", "launch"), 'Start it by flow.start(checkpoint="checkpoints/flow").'
+    ),
+    **dict.fromkeys(
+        ("readStream", "read", "add_source", "addSource", "from_source"),
+        'Add a source, as in flow.source("orders", gw.sources.json("in/", schema=...)).',
+    ),
+    **dict.fromkeys(
+        ("writeStream", "write", "add_sink", "addSink", "sink_to", "sinkTo"),
+        'Add a sink, as in flow.sink("totals", stream, gw.sinks.parquet("out/")).',
+    ),
+    **dict.fromkeys(
+        ("option", "options", "format", "trigger", "outputMode", "queryName", "config", "set"),
+        "Options are arguments: of a source in gw.sources, of a sink in gw.sinks, and of the query "
+        "in flow.start(...).",
+    ),
+}
+
+
+def no_such_flow_name(name: str, flow: str, known: Sequence[str]) -> AttributeError:
+    """Return the error for an unknown name of a flow; `known`: its public names."""
+    if name.startswith("_"):
+        return AttributeError(f"A flow has no attribute {name!r}")
+    remedy = f"{did_you_mean(name, known)}It has {listing(known)}."
+    if name in (*_KEYED, *_STREAM, "groupBy"):
+        remedy = f'Call it of a stream, as in flow.source("orders", ...).{name}(...).'
+    elif name in _OF_FLOW:
+        remedy = _OF_FLOW[name].replace("{name}", name)
+    return NoSuchCallError(f"Flow {flow!r} has no {name!r}.", remedy=remedy, call=name)
+
+
 _FORMAT = 'gw.sinks.foreach(lambda rows, epoch: rows.write.format("{name}")....save())'
 _FORMATS = (
     *("avro", "bigquery", "cassandra", "csv", "elasticsearch", "hudi", "jdbc", "json"),
@@ -99,6 +162,16 @@ CALLS: Mapping[str, str] = {
     **dict.fromkeys(("var", "var_samp"), "gw.variance"),
     "var_pop": 'gw.variance("v", population=True)',
     "array_agg": "gw.collect_list",
+    **dict.fromkeys(
+        ("col", "column", "lit", "expr", "when"),
+        'the text of a column or an expression, as in gw.sum("price * size") or '
+        'gw.count(where="price > 3")',
+    ),
+    **dict.fromkeys(
+        ("StatefulProcessor", "GroupState", "KeyedProcessFunction", "ProcessFunction", "udf"),
+        'a function of (key, rows, state), as in stream.key_by("k").process(function, state=dict, '
+        "output=...)",
+    ),
     "window": 'stream.key_by("k").window(gw.tumbling("1 hour"))',
     **dict.fromkeys(("tumble", "Tumbling", "TumblingWindow"), "gw.tumbling"),
     **dict.fromkeys(("sliding", "slide", "hop", "Sliding", "Hopping"), "gw.hopping"),

@@ -165,11 +165,7 @@ def _apply_maps(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any)
     try:
         return map_dataframe(source, maps, frame)
     except InvalidFlowError as error:
-        cause, function = error.__cause__, error.context["function"]
-        if isinstance(cause, NeedsSessionError):
-            raise InvalidFlowError(
-                f"Map {function!r} on source {source!r}: {cause}", **error.context
-            ) from cause
+        cause = error.__cause__
         # Without a session, pyspark.sql.functions raise whatever they raise.
         if cause is None or isinstance(cause, InvalidFlowError) or not is_stand_in(frame):
             raise

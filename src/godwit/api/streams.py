@@ -44,7 +44,7 @@ from godwit.api.checks import (
     read_state_columns,
     warn_of_rebinding,
 )
-from godwit.api.names import no_such_call
+from godwit.api.names import no_such_call, no_such_item
 from godwit.checkpoint.records import BROADCAST
 from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.durations import microseconds
@@ -125,6 +125,9 @@ class Stream:
 
         def __getattr__(self, name: str) -> Any:
             raise no_such_call(name, f"A stream ({describe(self.node)})", keyed=False)
+
+        def __getitem__(self, item: object) -> Any:
+            raise no_such_item(item, f"A stream ({describe(self.node)})")
 
     @user_call
     def map(self, function: Callable[[Any], Any], *, schema: SchemaLike | None = None) -> Stream:
@@ -446,6 +449,9 @@ class KeyedStream:
         def __getattr__(self, name: str) -> Any:
             where = f"A keyed stream ({describe(self.node)} {keys_text(self.keys)})"
             raise no_such_call(name, where, keyed=True)
+
+        def __getitem__(self, item: object) -> Any:
+            raise no_such_item(item, f"A keyed stream ({describe(self.node)})")
 
     @user_call
     def compute(
@@ -1344,6 +1350,9 @@ class WindowedStream:
 
         def __getattr__(self, name: str) -> Any:
             raise no_such_call(name, f"A windowed stream ({self._text()})", keyed=True)
+
+        def __getitem__(self, item: object) -> Any:
+            raise no_such_item(item, f"A windowed stream ({self._text()})")
 
     @user_call
     def compute(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from godwit import __version__
 from godwit.model.errors import GodwitError
+from godwit.model.naming import did_you_mean
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentPar
     GodwitError
         If a package that one of these commands needs is not installed.
     """
-    root = argparse.ArgumentParser(
+    root = _Parser(
         prog="godwit",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -124,6 +126,28 @@ def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentPar
                 added = f"add_{name.replace('-', '_')}_arguments"
                 getattr(import_module(module), added)(command)
     return root
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors suggest what was meant, and name the command that they are of."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse, and refuse what a command does not know by that command's own parser."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with a message, the names that are like the wrong one, and the help."""
+        found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        wrong, known = "", list(self._option_string_actions)
+        if found is not None:
+            wrong, known = found[1], re.findall(r"[\w-]+", found[2])
+        elif message.startswith("unrecognized arguments: -"):
+            wrong = message.split()[2].partition("=")[0]
+        hint = did_you_mean(wrong, known) if wrong else ""
+        super().error(f"{message}. {hint}See {self.prog} --help.")
 
 
 @contextmanager

@@ -80,9 +80,14 @@ def seconds(
         raise InvalidControlError(
             f"{what} is {value!r}.",
             remedy=f"Give at least {least_s:g} seconds, {'as a number or ' if numbers else ''}as "
-            'in "10 seconds".',
+            f'text with a unit, such as "{value if _is_plain(value) else 10} seconds".',
         )
     return found
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is a positive number, which lacks a unit."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def microseconds(value: Duration, what: str, *, least: int) -> int:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.naming import did_you_mean, function_name, listing
 from godwit.model.signatures import AWAIT
+from godwit.model.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
 P = ParamSpec("P")
@@ -111,7 +112,16 @@ def _wrong_arguments(
             remedy=f"{meant}It takes {listing(known, limit=len(known))}.",
         )
     told = str(error).partition("() ")[2]
-    return WrongArgumentsError(f"{name}() {told}.", remedy=f"It takes {listing(known)}.")
+    remedy = f"It takes {listing(known)}."
+    by_name = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    if "positional argument" in told and "were given" in told and by_name:
+        before = [p for p in known if p not in by_name]
+        call = ", ".join([*before, f"{by_name[0]}=..."])
+        remedy = f"Give {'the others' if before else 'arguments'} by name, as in {name}({call}). "
+        remedy += f"It takes {listing(known)}."
+        told = f"takes {counted(len(before), 'argument')} by position, and "
+        told += f"{len(positional) - (len(parameters) - len(known))} were given"
+    return WrongArgumentsError(f"{name}() {told}.", remedy=remedy)
 
 
 def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
@@ -129,11 +139,26 @@ def _suggest_argument(unknown: str, known: list[str]) -> str:
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
-    ours = _OF_SPARK.get(unknown.lower(), ())
-    for name in ours:
-        if name in known:
-            return f"{unknown} is Spark's name; here it is {name}=. "
+    if name := spark_argument(unknown, known):
+        return f"{unknown} is Spark's name; here it is {name}=. "
+    if unknown.lower() in _ELSEWHERE:
+        return f"{_ELSEWHERE[unknown.lower()]} "
     return did_you_mean(unknown, known)
+
+
+def spark_argument(name: object, known: Collection[str]) -> str:
+    """Return which of the `known` arguments means what Spark calls `name`; empty if none does."""
+    return next((ours for ours in _OF_SPARK.get(str(name).lower(), ()) if ours in known), "")
+
+
+_ELSEWHERE = {
+    "outputmode": 'It is of the operator, as in compute(..., output="complete") or '
+    'window(..., output="update"); without it, keys that changed are emitted.',
+    "mode": "Every epoch is appended.",
+    "multiline": "Each line holds one JSON object.",
+    "checkpointlocation": "It is an argument of flow.start: checkpoint=.",
+}
+"""Names of Spark's options, in small letters → what to know where no argument means the same."""
 
 
 _OF_SPARK = {
@@ -210,7 +235,10 @@ def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
 
     `key`: that the function was called for; ``None``: many.
     """
+    text = str(error)
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("godwit."):
+        if " It has " in text or " as in " in text:
+            return ""  # it says so itself
         has = [name for name in dir(type(error.obj)) if not name.startswith("_")]
         return f" It has {', '.join(has)}."
     if isinstance(error, AttributeError):
@@ -218,11 +246,18 @@ def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
         fields = [*(getattr(cls, "__struct_fields__", None) or vars(cls).get(_FIELDS, ()))]
         if fields:
             return f" {did_you_mean(error.name or '', fields)}{cls.__name__} has {listing(fields)}."
-    if isinstance(error, TypeError) and str(error).startswith("tuple indices must be integers"):
+    if isinstance(error, TypeError) and text.startswith("tuple indices must be integers"):
         return " A row is a named tuple: its column is row.name, and the key's value key[0]."
     if key is None:
         return ""
-    if isinstance(error, TypeError | AttributeError) and "tuple" in str(error) and len(key) == 1:
+    if isinstance(error, AttributeError) and isinstance(error.obj, tuple) and "can't set" in text:
+        return f" A row cannot be changed: make another, as in row._replace({error.name}=...)."
+    if isinstance(error, KeyError):
+        return (
+            f" If the state was asked for it: the state of a new key is empty, so take "
+            f"state.get({text}, 0), or state.setdefault."
+        )
+    if isinstance(error, TypeError | AttributeError) and "tuple" in text and len(key) == 1:
         return f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
     return ""
 

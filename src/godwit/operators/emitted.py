@@ -139,7 +139,8 @@ class Emitted:
             index,
             f"{short_repr(row)}, of type {type(row).__name__}, where a row should be",
             awaiting_hint(row),
-            remedy="Return a list of rows, each a tuple or a dict, or yield them one by one",
+            remedy=f"{_of_whole(row, names)}Return a list of rows, each a tuple or a dict, or "
+            "yield them one by one",
         )
 
     def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
@@ -240,3 +241,23 @@ def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
             for k, v in pairs
         )
     return _first_fraction(list(value), dtype.value_type) is not None
+
+
+def _of_whole(row: Any, names: Sequence[str]) -> str:
+    """Return advice for a function that returned something else than rows, of which `row` came."""
+    if _is_of_table(row):
+        return 'Of a table, return table.to_pylist(); of a pandas DataFrame, to_dict("records"). '
+    if isinstance(row, str) and row in names:
+        return (
+            "A dict is one row: put it in a list, as in return [{...}]; of a pandas DataFrame, "
+            'return frame.to_dict("records"). '
+        )
+    if row is None:
+        return "To emit nothing, return None or yield nothing. "
+    values = f"{', '.join(names)}{',' * (len(names) == 1)}"
+    return f"One row is a tuple in a list, as in return [({values})]. "
+
+
+def _is_of_table(row: Any) -> bool:
+    """Return whether a value is a column or batch of Arrow's, of which a table consists."""
+    return isinstance(row, (pa.ChunkedArray, pa.Array, pa.RecordBatch, pa.Table))

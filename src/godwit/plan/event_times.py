@@ -52,6 +52,13 @@ def source_time(
 ) -> SourceTime | None:
     """Return the event-time options of a source, checked; ``None`` if it has no event time."""
     if event_time is None:
+        for option, value in (("slack", slack), ("idle", idle)):
+            if value not in (None, "0 seconds"):
+                raise InvalidFlowError(
+                    f"Source {source!r} has {option}={value!r} and no event time.",
+                    remedy=f'Name its column, as in event_time="ts", or leave {option}= out.',
+                    source=source,
+                )
         return None
     if not isinstance(event_time, str):
         raise InvalidFlowError(
@@ -120,12 +127,12 @@ def event_time_of(
         column = follow[0]
     if column not in schema.names:
         sources = listing([source.name for source in sources_of(stream)])
-        told = f"It follows from what was said of the event time of {sources}. "
+        told = f"It is the event_time= of {sources}. "
         raise InvalidFlowError(
             f"{where} {does} of column {column!r}, which {origin} does not have.",
             remedy=f"{did_you_mean(column, schema.names)}{told if time is None else ''}"
             + (
-                "Leave the column in the maps"
+                "Correct the name, or leave the column in the maps"
                 if any(isinstance(feed, SourceNode) for feed in feeds)
                 else "Name a column, as in window(..., time=...)"
             )

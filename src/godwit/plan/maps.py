@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.columns.types import plain_schema
-from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.frames import user_traceback
 from godwit.model.naming import check_column_names, error_line, function_name, listing, type_name
 from godwit.model.signatures import awaiting_hint
@@ -127,6 +127,10 @@ def map_dataframe(
         try:
             result: object = function(dataframe)
         except (Exception, SystemExit) as error:
+            if isinstance(error, GodwitError):  # of a stand-in
+                raise InvalidFlowError(
+                    f"{where}: {error.message}", remedy=error.remedy, **context
+                ) from error
             raise InvalidFlowError(
                 f"{where} raised {error_line(error)}.",
                 remedy=f"Correct the map{_exit_hint(error)}; it gets a DataFrame of columns "

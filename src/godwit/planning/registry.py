@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from godwit.model.errors import InvalidProblemError
+from godwit.model.naming import did_you_mean
 from godwit.planning.arrays import is_contiguous, wrong_value
 from godwit.planning.cores.core_allocation import CoreAllocationProblem
 from godwit.planning.cores.core_assignment import CoreAssignmentProblem
@@ -470,7 +471,7 @@ def planner(name: str) -> Planner:
     if name not in PLANNERS:
         raise InvalidProblemError(
             f"method = {name!r} is not a planner.",
-            remedy=f"Choose one of {', '.join(PLANNERS)}.",
+            remedy=f"{did_you_mean(str(name), list(PLANNERS))}Choose one of {', '.join(PLANNERS)}.",
             field="method",
             value=name,
         )

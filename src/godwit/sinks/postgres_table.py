@@ -103,12 +103,6 @@ def plain_name(parts: Sequence[str]) -> str:
 
 def check_dsn(dsn: str | Mapping[str, Any]) -> None:
     """Raise `SinkError` if a connection string is malformed."""
-    if isinstance(dsn, str) and dsn.lower().startswith("jdbc:"):
-        raise SinkError(
-            "PostgreSQL sink: the connection string is a URL of JDBC.",
-            remedy='Give it without jdbc:, as in "postgresql://user@host:5432/database"; user and '
-            "password stand before the host, or in PGUSER and PGPASSWORD.",
-        )
     problem = _dsn_problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
         raise SinkError(

@@ -171,12 +171,19 @@ class Directory:
                 return self._list_files()
             except FileNotFoundError as error:  # a directory within it may have vanished meanwhile
                 if attempt == _ATTEMPTS - 1:
-                    raise self._listing_error(error, "Create it before the start.") from error
+                    raise self._listing_error(error, self._missing_remedy()) from error
             except (OSError, pa.ArrowException) as error:
                 raise self._listing_error(
                     error, "Check that it is reachable, and that it may be listed."
                 ) from error
         raise AssertionError
+
+    def _missing_remedy(self) -> str:
+        """Return what to do if the directory does not exist."""
+        head, _, name = self._text.rpartition("/")
+        if set("*?[{") & {*name}:
+            return f"Give the directory and a pattern of names: {head or '.'!r}, pattern={name!r}."
+        return "Create it before the start, or correct the path."
 
     def _listing_error(self, error: Exception, remedy: str) -> SourceError:
         """Build the error that the directory cannot be listed."""

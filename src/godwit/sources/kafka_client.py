@@ -26,6 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import spark_argument
 from godwit.model.naming import type_name
 from godwit.model.secrets import Secrets
 
@@ -244,6 +245,13 @@ _OURS: Final = {
 """Settings that are Godwit's → the option for them; ``None`` if there is none."""
 
 
+_ARGUMENTS: Final = (
+    *("servers", "topics", "topic", "start", "max_rows_per_epoch", "on_data_loss", "group"),
+    "include",
+)
+"""Arguments that options of Spark's mean."""
+
+
 _SERVER: Final = re.compile(
     r"(?:(?P<protocol>\w+)://)?(?P<host>\[[^\]]+\]|[^:/@\s]+):(?P<port>\d+)"
 )
@@ -290,6 +298,14 @@ def check_settings(
             raise InvalidFlowError(
                 f"{where}: config has {name!r}, which Godwit decides.",
                 remedy=f"Use the option {option}=..." if option else "Leave it out.",
+            )
+        if str(name).startswith("kafka.") or spark_argument(name, _ARGUMENTS):
+            ours = spark_argument(name, _ARGUMENTS)
+            raise InvalidFlowError(
+                f"{where}: config has {name!r}, which is a name of Spark's.",
+                remedy=f"Use the argument {ours}=."
+                if ours
+                else f"Write {name.removeprefix('kafka.')!r}; its names are librdkafka's.",
             )
     return KafkaSettings(
         servers=",".join(name.strip() for name in names),

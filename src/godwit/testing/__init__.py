@@ -19,12 +19,23 @@ Examples
 [{'symbol': 'A', 'total': 9.5}]
 """
 
+from typing import TYPE_CHECKING, Any
+
 from godwit.api.stand_in import stream
+from godwit.model.naming import no_such_name
 from godwit.sources.conformance import check_source
 from godwit.testing.flows import Run, cluster, run
 from godwit.testing.functions import Processed, process
 
 __all__ = ["Processed", "Run", "check_source", "cluster", "process", "run", "stream"]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Raise an error that suggests what was meant by an unknown name."""
+        meant = dict.fromkeys(("play", "test", "simulate"), "gw.testing.run(flow, {...})")
+        raise no_such_name(__name__, name, __all__, meant)
 
 
 def __dir__() -> list[str]:

@@ -44,7 +44,7 @@ from godwit.model.errors import (
     InvalidPlanError,
 )
 from godwit.model.frames import user_call
-from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.model.naming import NoSuchCallError, did_you_mean, listing, type_name
 from godwit.plan.compiled import SourceInput
 from godwit.plan.explain import UserNames
 from godwit.sinks.places import check_places
@@ -374,6 +374,25 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run of flow {self.flow.name!r}: {len(self.epochs)} epochs, now {self.now}>"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            known = [known for known in dir(type(self)) if not known.startswith("_")]
+            raise NoSuchCallError(
+                f"A run of gw.testing has no {name!r}.",
+                remedy=f"{did_you_mean(name, known)}It has {listing(known, limit=len(known))}.",
+                call=name,
+            )
+
+        def __getitem__(self, sink: object) -> Any:
+            raise InvalidInputError(
+                f"A run of gw.testing was asked for {sink!r} in brackets.",
+                remedy=f"All rows of a sink are run.rows({sink!r}), and the newest of each key are "
+                f"run.current({sink!r}).",
+            )
 
     # -- what happens -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import functools
-from collections.abc import MutableMapping, MutableSequence, MutableSet
+from collections.abc import Mapping, MutableMapping, MutableSequence, MutableSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from godwit.testing.flows import EPOCH, Moment, cluster, micros
 from godwit.values.codec import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from godwit.columns.types import SchemaLike
     from godwit.operators.calls import TimerClock
@@ -162,6 +162,11 @@ def process(
             remedy="Play a flow by gw.testing.run, whose watermark says which rows are due.",
         )
     call = _Call(function, on_timer, before, [_to_datetime(at) for at in timers_before])
+    if key is not None and not isinstance(key, Mapping):
+        raise InvalidInputError(
+            f"gw.testing.process was given key={key!r:.100}.",
+            remedy=f'Name the key columns, as in key={{"symbol": {key!r:.100}}}.',
+        )
     keys = {"key": "key"} if key is None else dict(key)
     schema = _columns_of(keys, rows, columns)
     time = next(

@@ -302,6 +302,8 @@ def _refusal(value: Any) -> str:
     if not hint and cls.__module__ == "numpy" and callable(getattr(value, "item", None)):
         plain = type(value.item()).__name__ if not getattr(value, "shape", ()) else "list"
         hint = "say x.tolist() " if plain == "list" else f"say {plain}(x) or x.item() "
+    if not hint and callable(getattr(value, "to_pydatetime", None)):
+        hint = "say x.to_pydatetime() "
     told = f"{short_repr(value)} of class {name}, which is no type that state can hold"
     return f"{told} ({hint.rstrip(' .')})" if hint else told
 

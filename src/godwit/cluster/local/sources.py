@@ -12,7 +12,7 @@ from godwit.columns.tables import is_table, not_rows_error
 from godwit.engine.lane.lane_flow import source_feeds
 from godwit.engine.lane.source_side import after_maps, input_rows
 from godwit.model.errors import InvalidInputError
-from godwit.model.naming import did_you_mean, listing
+from godwit.model.naming import did_you_mean, listing, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 def check_sources(names: Iterable[str], known: Sequence[str]) -> None:
     """Raise `InvalidInputError` if one of `names` is not a source of the flow (`known`)."""
+    if not isinstance(names, Mapping):
+        example = known[0] if known else "orders"
+        raise InvalidInputError(
+            f"Rows were given as a value of type {type_name(names)}, which names no source.",
+            remedy=f"Give a dict of sources and rows, as in {{{example!r}: [...]}}; the sources "
+            f"are {listing(known)}.",
+        )
     for name in names:
         if name not in known:
             raise InvalidInputError(
