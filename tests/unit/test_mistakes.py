@@ -1,36 +1,37 @@
-"""Mistakes of the first hour are answered at once, with what to do."""
+"""Mistakes of a new user are answered at once, with what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.mistakes.listed import ALL, IN_ONE_PROCESS
+from tests.mistakes.mistake import Mistake, answer_to, grade, namespace
 
 import godwit as gw
 from godwit.model.durations import elapsed_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-MISTAKES: list[tuple[Callable[[Any], object], str]] = [
-    (lambda m: m.sources.kafka("kafka://host:9092", "t"), "'host:9092' alone"),
-    (lambda m: m.sources.kafka("http://host:9092", "t"), "'host:9092' alone"),
-    (lambda m: m.sources.kafka("host", "t"), "host:port"),
-    (lambda m: m.sinks.kafka("host:99999", "t"), "host:port"),
-    (lambda m: m.sources.kafka("h:1", "t", startingOffsets="latest"), "here it is start="),
-    (lambda m: m.sources.kafka("h:1", subscribe="t"), "here it is topics="),
-    (lambda m: m.sources.kafka("h:1", "t", failOnDataLoss=False), "here it is on_data_loss="),
-    (lambda m: m.sources.csv("in", sep=";"), "here it is delimiter="),
-    (lambda m: m.sinks.parquet("out", partitionBy="k"), "here it is partition_by="),
-    (lambda m: m.sinks.postgres("jdbc:postgresql://h/db", "t"), "without jdbc:"),
-]
+    from pathlib import Path
 
 
-@pytest.mark.parametrize(("make", "words"), MISTAKES)
-def test_a_mistake_is_answered_with_what_to_do(make: Callable[[Any], object], words: str) -> None:
-    with pytest.raises(gw.GodwitError) as caught:
-        make(gw)
-    assert words in str(caught.value)
+@pytest.mark.parametrize("mistake", IN_ONE_PROCESS, ids=lambda mistake: mistake.code[:60])
+def test_a_mistake_is_answered_with_what_to_do(mistake: Mistake, tmp_path: Path) -> None:
+    given = grade(mistake, answer_to(mistake, namespace(tmp_path)))
+    assert given.partition(":")[0] == ("usable" if mistake.usable else "clear"), given
+
+
+def test_nearly_all_answers_are_clear() -> None:
+    assert len(ALL) >= 100
+    assert sum(mistake.usable for mistake in ALL) <= 10
+    assert len({mistake.code for mistake in ALL}) == len(ALL)
+
+
+def test_names_of_hidden_attributes_are_asked_for_as_of_any_object() -> None:
+    flow = gw.Flow("flow")
+    assert not hasattr(flow, "_anything")
+    assert not hasattr(flow, "groupBy")
+    assert not hasattr(gw.testing, "_anything")
 
 
 @pytest.mark.parametrize("server", ["h:1", "PLAINTEXT://h:9092", "[::1]:9092", "a:1,b:2"])

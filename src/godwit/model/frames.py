@@ -250,8 +250,8 @@ def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
         return " A row is a named tuple: its column is row.name, and the key's value key[0]."
     if key is None:
         return ""
-    if isinstance(error, AttributeError) and isinstance(error.obj, tuple) and "can't set" in text:
-        return f" A row cannot be changed: make another, as in row._replace({error.name}=...)."
+    if isinstance(error, AttributeError) and text.startswith("can't set attribute"):
+        return " A row cannot be changed: make another, as in row._replace(column=...)."
     if isinstance(error, KeyError):
         return (
             f" If the state was asked for it: the state of a new key is empty, so take "

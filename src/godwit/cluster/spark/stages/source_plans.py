@@ -114,7 +114,8 @@ _REFUSALS = (
         nodes=frozenset({"EventTimeWatermark"}),
         does="sets a watermark (withWatermark)",
         but="nothing in a flow would follow it, so no row would ever be late",
-        remedy="Take withWatermark out.",
+        remedy="Take withWatermark out, and give the source its times, as in flow.source(..., "
+        'event_time="ts", slack="5 minutes").',
     ),
 )
 
