@@ -43,6 +43,7 @@ from godwit.sources.kafka_client import (
     KafkaFailedError,
     TopicPartition,
     check_settings,
+    check_topic,
 )
 from godwit.sources.message_formats import UnwritableError, as_format
 
@@ -110,6 +111,7 @@ class KafkaSink(TargetSink):
             raise SinkError(
                 f"The Kafka sink was given {topic!r} for a topic.", remedy="Give the topic's name."
             )
+        check_topic("The Kafka sink", topic)
         self._settings = check_settings(
             where, servers, config, seconds(timeout, f"The timeout of {where}")
         )

@@ -276,6 +276,22 @@ def check_server(where: str, server: str) -> None:
     raise InvalidFlowError(f"{where}: the server {shown!r} is {problem}.", remedy=remedy)
 
 
+def check_topic(where: str, name: str) -> None:
+    """Raise `InvalidFlowError` for a name that no topic can have.
+
+    `where`: the source or sink, for errors.
+    """
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
+        return
+    parts = [part.strip() for part in name.split(",")]
+    listed = f"A source takes a list of topics, {parts!r}. " if len(parts) > 1 else ""
+    raise InvalidFlowError(
+        f"{where} was given the topic {name!r}, which cannot be the name of one.",
+        remedy=f"{listed}A name has letters, digits, '.', '_' and '-', at most 249; it is no "
+        "pattern.",
+    )
+
+
 def check_settings(
     where: str, servers: str | Sequence[str], config: Mapping[str, Any] | None, timeout_s: float
 ) -> KafkaSettings:

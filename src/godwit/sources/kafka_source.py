@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -36,6 +35,7 @@ from godwit.sources.kafka_client import (
     TopicPartition,
     TopicState,
     check_settings,
+    check_topic,
 )
 from godwit.sources.kafka_reader import (
     OffsetRange,
@@ -814,14 +814,7 @@ def _topic_names(topics: object) -> tuple[str, ...]:
             remedy="Give the name of a topic, or a list of names, each once.",
         )
     for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
-            parts = name.split(",")
-            meant = f", as in {[part.strip() for part in parts]!r}" if len(parts) > 1 else ""
-            raise InvalidFlowError(
-                f"A Kafka source was given the topic {name!r}, which cannot be the name of one.",
-                remedy=f"Give a list of names{meant}: letters, digits, '.', '_' and '-'. Patterns "
-                "of names are not read.",
-            )
+        check_topic("A Kafka source", name)
     return names
 
 

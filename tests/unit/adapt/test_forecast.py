@@ -238,7 +238,7 @@ def test_a_hint_never_asks_for_fewer(ahead: int) -> None:
         (lambda: Forecast(period=0), "period"),
         (lambda: Forecast(lead="-1 s"), "lead"),
         (lambda: gw.Control(forecast=Forecast()), "number of executors stays"),
-        (lambda: gw.Control(scaling=gw.utilisation(), forecast="1 day"), "Give a Forecast"),  # type: ignore[arg-type]
+        (lambda: gw.Control(scaling=gw.utilisation(), forecast="1 day"), "Give a gw.Forecast"),  # type: ignore[arg-type]
         (
             lambda: gw.Control(
                 scaling=gw.utilisation(),

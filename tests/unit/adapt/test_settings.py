@@ -48,7 +48,7 @@ def keep(problem: Problem) -> Any:
         ({"period": 10, "cool_down": 5}, "cool-down of 5 s is over within one period of 10 s"),
         ({"theta": 0.5}, "setting theta of the controller is 0.5"),
         ({"max_load_distance": float("nan")}, "setting max_load_distance of the controller is nan"),
-        ({"budget": 3}, "setting budget of the controller is 3. Give a Budget"),
+        ({"budget": 3}, "setting budget of the controller is 3. Give a gw.Budget"),
         ({"horizon": 0}, "setting horizon of the controller is 0"),
         ({"horizon": 1.5}, "setting horizon of the controller is 1.5"),
         ({"theta": float("inf")}, "setting theta of the controller is inf"),

@@ -649,21 +649,17 @@ def test_a_broker_that_is_away_is_an_error_within_the_time_that_was_given() -> N
 
 
 @pytest.mark.parametrize(
-    ("topic", "config", "remedy"),
-    [
-        ("flights", {"no.such.setting": "1"}, "the setting in config"),
-        ("flights", {"fetch.min.bytes": "many"}, "the setting in config"),
-        ("a/b", {}, "a name of letters"),
-    ],
-    ids=["unknown setting", "value of a setting", "name of a topic"],
+    "config",
+    [{"no.such.setting": "1"}, {"fetch.min.bytes": "many"}],
+    ids=["unknown setting", "value of a setting"],
 )
 def test_what_the_library_refuses_has_a_remedy_of_its_own(
-    kafka: KafkaBroker, topic: str, config: dict[str, str], remedy: str
+    kafka: KafkaBroker, config: dict[str, str]
 ) -> None:
-    source = source_of(kafka, topic, config=config)
+    source = source_of(kafka, "flights", config=config)
     with pytest.raises(SourceError) as refused:
         source.open(None)
-    assert remedy in refused.value.remedy
+    assert "the setting in config" in refused.value.remedy
 
 
 def test_a_password_is_shown_nowhere(kafka: KafkaBroker) -> None:
