@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck
     from godwit.sinks.continuity import OnDivergence, Way
-    from godwit.sinks.sink import EpochOutput, Sink
+    from godwit.sinks.sink import EpochOutput, Sink, Views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,7 @@ class Deliveries:
         self, flow: CompiledFlow, latest: CommitRecord | None, renamed: Mapping[str, str]
     ) -> None:
         outputs = [output for output in flow.outputs if output.sink.wants_rows]
-        # Rejected, late and unreadable rows are never the whole of anything.
-        complete = {
-            output.name: flow.operator(output.operator).complete
-            for output in outputs
-            if output.rejects_of is None and output.is_result
-        }
+        complete = {output.name: flow.is_whole_result(output) for output in outputs}
         recorded = {} if latest is None else latest.sinks
         former = _previous_names(outputs, recorded, renamed)
         writers = {name: recorded[old].writer for name, old in former.items()}
@@ -95,7 +90,7 @@ class Deliveries:
         self.of: dict[str, SinkState] = {}
         self._emitted: dict[str, int] = {}
         for output in outputs:
-            now, old = complete.get(output.name, False), former.get(output.name)
+            now, old = complete[output.name], former.get(output.name)
             self.of[output.name] = SinkState(
                 writer=writers[output.name],
                 complete=now,
@@ -429,17 +424,12 @@ class OpenSinks:
             )
         state = self._deliveries.of.get(output.name)
         output.sink.open(
-            SinkContext(
-                name=output.name,
-                writer=output.name if state is None else state.writer,
-                flow=self._flow.name,
+            _context_of(
+                output,
+                self._flow,
                 query_id=self._log.identity.query_id,
-                schema=output.schema,
-                keys=output.keys,
-                unique_keys=output.unique_keys,
-                mapped=bool(output.maps),
-                complete=state is not None and state.complete,
                 views=self._session,
+                writer=output.name if state is None else state.writer,
             )
         )
 
@@ -563,6 +553,65 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
         for output in flow.outputs
         if output.rejects_of is None and output.sink.wants_rows
     ]
+
+
+def check_columns_of_sinks(flow: CompiledFlow) -> None:
+    """Raise `SinkError` if a sink's configuration does not fit its rows; asks no target."""
+    for output in flow.outputs:
+        check = getattr(output.sink, "check_columns", None)  # a sink need not derive from `Sink`
+        if check is not None:
+            check(_context_of(output, flow))
+
+
+def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | None:
+    """Check a sink's target, and leave it as it is; return the check for its rows.
+
+    Raises `SinkError` if the target cannot take the rows, or cannot be reached.
+    """
+    check = getattr(output.sink, "check", None)
+    if check is None:
+        return None
+    try:
+        rows_check: RowCheck | None = check(_context_of(output, flow, query_id=query_id))
+    except GodwitError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"Sink {output.name!r} cannot be checked: {type(error).__name__}: {error}",
+            remedy="Mend its target, or its method check.",
+            sink=output.name,
+        ) from error
+    return rows_check
+
+
+class _NoViews:
+    """Views that show nothing, for sinks that are only checked."""
+
+    def show(self, name: str, rows: pa.Table) -> None:
+        """No-op."""
+
+
+def _context_of(
+    output: Output,
+    flow: CompiledFlow,
+    *,
+    query_id: str = "",
+    views: Views = _NoViews(),  # noqa: B008  it has no state
+    writer: str | None = None,
+) -> SinkContext:
+    """Return the description of a sink's rows."""
+    return SinkContext(
+        name=output.name,
+        writer=output.name if writer is None else writer,
+        flow=flow.name,
+        query_id=query_id,
+        schema=output.schema,
+        keys=output.keys,
+        unique_keys=output.unique_keys,
+        mapped=bool(output.maps),
+        complete=output.sink.wants_rows and flow.is_whole_result(output),
+        views=views,
+    )
 
 
 def _deliver(output: Output, epoch: EpochOutput) -> None:

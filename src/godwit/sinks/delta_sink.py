@@ -25,6 +25,7 @@ import json
 import math
 import os
 import re
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from deltalake.transaction import AddAction
 
 from godwit.columns.types import is_text
 from godwit.model.errors import SinkError
+from godwit.model.locations import local_path as local_path_of
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.commit_retries import CommitRetries
@@ -57,7 +59,14 @@ from godwit.sinks.delta_table import (
     row_check,
     takes_plain_files,
 )
-from godwit.sinks.file_systems import destination_of, exists, force_file, force_names, local_path
+from godwit.sinks.file_systems import (
+    destination_of,
+    exists,
+    force_file,
+    force_names,
+    local_path,
+    try_directory,
+)
 from godwit.sinks.parquet_files import (
     Partition,
     files_there,
@@ -85,6 +94,7 @@ from godwit.sinks.target_sink import (
 )
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.ownership import HistoryPoint
@@ -198,8 +208,8 @@ class DeltaSink(TargetSink):
         """Path, within the table, of the file by which lanes recognise the table."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
-    def open(self, context: SinkContext) -> None:
-        """Open or create the table; raise if it cannot take the rows."""
+    def _fit(self, context: SinkContext) -> None:
+        """Set the columns of the table; raise if Delta tables cannot have them."""
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
@@ -210,26 +220,53 @@ class DeltaSink(TargetSink):
         self._raise_problem(
             check_library() or check_path(self._path) or check_columns(self._schema, merges=merges)
         )
-        with self._translating_errors(
-            f"cannot open {self._shown_path}",
-            "Check the path, the credentials and the types of the columns; for a table with "
-            "features that deltalake cannot read, use another path.",
-        ):
+
+    def _try_target(self) -> RowCheck:
+        """Check the table, or one like it in a temporary directory if it is to be created."""
+        path, options = self._path, self._storage_options
+        with tempfile.TemporaryDirectory(prefix="godwit-") as directory:
+            with self._opening_errors():
+                local = local_path_of(path)
+                is_there = local is None or try_directory(pafs.LocalFileSystem(), local)
+                if not is_there or not DeltaTable.is_deltatable(path, options):
+                    path, options = directory, None
+                    self._create_table(path, options)
+                self._table = DeltaTable(path, storage_options=options)
+            self._check_table(complete=self._context.complete)
+            self._rehearse()
+            return self.row_check()
+
+    def open(self, context: SinkContext) -> None:
+        """Open or create the table; raise if it cannot take the rows."""
+        self._fit(context)
+        with self._opening_errors():
             self._is_new = not DeltaTable.is_deltatable(self._path, self._storage_options)
             if self._is_new:
-                columns = Schema.from_arrow(self._schema)
-                self._raise_problem(partition_problem(columns, self._partition_by))
-                DeltaTable.create(
-                    self._path,
-                    schema=self._schema,
-                    mode="ignore",
-                    partition_by=list(self._partition_by) or None,
-                    storage_options=self._storage_options,
-                )
+                self._create_table(self._path, self._storage_options)
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
         self._check_table(complete=context.complete)
         self._rehearse()
         self._read_last_epoch()
+
+    def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that translates errors of the library while the table is opened."""
+        return self._translating_errors(
+            f"cannot open {self._shown_path}",
+            "Check the path, the credentials and the types of the columns; for a table with "
+            "features that deltalake cannot read, use another path.",
+        )
+
+    def _create_table(self, path: str, storage_options: dict[str, str] | None) -> None:
+        """Create a table for the rows, unless there is one."""
+        columns = Schema.from_arrow(self._schema)
+        self._raise_problem(partition_problem(columns, self._partition_by))
+        DeltaTable.create(
+            path,
+            schema=self._schema,
+            mode="ignore",
+            partition_by=list(self._partition_by) or None,
+            storage_options=storage_options,
+        )
 
     def _check_table(self, *, complete: bool) -> None:
         """Raise if the table cannot take the rows; `complete`: they replace all rows."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,33 @@ def renames_directories(filesystem: pafs.FileSystem) -> bool:
 def exists(filesystem: pafs.FileSystem, path: str) -> bool:
     """Return whether there is a file or directory at `path`."""
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+
+def try_directory(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Return whether a directory exists; raise `OSError` if it cannot be there or be written to.
+
+    On a local disk a directory is made in it, or in the nearest one above it, and removed at once.
+    Elsewhere only the bucket is looked up: a trial could leave names behind.
+    """
+    here = local_path(filesystem, path)
+    if here is None:
+        kind = filesystem.get_file_info(path).type
+        if kind is pafs.FileType.File:
+            raise NotADirectoryError(errno.ENOTDIR, "a file of this name is there", path)
+        bucket = path.partition("/")[0]
+        if filesystem.type_name in {"s3", "gcs"} and not exists(filesystem, bucket):
+            raise FileNotFoundError(errno.ENOENT, "there is no such bucket", bucket)
+        return bool(kind is pafs.FileType.Directory)
+    here = here.absolute()
+    above = next(there for there in (here, *here.parents) if os.path.lexists(there))
+    try:
+        Path(tempfile.mkdtemp(prefix=".godwit-", dir=above)).rmdir()
+    except NotADirectoryError as error:
+        raise NotADirectoryError(error.errno, "this is not a directory", str(above)) from None
+    except OSError as error:
+        what = f"no directory can be made here ({error.strerror})"
+        raise OSError(error.errno, what, str(above)) from None
+    return above == here
 
 
 # Of network file systems, and of those that nothing is written to.

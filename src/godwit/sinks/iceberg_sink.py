@@ -17,17 +17,22 @@ read, those of the same keys left out, and the rest written anew with the epoch'
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NotInstalledError, ValidationException
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
+from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.commit_retries import CommitRetries
+from godwit.sinks.file_systems import try_directory
 from godwit.sinks.iceberg_files import (
     ReplacedFiles,
     all_files,
@@ -121,23 +126,53 @@ class IcebergSink(TargetSink):
         never_null = {field.name for field in self._schema if not field.nullable}
         return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
 
-    def open(self, context: SinkContext) -> None:
-        """Load or create the table; raise if it cannot take the rows."""
+    def _fit(self, context: SinkContext) -> None:
+        """Set the columns of the table; raise if its rows cannot be identified."""
         self._context = context
         self._merge_keys = self._checked_keys(self._mode, self._keys)
-        schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
-        with self._translating_errors(
+        self._own_schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
+
+    def _try_target(self) -> RowCheck:
+        """Check the table, or whether its columns can be those of a table if it is absent."""
+        with contextlib.ExitStack() as closing:
+            with self._opening_errors():
+                closing.enter_context(_without_new_file(self._properties.get("uri", "")))
+                self._catalog: Catalog = load_catalog(self._catalog_name, **self._properties)
+                closing.callback(self._catalog.close)
+                if not self._catalog.table_exists(self._table_name):
+                    warehouse = str(self._properties.get("warehouse", ""))
+                    if warehouse and (local := local_path(warehouse)) is not None:
+                        try_directory(LocalFileSystem(), local)
+                    self._catalog._convert_schema_if_needed(self._own_schema)  # noqa: SLF001
+                    self._schema = self._own_schema
+                    return self.row_check()
+                table = self._catalog.load_table(self._table_name)
+            self._check_table(table)
+            return self.row_check()
+
+    def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that translates errors of the catalog while the table is opened."""
+        return self._translating_errors(
             "cannot be opened",
             "Check the catalog's properties (catalog=...), the name of the table, credentials, and "
             "the types of the columns.",
-        ):
-            self._catalog: Catalog = load_catalog(self._catalog_name, **self._properties)
-            self._create(schema)
+        )
+
+    def open(self, context: SinkContext) -> None:
+        """Load or create the table; raise if it cannot take the rows."""
+        self._fit(context)
+        with self._opening_errors():
+            self._catalog = load_catalog(self._catalog_name, **self._properties)
+            self._create(self._own_schema)
             table = self._catalog.load_table(self._table_name)
-        self._check_format(table)
-        self._own_schema, self._schema = schema, self._fit_columns(schema, table)
-        self._check_files(table)
+        self._check_table(table)
         self._last = self._last_epoch_in(table.metadata)
+
+    def _check_table(self, table: Table) -> None:
+        """Raise if the table cannot take the rows."""
+        self._check_format(table)
+        self._schema = self._fit_columns(self._own_schema, table)
+        self._check_files(table)
 
     def _check_format(self, table: Table) -> None:
         """Raise if pyiceberg cannot write tables like this one."""
@@ -406,6 +441,18 @@ class IcebergSink(TargetSink):
         catalog = getattr(self, "_catalog", None)
         if catalog is not None:
             catalog.close()
+
+
+@contextlib.contextmanager
+def _without_new_file(uri: str) -> Iterator[None]:
+    """Context that removes the SQLite file of a catalog again, if there was none."""
+    file = Path(uri.partition(":///")[2]) if uri.startswith("sqlite") else Path()
+    is_new = bool(file.name) and not file.exists()
+    try:
+        yield
+    finally:
+        if is_new:
+            file.unlink(missing_ok=True)
 
 
 class _EpochIsThereError(Exception):

@@ -48,6 +48,7 @@ from godwit.sources.kafka_client import (
 from godwit.sources.message_formats import UnwritableError, as_format
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.model.durations import DurationOrSeconds
@@ -169,31 +170,47 @@ class KafkaSink(TargetSink):
         """Return the check for rows that cannot be encoded or are too large as messages."""
         return self._check
 
-    def open(self, context: SinkContext) -> None:
-        """Look up the topic, or raise; fence earlier producers of the same transactional id."""
+    def _fit(self, context: SinkContext) -> None:
+        """Set the columns of messages, or raise."""
         self._context = context
         self._schema = storable_schema(context.schema)
-        self._check_columns()
-        self._last = -1
-        with self._translating_errors(
+        self._require_columns()
+
+    def _try_target(self) -> RowCheck:
+        """Look up the topic; a producer is not made, since it would fence that of a query."""
+        with self._opening_errors():
+            self._look_up_topic()
+        return self._check
+
+    def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that translates errors of the cluster while the sink is opened."""
+        return self._translating_errors(
             "cannot be opened",
             "Check the servers, the credentials in config, and the user's rights.",
-        ):
-            admin = ClusterAdmin(self._settings)
-            if admin.topics([self._topic])[self._topic] is None:
-                raise self._target_error(
-                    f"has no topic {self._topic!r}: the cluster does not know it",
-                    "Create it, with as many partitions as its readers need.",
-                )
-            self._max_bytes = int(
-                admin.topic_setting(self._topic, "max.message.bytes") or _DEFAULT_MAX_BYTES
-            )
-            self._check = SizeCheck(
-                layout=self._layout, schema=self._schema, max_bytes=self._max_bytes
-            )
+        )
+
+    def open(self, context: SinkContext) -> None:
+        """Look up the topic, or raise; fence earlier producers of the same transactional id."""
+        self._fit(context)
+        self._last = -1
+        with self._opening_errors():
+            self._look_up_topic()
             self._connect()
             if self._exactly_once and (point := self.last_delivered()) is not None:
                 self._last = point.epoch
+
+    def _look_up_topic(self) -> None:
+        """Read the topic's limit for messages; raise if there is no such topic."""
+        admin = ClusterAdmin(self._settings)
+        if admin.topics([self._topic])[self._topic] is None:
+            raise self._target_error(
+                f"has no topic {self._topic!r}: the cluster does not know it",
+                "Create it, with as many partitions as its readers need.",
+            )
+        self._max_bytes = int(
+            admin.topic_setting(self._topic, "max.message.bytes") or _DEFAULT_MAX_BYTES
+        )
+        self._check = SizeCheck(layout=self._layout, schema=self._schema, max_bytes=self._max_bytes)
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the epoch committed as the consumer group's offset; ``None``: none."""
@@ -519,7 +536,7 @@ class KafkaSink(TargetSink):
             waited = TimeoutError(f"{counted(left, 'message')} not acknowledged in time")
             raise self._settings.to_error(waited, self._log, start_s)
 
-    def _check_columns(self) -> None:
+    def _require_columns(self) -> None:
         """Raise if messages cannot be made from the sink's columns."""
         layout, schema = self._layout, self._schema
         for option, names in (

@@ -88,17 +88,8 @@ class ParquetDirectory:
         """
         if self._read_marker(mine, error) is not None:
             return False
-        infos = self.filesystem.get_file_info(pafs.FileSelector(self.root))
-        names = sorted(info.base_name for info in infos)
-        strangers = [name for name in names if not name.startswith(("_", "."))]
-        if strangers and self._finish_marker():
+        if self._was_begun(error) and self._finish_marker():
             return self.claim(mine, error)
-        if strangers:
-            raise error(
-                f"the directory already holds {', '.join(strangers[:5])}, which this "
-                f"sink did not write",
-                "Give the sink a directory of its own.",
-            )
         # Columns are written down with their first rows: a start that fails binds nobody.
         rival = self._write_claim({**mine, "columns": {}})
         if self._read_marker(mine, error) is None:
@@ -108,6 +99,27 @@ class ParquetDirectory:
                 "file.",
             )
         return True
+
+    def check_claim(self, mine: dict[str, Any], error: _MakeError) -> None:
+        """Raise if the existing directory cannot be claimed by a sink; nothing is written.
+
+        `mine`: the sink's owner file.
+        """
+        if self._read_marker(mine, error) is None:
+            self._was_begun(error)
+
+    def _was_begun(self, error: _MakeError) -> bool:
+        """Return whether a directory without owner file has entries; raise if those are foreign."""
+        infos = self.filesystem.get_file_info(pafs.FileSelector(self.root))
+        names = sorted(info.base_name for info in infos)
+        strangers = [name for name in names if not name.startswith(("_", "."))]
+        if strangers and not any(self._temporary_markers()):  # as a crashed writer leaves them
+            raise error(
+                f"the directory already holds {', '.join(strangers[:5])}, which this "
+                f"sink did not write",
+                "Give the sink a directory of its own.",
+            )
+        return bool(strangers)
 
     def check(self, mine: dict[str, Any], error: _MakeError) -> None:
         """Check that the owner file still names this sink (`mine`), and add new columns to it.

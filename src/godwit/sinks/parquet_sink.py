@@ -49,6 +49,7 @@ from godwit.sinks.file_systems import (
     local_path,
     open_file_system,
     renames_directories,
+    try_directory,
 )
 from godwit.sinks.parquet_directory import (
     ParquetDirectory,
@@ -247,21 +248,43 @@ class ParquetSink(TargetSink):
             fold_case=self._fold_case,
         )
 
-    def open(self, context: SinkContext) -> None:
-        """Claim the directory for this query and sink; raise if it is another's."""
+    def _fit(self, context: SinkContext) -> None:
+        """Set the columns of files; raise if files or directories cannot have them."""
         self._context = context
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
-        self._check_columns()
+        self._require_columns()
+
+    def _try_target(self) -> RowCheck:
+        """Look who has the directory, and whether it can be made if nobody has."""
+        self._open_directory()
+        with self._opening_errors():
+            self._fold_case = False
+            if try_directory(self._fs, self._root):
+                self._directory.check_claim(self._marker(), self._target_error)
+                self._fold_case = bool(self._partition_by) and self._directory.ignores_case()
+        return self.row_check()
+
+    def _open_directory(self) -> None:
+        """Open the file system of the directory."""
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._fs, self._root = open_file_system(self._path, self._filesystem)
         self._directory = ParquetDirectory(self._fs, self._root)
-        self._renames = renames_directories(self._fs)
-        self._opening = uuid.uuid4().hex[:12]
-        with self._translating_errors(
+
+    def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that translates errors of the file system as the sink is opened."""
+        return self._translating_errors(
             f"cannot write to {self._shown_path}",
             "Check the path, its permissions and the credentials.",
-        ):
+        )
+
+    def open(self, context: SinkContext) -> None:
+        """Claim the directory for this query and sink; raise if it is another's."""
+        self._fit(context)
+        self._open_directory()
+        self._renames = renames_directories(self._fs)
+        self._opening = uuid.uuid4().hex[:12]
+        with self._opening_errors():
             self._fs.create_dir(self._root, recursive=True)
             self._is_new = self._directory.claim(self._marker(), self._target_error)
             self._fold_case = self._directory.ignores_case() if self._partition_by else False
@@ -483,7 +506,7 @@ class ParquetSink(TargetSink):
             "partition_by": list(self._partition_by),
         }
 
-    def _check_columns(self) -> None:
+    def _require_columns(self) -> None:
         """Raise if options of the sink do not fit its columns or its output mode."""
         if self._keep is not None and not self._context.complete:
             raise self._target_error(

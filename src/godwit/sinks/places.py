@@ -103,16 +103,12 @@ def _of_sinks(flow: CompiledFlow) -> Iterator[_Place]:
         sink: Any = output.sink
         place = getattr(sink, "place", None) or getattr(sink, "destination", None)
         if place:
-            is_complete = (
-                output.rejects_of is None
-                and output.is_result
-                and flow.operator(output.operator).complete
-            )
             yield _Place(
                 kind="sink",
                 name=output.name,
                 place=place,
-                shares=getattr(sink, "takes_other_writers", False) and not is_complete,
+                shares=getattr(sink, "takes_other_writers", False)
+                and not flow.is_whole_result(output),
             )
 
 

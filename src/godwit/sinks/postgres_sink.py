@@ -333,8 +333,8 @@ class PostgresSink(TargetSink):
         """Return the check for rows that the table's columns cannot hold."""
         return self._check
 
-    def open(self, context: SinkContext) -> None:
-        """Connect, check or create the table and ``godwit_epochs``; raise if that fails."""
+    def _fit(self, context: SinkContext) -> None:
+        """Set the table as it has to be for the rows; raise if options do not fit them."""
         self._context = context
         self._schema = self._rows_schema = storable_schema(context.schema)
         if self._epoch_column is not None:
@@ -355,24 +355,37 @@ class PostgresSink(TargetSink):
         self._row_number = "godwit_row"
         while self._row_number in self._schema.names:
             self._row_number += "_"
-        with (
-            contextlib.ExitStack() as on_failure,
-            self._translating_errors(
-                "cannot be opened",
-                "Check the server, the connection string and the privileges of its user.",
-            ),
-        ):
+
+    def _try_target(self) -> RowCheck:
+        """Prepare the table in a transaction that is rolled back."""
+        self._connection = None  # not that of the sink itself
+        with contextlib.closing(self):
+            self._prepare_table(only_try=True)
+        return self._check
+
+    def open(self, context: SinkContext) -> None:
+        """Connect, check or create the table and ``godwit_epochs``; raise if that fails."""
+        self._fit(context)
+        with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.close)
+            self._prepare_table()
+            on_failure.pop_all()
+
+    def _prepare_table(self, *, only_try: bool = False) -> None:
+        """Check or create the table and ``godwit_epochs``; `only_try`: and undo what was done."""
+        with self._translating_errors(
+            "cannot be opened",
+            "Check the server, the connection string and the privileges of its user.",
+        ):
             connection = self._connect()
-            with connection.transaction():
+            with connection.transaction(force_rollback=only_try):
                 # Sinks that start together must not create one table twice.
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
                 self._target.prepare(connection, create=self._create)
-                self._epochs = DeliveredEpochs(connection, self._target, context)
+                self._epochs = DeliveredEpochs(connection, self._target, self._context)
                 self._check = self._target.row_check(connection)
                 last = self._epochs.last_point(connection)
                 self._last = -1 if last is None else last.epoch
-            on_failure.pop_all()
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch in ``godwit_epochs`` of this sink and table."""

@@ -4,8 +4,9 @@ Lanes stage an epoch's output; the commit record names the staged output that co
 it delivered. After a crash the last epoch is delivered again, with the same rows, so a sink is
 exactly-once if the second delivery of an epoch changes nothing.
 
-Life cycle: a sink is constructed with its configuration, without access to the target. `Sink.open`
-checks and prepares the target. Then the sink may give two objects to lanes: a check, which finds
+Life cycle: a sink is constructed with its configuration, without access to the target. Tests may
+call `Sink.check_columns` and `Sink.check`, which change nothing. `Sink.open` checks and prepares
+the target. Then the sink may give two objects to lanes: a check, which finds
 rows that the target can never take, before the commit; and a writer, which writes the target's own
 files in the lanes. `Sink.deliver` is called for every committed epoch, in order. `Sink.close` is
 called last.
@@ -287,6 +288,52 @@ class Sink(ABC):
         >>> rejected = gw.sinks.memory()
         >>> gw.sinks.parquet("out/", rejects=rejected).rejects is rejected
         True
+        """
+        return None
+
+    def check_columns(self, context: SinkContext) -> None:  # noqa: B027  most check nothing
+        """Raise if the sink's configuration does not fit the rows; without access to the target.
+
+        ``gw.testing`` and ``flow.explain`` call it, before any epoch and perhaps while the sink is
+        open for a query, so it must not change the sink. By default nothing is checked.
+
+        Raises
+        ------
+        SinkError
+            If `open` would fail for every target, as for an upsert of rows without keys.
+
+        Examples
+        --------
+        >>> upserts = gw.sinks.delta("out/", mode="upsert")
+        >>> delays.sink("raw", of_rows, upserts)
+        >>> try:
+        ...     gw.testing.run(delays, {"flights": ROWS})
+        ... except gw.errors.SinkError as error:
+        ...     print(error.message)
+        Sink 'raw' is to upsert, but no columns identify its rows.
+        """
+
+    def check(self, context: SinkContext) -> RowCheck | None:  # noqa: ARG002  for others
+        """Check what `open` checks, without changing target or sink; return the rows' check.
+
+        Called by ``gw.testing`` with ``check_sinks=True``, after `check_columns`, perhaps while the
+        sink is open for a query. By default nothing is checked. A sink of yours may look here
+        whether its target can be reached, and has the columns.
+
+        Returns
+        -------
+        RowCheck or None
+            As `row_check`, which needs an open sink.
+
+        Raises
+        ------
+        SinkError
+            If the target cannot take rows with these columns, or cannot be reached.
+
+        Examples
+        --------
+        >>> gw.testing.run(delays, {"flights": ROWS}, check_sinks=True).rows("by_plane").num_rows
+        1
         """
         return None
 

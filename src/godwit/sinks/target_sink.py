@@ -3,14 +3,16 @@
 Such a target gets the rows of an epoch and the epoch's `HistoryPoint` in one atomic step.  That
 makes a second delivery change nothing, and lets a start compare target and checkpoint
 (`godwit.sinks.continuity`).  A new sink of this kind derives from `TargetSink` and implements
-`open`, `deliver`, `last_delivered`, `roll_back` and `continue_after`; it says itself if epochs may
-be delivered beside lanes (`delivers_concurrently`).
+`_fit`, `_try_target`, `open`, `deliver`, `last_delivered`, `roll_back` and `continue_after`; it
+says itself if epochs may be delivered beside lanes (`delivers_concurrently`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.model.secrets import Secrets
+    from godwit.plan.staging import RowCheck
     from godwit.sinks.commit_retries import CommitRetries
     from godwit.sinks.sink import CommittedEpochs
 
 
 class TargetSink(Sink):
-    """Sink whose target stores epochs; subclasses set `_context` in `open`."""
+    """Sink whose target stores epochs; subclasses set `_context` in `_fit`."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # errors of the target's library
     takes_other_writers: ClassVar[bool] = False  # several sinks may write to one target
@@ -51,6 +54,24 @@ class TargetSink(Sink):
     @property
     def keeps_epochs(self) -> bool:
         return True
+
+    @abstractmethod
+    def _fit(self, context: SinkContext) -> None:
+        """Set what follows from configuration and columns, or raise; the first step of `open`."""
+
+    @abstractmethod
+    def _try_target(self) -> RowCheck:
+        """Check a target as `open` does, but leave it as it is; called after `_fit`, on a copy."""
+
+    def check_columns(self, context: SinkContext) -> None:
+        """Raise if the configuration does not fit the rows."""
+        copy.copy(self)._fit(context)  # noqa: SLF001  the sink itself may be open
+
+    def check(self, context: SinkContext) -> RowCheck:
+        """Check the target as `open` does, but leave it as it is; return the rows' check."""
+        trial = copy.copy(self)
+        trial._fit(context)  # noqa: SLF001  of the same class
+        return trial._try_target()  # noqa: SLF001
 
     @staticmethod
     def text_of(error: Exception) -> str:

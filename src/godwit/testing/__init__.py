@@ -5,7 +5,8 @@ records of a checkpoint. A list replaces the shuffle, and a directory each execu
 the results of a query within milliseconds. It can also migrate key groups, remove executors, let
 time pass, and change and restart the flow.
 
-Sinks are not opened: their rows are kept, and returned by ``rows``.
+Sinks are not opened: their rows are kept, and returned by ``rows``. With ``check_sinks=True`` the
+targets of sinks are checked, without writing to them.
 
 Examples
 --------

@@ -31,6 +31,7 @@ from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
+from godwit.engine.outputs import check_columns_of_sinks, try_sink
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.settings import Lanes
 from godwit.migration import Bounds, MigrationRequested, Strategy
@@ -82,6 +83,7 @@ def run(
     now: Moment | None = None,
     policy: Policy | None = None,
     components: Mapping[str, Sequence[str]] | None = None,
+    check_sinks: bool = False,
 ) -> Run:
     """Run a flow over given rows, in this process and without Spark; for tests.
 
@@ -120,6 +122,11 @@ def run(
     components
         Component → names of its operators, which run in the same lanes; by default each operator is
         a component, of the same name.
+    check_sinks
+        ``True``: ask the target of every sink what ``flow.start`` would ask: whether it can be
+        reached, and has the columns. Rows that a target would refuse fail the test, or go to
+        ``rejects=``. Nothing is written, and nothing created remains. By default only the
+        configuration of sinks is checked.
 
     Returns
     -------
@@ -133,6 +140,9 @@ def run(
         If there is no such source, or rows do not fit its columns.
     InvalidFlowError
         If the flow is wrong, or its maps need Spark and there is no session.
+    SinkError
+        If the configuration of a sink does not fit its rows; with `check_sinks`, also if its target
+        cannot be reached, or cannot take the rows.
     GodwitError
         Any other error that a query over these rows would fail with.
 
@@ -150,6 +160,7 @@ def run(
         policy=policy,
         components=components,
         close_at_end=close_at_end,
+        check_sinks=check_sinks,
     )
     inputs = inputs or {}
     check_sources(inputs, played.flow.sources)
@@ -193,12 +204,13 @@ def cluster(
     now: Moment | None = None,
     policy: Policy | None = None,
     components: Mapping[str, Sequence[str]] | None = None,
+    check_sinks: bool = False,
 ) -> Run:
     """Start a flow in this process, to run it epoch by epoch; for tests.
 
     Parameters
     ----------
-    flow, executors, checkpoint, now, policy, components
+    flow, executors, checkpoint, now, policy, components, check_sinks
         As for `run`. The clock advances only by `Run.advance`.
 
     Returns
@@ -211,6 +223,8 @@ def cluster(
     ------
     InvalidFlowError
         If the flow is wrong, or its maps need Spark and there is no session.
+    SinkError
+        As for `run`.
     GodwitError
         Any other error that starting a query would fail with.
 
@@ -229,6 +243,7 @@ def cluster(
         policy=policy,
         components=components,
         close_at_end=True,
+        check_sinks=check_sinks,
     )
 
 
@@ -267,12 +282,14 @@ class Run:
         policy: Policy | None,
         components: Mapping[str, Sequence[str]] | None,
         close_at_end: bool,
+        check_sinks: bool,
     ) -> None:
         self.epochs: list[EpochOutcome] = []
         self.events: list[Event] = []
         self._rows: dict[str, dict[int, pa.Table]] = {}
         self._given: set[str] = set()  # sources of Godwit's own for which rows were given
         self._policy, self._close_at_end = policy, close_at_end
+        self._check_sinks = check_sinks
         self._directory = Path(tempfile.mkdtemp(prefix="godwit-testing-"))
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         if checkpoint is not None and isinstance(flow, LogicalFlow):
@@ -313,6 +330,7 @@ class Run:
         self._placed = {} if placed is None else placed
         compiled = flow.compiled()
         check_places(compiled)
+        check_columns_of_sinks(compiled)
         if repartition or placed:  # then the last epoch is perhaps not the last one any more
             self._deliver_last()
         self._names = names = UserNames(compiled.operators)
@@ -331,6 +349,9 @@ class Run:
             emit=lambda event: self.events.append(names.event(event)),
             on_commit=self.epochs.append,
             on_delivery=self._delivered,
+            row_check=lambda output, query_id: (
+                try_sink(output, compiled, query_id) if self._check_sinks else None
+            ),
         )
         self._logical = flow
         self._needed = _columns_read(compiled)

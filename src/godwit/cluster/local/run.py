@@ -35,7 +35,7 @@ from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
         Warmed,
     )
     from godwit.model.events import Event
-    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.plan.staging import RowCheck
     from godwit.store.local_store import LocalState
 
     LocalRows = Mapping[LaneInput, Sequence[pa.RecordBatch]]
@@ -76,6 +77,7 @@ class LocalRun:
     `components` what is to be changed of the one that there is; `emit` takes every event,
     `on_commit` the outcome and `on_delivery` the record of every epoch, first that of the last one
     of the run before, which may have died before its delivery. `delivered`: see `recover_flow`.
+    `row_check` returns the check for the rows of a sink, by the sink's output and the query's id.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class LocalRun:
         emit: Callable[[Event], None] = lambda _: None,
         on_commit: Callable[[EpochOutcome], None] = lambda _: None,
         on_delivery: Callable[[CommitRecord], None] = lambda _: None,
+        row_check: Callable[[Output, str], RowCheck | None] = lambda _output, _query_id: None,
     ) -> None:
         policy, run = policy or Policy(), uuid.uuid4().hex[:12]
         self.log, recovered = recover_flow(
@@ -120,7 +123,7 @@ class LocalRun:
         self._settings = settings
         self._newest: Mapping[int, int] = {}  # of the present epoch: see `ship_rows`
         self._orders: list[StartWarming | DropCopies] = []
-        sinks = self.open_sinks(recovered.flow)
+        sinks = self._staged_sinks(recovered.flow, row_check)
         self.lane_flow = lane_flow(recovered.flow, recovered.layouts, sinks)
         self.sources = SourcePositions(
             flow.own_sources,
@@ -299,15 +302,20 @@ class LocalRun:
         check_repeated_reads(reports, splits)
         return reports
 
-    def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
-        """Return no sinks for which lanes write files: output stays in the checkpoint."""
+    def _staged_sinks(
+        self, flow: CompiledFlow, row_check: Callable[[Output, str], RowCheck | None]
+    ) -> list[StagedSink]:
+        """Return the sinks, without writers of files: output stays in the checkpoint."""
+        query_id = self.log.identity.query_id
+        checks = {output.name: row_check(output, query_id) for output in flow.outputs}
+        rejects = {output.rejects_of: output.name for output in flow.outputs if output.rejects_of}
         return [
             StagedSink(
                 name=output.name,
                 maps=output.maps,
                 keys=output.keys,
-                check=None,
-                rejects=None,
+                check=checks[output.name],
+                rejects=rejects.get(output.name),
                 writer=None,
             )
             for output in flow.outputs

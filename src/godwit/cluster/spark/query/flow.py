@@ -20,6 +20,7 @@ from godwit.cluster.spark.query.settings import (
     Trigger,
     checked_trigger,
 )
+from godwit.engine.outputs import check_columns_of_sinks
 from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
@@ -118,6 +119,8 @@ class Flow(LogicalFlow):
         ------
         InvalidFlowError
             If the flow cannot run; the message names the place and a remedy.
+        SinkError
+            If the configuration of a sink does not fit its rows. No target is asked.
 
         Examples
         --------
@@ -127,6 +130,7 @@ class Flow(LogicalFlow):
         """
         compiled = self.compiled()
         check_places(compiled)
+        check_columns_of_sinks(compiled)
         text = explain(compiled)
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
