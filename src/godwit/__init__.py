@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from godwit.adapt.spreading import Spreading
     from godwit.adapt.windows import Splitting
     from godwit.api.streams import KeyedStream, Stream, WindowedStream
+    from godwit.cluster.spark.platform.local_cluster import LocalCluster
     from godwit.cluster.spark.query.flow import Flow
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
@@ -179,11 +180,12 @@ __all__ += [
     "scripted",
     "utilisation",
 ]
-# where key groups are, and migrations
+# executors; where key groups are, and migrations
 __all__ += [
     "Assignment",
     "Bounds",
     "CopiesFrom",
+    "LocalCluster",
     "LossPolicy",
     "Move",
     "Policy",
@@ -220,6 +222,7 @@ _HOMES = {
     "godwit.adapt.spreading": ("Spreading",),
     "godwit.adapt.windows": ("Splitting",),
     "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
+    "godwit.cluster.spark.platform.local_cluster": ("LocalCluster",),
     "godwit.cluster.spark.query.flow": ("Flow",),
     "godwit.cluster.spark.query.placement": ("Migration",),
     "godwit.cluster.spark.query.query": ("Query",),

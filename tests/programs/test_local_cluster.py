@@ -113,6 +113,32 @@ def test_executors_come_die_by_name_and_are_replaced_and_none_survives_an_except
     assert mentioning(str(tmp_path)) == []
 
 
+_EXAMPLES = """
+import sys
+import godwit as gw
+from godwit.cluster.spark.platform.executors import wait_for_executors
+from tests.support.public_api import example_of, members_of, mistakes_of
+
+found = members_of("godwit.LocalCluster").items()
+members = {name.rpartition(".")[2]: value for name, value in found}
+in_order = ["session", "master_url", "executor_pids", "kill_executor"]
+in_order += ["add_worker", "wait_for_workers", "close"]
+assert sorted(in_order) == sorted(members), members
+with gw.LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
+    namespace = {"cluster": cluster, "gw": gw}
+    for name in in_order:
+        assert not (said := mistakes_of(example_of(name, members[name]), namespace)), said
+        if name == "session":
+            wait_for_executors(namespace["session"].sparkContext, 1)
+"""
+
+
+@on_a_cluster
+def test_the_examples_of_its_methods_do_as_they_say(tmp_path: Path) -> None:
+    done = run(_EXAMPLES, tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
+    assert done.returncode == 0, done.stderr
+
+
 _ORPHANING = """
 import os, signal, sys
 from godwit.cluster.spark.platform.executors import wait_for_executors

@@ -1,6 +1,7 @@
 """Every public name, method and property has an example, and the example does as it says.
 
-Examples that need a running query are in `tests/spark/test_examples_of_queries.py`.
+Examples that need a running query are in `tests/spark/test_examples_of_queries.py`, those that
+need a cluster in `tests/programs/test_local_cluster.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.support.public_api import (
 )
 
 # Their methods are of something that runs.
-QUERIES = {"godwit.Query", "godwit.Migration"}
+QUERIES = {"godwit.Query", "godwit.Migration", "godwit.LocalCluster"}
 HERE = {name: value for name, value in OBJECTS.items() if name not in OF_A_QUERY}
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -55,19 +54,19 @@ class TargetSink(Sink):
     def keeps_epochs(self) -> bool:
         return True
 
-    @abstractmethod
     def _fit(self, context: SinkContext) -> None:
         """Set what follows from configuration and columns, or raise; the first step of `open`."""
+        self._context = context
 
-    @abstractmethod
-    def _try_target(self) -> RowCheck:
+    def _try_target(self) -> RowCheck | None:
         """Check a target as `open` does, but leave it as it is; called after `_fit`, on a copy."""
+        return None
 
     def check_columns(self, context: SinkContext) -> None:
         """Raise if the configuration does not fit the rows."""
         copy.copy(self)._fit(context)  # noqa: SLF001  the sink itself may be open
 
-    def check(self, context: SinkContext) -> RowCheck:
+    def check(self, context: SinkContext) -> RowCheck | None:
         """Check the target as `open` does, but leave it as it is; return the rows' check."""
         trial = copy.copy(self)
         trial._fit(context)  # noqa: SLF001  of the same class

@@ -92,9 +92,9 @@ def test_directories_are_tried_and_not_made(
     before = tree(tmp_path)
     for path in ("new/deep", "empty"):
         assert checked(sink(tmp_path / path)) == TOTALS
-    for path in ("/proc/out", tmp_path / "file", tmp_path / "file/below", "/dev/null"):
+    for unfit in ("/proc/out", tmp_path / "file", tmp_path / "file/below", "/dev/null"):
         with pytest.raises(SinkError, match=r"no directory can be made here|not a directory"):
-            checked(sink(path))
+            checked(sink(unfit))
     assert tree(tmp_path) == before
 
 
@@ -168,7 +168,7 @@ def test_rows_that_a_target_refuses_are_named(postgres: str) -> None:
     sink = gw.sinks.postgres(postgres, "t", rejects=gw.sinks.memory())
     played = gw.testing.run(market(sink, raw=True), ROWS, check_sinks=True)
     assert played.rows("out")["symbol"].to_pylist() == ["B"]
-    [rejected] = played.rows("out.rejects").to_pylist()
+    [rejected] = played.rows("out_rejects").to_pylist()
     assert rejected["sink"] == "out"
     assert "zero byte" in rejected["reason"]
 

@@ -48,7 +48,7 @@ class SparkScheduler:
             return (
                 f"{self._master} is one process, whose executors are its cores. Run on a cluster, "
                 "or on one of this machine "
-                "(godwit.cluster.spark.platform.local_cluster.LocalCluster)."
+                "(gw.LocalCluster)."
             )
         if self._setting("spark.dynamicAllocation.enabled", "false").lower() == "true":
             return (

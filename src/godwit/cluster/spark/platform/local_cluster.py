@@ -54,6 +54,8 @@ _GRACE_S = 10.0
 class LocalCluster:
     """A standalone Spark cluster on this machine, for as long as a ``with`` block lasts.
 
+    Each executor is a process (JVM) of its own, so that queries can be scaled, and executors lost,
+    as on a real cluster. For development and tests: it runs on Linux, and listens on loopback only.
     Spark gives every application one executor on each worker; if the executor dies, its worker
     starts another one, under a new name.
 
@@ -82,9 +84,12 @@ class LocalCluster:
 
     Examples
     --------
-    >>> with LocalCluster(workers=2) as cluster:  # doctest: +SKIP
-    ...     spark = cluster.session("example")
-    ...     cluster.kill_executor("0", spark.sparkContext.applicationId)
+    >>> cluster = gw.LocalCluster(workers=2, memory="512m")  # which starts nothing
+    >>> with cluster:  # doctest: +SKIP
+    ...     session = cluster.session("delays")
+    ...     query = delays.start(checkpoint="checkpoint/", session=session, executors=2)
+    ...     query.processAllAvailable()
+    ...     query.stop()
     """
 
     def __init__(
@@ -150,7 +155,14 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop sessions, executors, workers and the master of the cluster; idempotent."""
+        """Stop sessions, executors, workers and the master of the cluster; idempotent.
+
+        The end of the ``with`` block calls it.
+
+        Examples
+        --------
+        >>> cluster.close()
+        """
         with undisturbed():
             if self._starting is not None:
                 with suppress(Exception):  # told to whoever waited for it
@@ -172,7 +184,13 @@ class LocalCluster:
 
     @property
     def master_url(self) -> str:
-        """URL of the Spark master; starts the cluster if it has not started."""
+        """URL of the Spark master; starts the cluster if it has not started.
+
+        Examples
+        --------
+        >>> cluster.master_url
+        'spark://127.0.0.1:...'
+        """
         self._ensure_started()
         return self._master_url
 
@@ -193,6 +211,12 @@ class LocalCluster:
         ------
         ClusterError
             If a session of another cluster is active in this process.
+
+        Examples
+        --------
+        >>> session = cluster.session("delays", {"spark.sql.shuffle.partitions": "2"})
+        >>> session.range(3).count()
+        3
         """
         with undisturbed():  # Ctrl-C in an import may leave Python's lock on imports held
             # Slow, and pointless without Java.
@@ -226,6 +250,10 @@ class LocalCluster:
         ------
         ClusterError
             If one is not ready in time.
+
+        Examples
+        --------
+        >>> cluster.wait_for_workers()
         """
         self._ensure_started()
         deadline = time.monotonic() + self._timeout_s
@@ -251,6 +279,11 @@ class LocalCluster:
         ----------
         wait
             Whether to return only when it has registered with the master.
+
+        Examples
+        --------
+        >>> cluster.add_worker()
+        'worker-2'
         """
         self._ensure_started()
         with undisturbed(), self._once:
@@ -267,6 +300,11 @@ class LocalCluster:
         ----------
         application_id
             ``spark.sparkContext.applicationId``.
+
+        Examples
+        --------
+        >>> cluster.executor_pids(session.sparkContext.applicationId)
+        {'0': ...}
         """
         pids: dict[str, int] = {}
         for pid in self._executor_pids():
@@ -282,6 +320,10 @@ class LocalCluster:
         ------
         ClusterError
             If that application has no such executor here.
+
+        Examples
+        --------
+        >>> killed = cluster.kill_executor("0", session.sparkContext.applicationId)
         """
         pids = self.executor_pids(application_id)
         if name not in pids:
