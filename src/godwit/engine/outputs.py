@@ -31,13 +31,14 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import SinkRecord
 from godwit.checkpoint.staged_output import DivertedRows, decode_files
 from godwit.engine.lane.outputs import accepted_rows, rejected_rows, rejected_rows_error
+from godwit.engine.sink_checks import context_of
 from godwit.model.errors import GodwitError, SinkError
+from godwit.plan.compiled import is_whole_result
 from godwit.plan.staging import REJECTED, Rejections, StagedSink
 from godwit.sinks.carried_files import CarriedFiles, read_former_target
 from godwit.sinks.continuity import Position, continue_delivery, divergence_choice
 from godwit.sinks.file_systems import destination_of
 from godwit.sinks.rows import with_columns_of
-from godwit.sinks.sink import SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck
     from godwit.sinks.continuity import OnDivergence, Way
-    from godwit.sinks.sink import EpochOutput, Sink, Views
+    from godwit.sinks.sink import EpochOutput, Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class Deliveries:
         self, flow: CompiledFlow, latest: CommitRecord | None, renamed: Mapping[str, str]
     ) -> None:
         outputs = [output for output in flow.outputs if output.sink.wants_rows]
-        complete = {output.name: flow.is_whole_result(output) for output in outputs}
+        complete = {output.name: is_whole_result(flow, output) for output in outputs}
         recorded = {} if latest is None else latest.sinks
         former = _previous_names(outputs, recorded, renamed)
         writers = {name: recorded[old].writer for name, old in former.items()}
@@ -424,7 +425,7 @@ class OpenSinks:
             )
         state = self._deliveries.of.get(output.name)
         output.sink.open(
-            _context_of(
+            context_of(
                 output,
                 self._flow,
                 query_id=self._log.identity.query_id,
@@ -553,65 +554,6 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
         for output in flow.outputs
         if output.rejects_of is None and output.sink.wants_rows
     ]
-
-
-def check_columns_of_sinks(flow: CompiledFlow) -> None:
-    """Raise `SinkError` if a sink's configuration does not fit its rows; asks no target."""
-    for output in flow.outputs:
-        check = getattr(output.sink, "check_columns", None)  # a sink need not derive from `Sink`
-        if check is not None:
-            check(_context_of(output, flow))
-
-
-def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | None:
-    """Check a sink's target, and leave it as it is; return the check for its rows.
-
-    Raises `SinkError` if the target cannot take the rows, or cannot be reached.
-    """
-    check = getattr(output.sink, "check", None)
-    if check is None:
-        return None
-    try:
-        rows_check: RowCheck | None = check(_context_of(output, flow, query_id=query_id))
-    except GodwitError:
-        raise
-    except Exception as error:
-        raise SinkError(
-            f"Sink {output.name!r} cannot be checked: {type(error).__name__}: {error}",
-            remedy="Mend its target, or its method check.",
-            sink=output.name,
-        ) from error
-    return rows_check
-
-
-class _NoViews:
-    """Views that show nothing, for sinks that are only checked."""
-
-    def show(self, name: str, rows: pa.Table) -> None:
-        """No-op."""
-
-
-def _context_of(
-    output: Output,
-    flow: CompiledFlow,
-    *,
-    query_id: str = "",
-    views: Views = _NoViews(),  # noqa: B008  it has no state
-    writer: str | None = None,
-) -> SinkContext:
-    """Return the description of a sink's rows."""
-    return SinkContext(
-        name=output.name,
-        writer=output.name if writer is None else writer,
-        flow=flow.name,
-        query_id=query_id,
-        schema=output.schema,
-        keys=output.keys,
-        unique_keys=output.unique_keys,
-        mapped=bool(output.maps),
-        complete=output.sink.wants_rows and flow.is_whole_result(output),
-        views=views,
-    )
 
 
 def _deliver(output: Output, epoch: EpochOutput) -> None:

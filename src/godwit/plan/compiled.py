@@ -188,14 +188,6 @@ class CompiledFlow:
         sources = self.own_sources.items()
         return {name: source for name, source in sources if isinstance(source, FeedbackSource)}
 
-    def is_whole_result(self, output: Output) -> bool:
-        """Return whether an epoch's rows for a sink are the whole result (complete mode).
-
-        Rejected, late and unreadable rows never are.
-        """
-        is_result = output.is_result and output.rejects_of is None
-        return is_result and self.operator(output.operator).complete
-
     def operator(self, name: str) -> KeyedOperator:
         """Return the operator of that name; an unknown name raises with the closest names."""
         for component in self.components:
@@ -382,6 +374,15 @@ def _check_same_lane(flow: CompiledFlow, edge: UpstreamInput, component: str) ->
             component=component,
             operators=[sender.name, receiver.name],
         )
+
+
+def is_whole_result(flow: CompiledFlow, output: Output) -> bool:
+    """Return whether an epoch's rows for a sink are the whole result (complete mode).
+
+    Rejected, late and unreadable rows never are.
+    """
+    is_result = output.is_result and output.rejects_of is None
+    return is_result and flow.operator(output.operator).complete
 
 
 def _levels_of(fed_by: Mapping[str, set[str]]) -> dict[str, int]:

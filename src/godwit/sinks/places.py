@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.locations import spelled_location
+from godwit.plan.compiled import is_whole_result
 from godwit.sinks.file_systems import destination_of
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _of_sinks(flow: CompiledFlow) -> Iterator[_Place]:
                 name=output.name,
                 place=place,
                 shares=getattr(sink, "takes_other_writers", False)
-                and not flow.is_whole_result(output),
+                and not is_whole_result(flow, output),
             )
 
 

@@ -31,9 +31,9 @@ from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
-from godwit.engine.outputs import check_columns_of_sinks, try_sink
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.settings import Lanes
+from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import shown_assignments, with_newcomers
 from godwit.model import events

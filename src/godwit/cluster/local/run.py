@@ -35,7 +35,7 @@ from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -123,7 +123,8 @@ class LocalRun:
         self._settings = settings
         self._newest: Mapping[int, int] = {}  # of the present epoch: see `ship_rows`
         self._orders: list[StartWarming | DropCopies] = []
-        sinks = self._staged_sinks(recovered.flow, row_check)
+        self._row_check = row_check
+        sinks = self.open_sinks(recovered.flow)
         self.lane_flow = lane_flow(recovered.flow, recovered.layouts, sinks)
         self.sources = SourcePositions(
             flow.own_sources,
@@ -302,12 +303,10 @@ class LocalRun:
         check_repeated_reads(reports, splits)
         return reports
 
-    def _staged_sinks(
-        self, flow: CompiledFlow, row_check: Callable[[Output, str], RowCheck | None]
-    ) -> list[StagedSink]:
+    def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
         """Return the sinks, without writers of files: output stays in the checkpoint."""
         query_id = self.log.identity.query_id
-        checks = {output.name: row_check(output, query_id) for output in flow.outputs}
+        checks = {output.name: self._row_check(output, query_id) for output in flow.outputs}
         rejects = {output.rejects_of: output.name for output in flow.outputs if output.rejects_of}
         return [
             StagedSink(

@@ -20,8 +20,8 @@ from godwit.cluster.spark.query.settings import (
     Trigger,
     checked_trigger,
 )
-from godwit.engine.outputs import check_columns_of_sinks
 from godwit.engine.settings import Lanes
+from godwit.engine.sink_checks import check_columns_of_sinks
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
