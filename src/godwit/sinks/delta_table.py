@@ -289,10 +289,11 @@ def partition_problem(schema: Schema, partition_by: Sequence[str]) -> Problem | 
                 "does not write and read back all values of that type",
                 "Partition by another column, or cast this one to string in a map before the sink.",
             )
-        if name != name.strip() or re.search("[\\x00-\\x1f\\x7f:]", name):
+        is_long = len(f"{name}={NULL_PARTITION}".encode()) > LONGEST_NAME
+        if is_long or name != name.strip() or re.search("[\\x00-\\x1f\\x7f:]", name):
             return Problem(
                 f"column {name!r} cannot partition the table, since deltalake cannot use its name "
-                "in paths (a colon, a control character, or white space at an end)",
+                "in paths (a colon, a control character, white space at an end, or too long)",
                 "Rename the column before the sink, or partition by another.",
             )
     return None

@@ -21,7 +21,7 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.types import is_text
 from godwit.model.frames import user_call
 from godwit.sinks.file_systems import exists, force_file, force_names, local_path, open_file_system
-from godwit.sinks.parquet_files import escaped_in_paths
+from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, escaped_in_paths
 from godwit.sinks.target_sink import point_without_history
 
 if TYPE_CHECKING:
@@ -50,7 +50,13 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeEr
         )
     for name in partition_by:
         # Readers pass over what begins with "_" or ".", and take %XX for a character.
-        if name.startswith(("_", ".")) or escaped_in_paths(name) != name:
+        hidden, null = name.startswith(("_", ".")), f"{name}={NULL_PARTITION}"
+        if (
+            not name
+            or hidden
+            or escaped_in_paths(name) != name
+            or len(null.encode()) > LONGEST_NAME
+        ):
             raise error(
                 f"column {name!r} cannot name directories",
                 "Rename the column before the sink.",

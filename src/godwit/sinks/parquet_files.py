@@ -343,6 +343,16 @@ def is_target_replaced(
 LONGEST_NAME: Final = 255
 
 
+def _null_texts(values: pa.Array) -> pa.BooleanArray | None:
+    """Return a mask of texts that name the directory of null; ``None`` for other types."""
+    return pc.equal(values, NULL_PARTITION) if is_text(values.type) else None
+
+
+_NO_NULL_TEXT: Final = Rule(
+    f"is the text {NULL_PARTITION}, which stands for null in a partition column", _null_texts
+)
+
+
 def short_directory_name(column: str, *, fold_case: bool) -> Rule:
     """Return a rule that rejects values whose directory name ``column=value`` would be too long."""
     reason = f"would name a directory of more than {LONGEST_NAME} bytes"
@@ -412,7 +422,7 @@ def file_row_check(
     for field in context.schema:
         rules: tuple[Rule, ...] = (KNOWN_YEARS, NO_NANOSECONDS)
         if field.name in partition_by:
-            rules = (*rules, short_directory_name(field.name, fold_case=fold_case))
+            rules = (*rules, _NO_NULL_TEXT, short_directory_name(field.name, fold_case=fold_case))
         columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
     checks = RowChecks(tuple(columns))
     if not partition_by:

@@ -167,6 +167,14 @@ def test_a_type_that_is_not_read_back_is_refused_before_there_is_a_table(
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize("name", ["x" * 229, "é" * 115, "a:b", " a"])
+def test_a_name_that_no_directory_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    sink = gw.sinks.delta(tmp_path / "t", partition_by=name)
+    with pytest.raises(SinkError, match=r"cannot partition the table, since deltalake cannot use"):
+        sink.open(context(schema=pa.schema([(name, pa.int8()), ("n", pa.int64())]), keys=()))
+    assert not (tmp_path / "t").exists()
+
+
 @pytest.mark.parametrize("partition_by", [["k", "k"], ["k", "n"]])
 def test_columns_that_leave_none_for_files_are_refused(
     tmp_path: Path, partition_by: list[str]

@@ -822,6 +822,8 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ([("mean", pa.float64())], {"partition_by": "mean"}, "of type double cannot name"),
         ([("a/b", pa.string())], {"partition_by": "a/b"}, "'a/b' cannot name directories"),
         ([("a:b", pa.string())], {"partition_by": "a:b"}, "'a:b' cannot name directories"),
+        ([("", pa.string())], {"partition_by": ""}, "'' cannot name directories"),
+        ([("é" * 120, pa.int8())], {"partition_by": "é" * 120}, "cannot name directories"),
         ([("_year", pa.int32())], {"partition_by": "_year"}, "'_year' cannot name directories"),
         ([(".year", pa.int32())], {"partition_by": ".year"}, r"'\.year' cannot name directories"),
         ([("Epoch", pa.int64())], {}, "a column is called 'epoch'"),

@@ -25,6 +25,10 @@ def test_a_value_whose_directory_no_file_system_takes_is_found() -> None:
     assert rejected(planes) == [1, 3, 5]
 
 
+def test_a_text_that_stands_for_null_in_directories_is_found() -> None:
+    assert rejected(["a", "__HIVE_DEFAULT_PARTITION__", None, ""]) == [1]
+
+
 def test_more_partitions_than_allowed_refuse_the_epoch() -> None:
     assert rejected(["a", "b", "b", None], limit=3) == []
     with pytest.raises(SinkError, match="of 4 partitions by 'plane'") as caught:
