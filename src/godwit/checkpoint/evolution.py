@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from godwit.model.errors import CheckpointMismatchError
-from godwit.model.naming import RESERVED_PREFIX
+from godwit.model.naming import RESERVED_PREFIX, WHOLE_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -685,7 +685,8 @@ def _changed_keys(where: str, before: Columns, now: Columns) -> Iterator[str]:
         yield f"{where}it had spread=, and has none"
     if part in now and part not in before:
         yield f"{where}it had no spread=, and has it"
-    own, today = ([column for column in columns if column != part] for columns in (before, now))
+    hidden = (part, (WHOLE_STREAM, "bool"))
+    own, today = ([c for c in columns if c not in hidden] for columns in (before, now))
     yield from differences(f"{where}keys", own, today)
 
 
@@ -819,7 +820,11 @@ def _exchanged_without_a_word(
     names = [n for n in today.operators if n in stored.operators and n not in linked]
     looks = {name: _appearance(today.operators[name]) for name in names}
     looked = {name: _appearance(stored.operators[name]) for name in names}
-    changed = [n for n in names if looks[n] != looked[n] and today.operators[n].origin]
+    changed = [
+        n
+        for n in names
+        if looks[n] != looked[n] and today.operators[n].origin and not _is_stateless(n, stored)
+    ]
     for n, name in enumerate(changed):
         for other in changed[n + 1 :]:
             if looks[name] == looked[other] and looks[other] == looked[name]:
@@ -827,6 +832,11 @@ def _exchanged_without_a_word(
                     f"operators {name!r} and {other!r} have exchanged their names (give both "
                     "formerly=, or their old names)"
                 )
+
+
+def _is_stateless(name: str, version: FlowVersion) -> bool:
+    """Return whether an operator of a flow version is of a kind that never has state."""
+    return version.operators[name].kind == STATELESS
 
 
 def _left_behind(
@@ -840,14 +850,10 @@ def _left_behind(
 
     It may be a removed one under another name. `starts_empty`: operators that are meant to.
     """
-    left = [
-        name
-        for name in removed
-        if not stored.operators[name].part_of and stored.operators[name].kind != STATELESS
-    ]
+    left = [n for n in removed if not stored.operators[n].part_of and not _is_stateless(n, stored)]
     for name in added if left else ():
         operator = today.operators[name]
-        if operator.part_of or name in starts_empty or operator.kind == STATELESS:
+        if operator.part_of or name in starts_empty or _is_stateless(name, today):
             continue
         alike = [
             old

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.support.flow_versions import flow, operator
 
-from godwit.checkpoint.evolution import FlowChanges, FlowVersion, compare_flows
+from godwit.checkpoint.evolution import STATELESS, FlowChanges, FlowVersion, compare_flows
 from godwit.checkpoint.records import EditRecord
 from godwit.model.errors import CheckpointMismatchError
 
@@ -208,6 +208,11 @@ def test_operators_that_exchange_their_names_without_a_word_are_refused() -> Non
     assert changes(stored, program("1", "3")).added == ()
     with pytest.raises(CheckpointMismatchError, match="'a' and 'b' have exchanged their names"):
         changes(stored, program("2", "1"))
+    without_state = [program("1", "2"), program("2", "1")]
+    for version in without_state:
+        for name, of in version.operators.items():
+            version.operators[name] = msgspec.structs.replace(of, kind=STATELESS)
+    assert changes(*without_state).added == ()
 
 
 def test_a_formerly_means_nothing_where_there_is_no_checkpoint_yet() -> None:
