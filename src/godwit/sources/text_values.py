@@ -14,6 +14,7 @@ from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperatio
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from godwit.columns.nested import convert_leaves
@@ -150,10 +151,14 @@ def _quantum(precision: int, scale: int) -> tuple[Decimal, None, Context]:
 def has_small_numbers(text: bytes, marks: bytes = b"") -> bool:
     """Return whether a text may have a number with a negative exponent of two digits or more.
 
-    `marks`: characters that may stand within a number without being part of it, such as quotes.
+    `marks`: the quote and the escape character, which may stand within a number.
     """
     if b"\\u00" in text and _HIDDEN.search(text):
         return True
-    if any(mark in text for mark in marks):
-        text = text.translate(None, marks)
-    return (b"e-" in text or b"E-" in text) and _SMALL.search(text) is not None
+    data = np.frombuffer(text, np.uint8)
+    before = np.flatnonzero(data == ord("-")) - 1
+    for mark in reversed(marks):
+        before -= data[before] == mark
+    if not ((data[before] | 0x20) == ord("e")).any():  # in capitals, too
+        return False
+    return _SMALL.search(text.translate(None, marks) if marks else text) is not None
