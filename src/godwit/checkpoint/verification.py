@@ -61,7 +61,7 @@ from godwit.checkpoint.records import (
     plan_path,
 )
 from godwit.checkpoint.staged_output import decode_files
-from godwit.model.errors import GodwitError
+from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -605,10 +605,14 @@ class RecordRepair:
     taken_back: tuple[int, ...] = ()
 
 
-def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
-    """Return a plan to repair the records that keep a checkpoint from being opened."""
+def plan_record_repair(storage: CheckpointStorage, back_to: int | None = None) -> RecordRepair:
+    """Return a plan to repair the records that keep a checkpoint from being opened.
+
+    `back_to`: the epoch before a damaged last record, to give up the epoch of that record. Raises
+    `CheckpointError` if it is another epoch.
+    """
     identity = load_record(storage, IDENTITY, FlowIdentity)
-    return _RecordPlan(storage, identity).plan()
+    return _RecordPlan(storage, identity, back_to).plan()
 
 
 def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
@@ -631,9 +635,12 @@ def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> N
 class _RecordPlan:
     """Builds the steps that repair a checkpoint's commit records and manifests."""
 
-    def __init__(self, storage: CheckpointStorage, identity: FlowIdentity) -> None:
+    def __init__(
+        self, storage: CheckpointStorage, identity: FlowIdentity, back_to: int | None
+    ) -> None:
         self.storage = storage
         self.identity = identity
+        self.back_to = back_to
         self.num_key_groups = identity.num_key_groups
         self.digests: dict[str, str] = {}
         self.steps: list[RepairStep] = []
@@ -650,6 +657,9 @@ class _RecordPlan:
         genuine = [
             n for n, record in self.commits.items() if n > last and self._belongs_here(record)
         ]
+        if self.back_to is not None:
+            self._check_back_to(last)
+            genuine = [n for n in self.commits if n > last]
         taken_back = tuple(range(last + 1, max(genuine, default=last) + 1))
         problem = self._end_problem(last, chains, taken_back)
         if problem is not None:
@@ -673,6 +683,21 @@ class _RecordPlan:
         self._plan_manifest(chains, records[-1])
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
+    def _check_back_to(self, last: int) -> None:
+        """Raise `CheckpointError` if the checkpoint cannot go back to the epoch that was asked for.
+
+        `last`: the last epoch that can be replayed.
+        """
+        is_damaged = self.commits.get(last + 1, ...) is None
+        if self.back_to != last or not is_damaged or last < 0:
+            can = f"only to epoch {last}" if is_damaged and last >= 0 else "to no epoch"
+            raise CheckpointError(
+                f"The checkpoint cannot be taken back to epoch {self.back_to}, {can}.",
+                remedy="An epoch can be given up if its commit record is the last one, and damaged."
+                " To go back further, start from a copy of the checkpoint; the state of epochs that"
+                " are retained can be read by gw.read_state(epoch=...).",
+            )
+
     def _plan_manifest(self, chains: Chains, latest: CommitRecord) -> None:
         """Add a first step that writes a manifest, if epochs set aside retained fewer epochs.
 
@@ -683,6 +708,8 @@ class _RecordPlan:
         retained_from = max(
             (r.retained_from for r in later if r and self._belongs_here(r)), default=0
         )
+        if self.back_to is not None:  # what the damaged epoch retained is not known
+            retained_from = latest.epoch
         noted = self.manifests.get(latest.epoch)
         if retained_from <= max(latest.retained_from, 0 if noted is None else noted.retained_from):
             return

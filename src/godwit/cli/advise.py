@@ -165,13 +165,18 @@ def _print_stage(console: Console, reader: StageReader, stage: StageAdvice) -> N
     hot = stage.partitions[number]
     rows = sum(p.shuffle_rows for p in stage.partitions.values()) or 1
     size_bytes = sum(p.shuffle_bytes for p in stage.partitions.values()) or 1
-    states = sum(p.state_rows for p in stage.partitions.values()) or 1
+    states = sum(p.state_rows for p in stage.partitions.values())
+    of_state = (
+        f"{hot.state_rows:,} of {states:,} rows of state ({hot.state_rows / states:.0%})"
+        if states
+        else "no rows of state, as all partitions"
+    )
     tell(
         console,
         f"  Partition {number}: {work:.0%} of the work, {hot.shuffle_rows / rows:.0%} of the "
         f"rows and {hot.shuffle_bytes / size_bytes:.0%} of the bytes "
-        f"({human_bytes(hot.shuffle_bytes)}) from the exchange, "
-        f"{hot.state_rows / states:.0%} of the rows of state.",
+        f"({human_bytes(hot.shuffle_bytes)}) from the exchange. "
+        f"After its last micro-batch it had {of_state}; work counts all micro-batches.",
     )
     figures = ", ".join(
         f"{batch} ({saved_s:.1f} of {as_run_s:.1f} s)"

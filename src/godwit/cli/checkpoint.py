@@ -183,7 +183,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
             help="you know that every sink has the rows of the last epoch, though the journal does "
             "not say so; without them, they would be left out",
         )
-    action(
+    repair = action(
         "repair",
         _run_repair,
         "say what keeps it from being resumed, and mend it with --apply",
@@ -194,7 +194,15 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         "set-aside/. Ends with a trial start, without a row. Exit status 0 if the checkpoint can "
         "be started, 1 if it cannot as it is, 2 if it is no checkpoint.",
         PATH="the checkpoint; no query may run on it",
-    ).add_argument("--apply", action="store_true", help="do it")
+    )
+    repair.add_argument("--apply", action="store_true", help="do it")
+    repair.add_argument(
+        "--back-to",
+        type=int,
+        metavar="EPOCH",
+        help="give up the epoch after EPOCH, whose commit record is the last one and is damaged; "
+        "targets have its output already",
+    )
     action(
         "unlock",
         _run_unlock,
@@ -530,13 +538,13 @@ _DOES = {
 def _run_repair(args: argparse.Namespace) -> int:
     """Repair a checkpoint and Spark's log, or print the plan; return the exit status."""
     storage = CheckpointStorage.open(args.path)
-    steps, taken_back = _repair_plan(storage)  # before a lease would create the directory
+    steps, taken_back = _repair_plan(storage, args.back_to)  # before a lease would make a directory
     if not args.apply:
         _print_repair(args.path, steps, taken_back, applied=False)
         return 1 if steps else _print_start_check(args.path, storage)
     lease = acquire_lease(storage, "godwit checkpoint repair")
     try:
-        steps, taken_back = _repair_plan(storage)
+        steps, taken_back = _repair_plan(storage, args.back_to)
         execute_repair(storage, steps)
         _print_repair(args.path, steps, taken_back, applied=True)
         left, _ = _repair_plan(storage)
@@ -549,9 +557,11 @@ def _run_repair(args: argparse.Namespace) -> int:
         lease.release()
 
 
-def _repair_plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tuple[int, ...]]:
-    """Return the steps of a repair, and the epochs that it removes."""
-    records = plan_record_repair(storage)
+def _repair_plan(
+    storage: CheckpointStorage, back_to: int | None = None
+) -> tuple[tuple[RepairStep, ...], tuple[int, ...]]:
+    """Return the steps of a repair, and the epochs that it removes; `back_to`: see the option."""
+    records = plan_record_repair(storage, back_to)
     steps = (*records.steps, *plan_log_repair(storage, records.records))
     return steps, records.taken_back
 
@@ -586,8 +596,9 @@ def _print_repair(
     else:
         _print_safely(
             f"{path}: nothing was done, since nothing here can be repaired. Restore the files from "
-            "a copy (`godwit checkpoint copy` makes one while a query runs), or start with a new "
-            "checkpoint."
+            "a copy (`godwit checkpoint copy` makes one while a query runs); if only the last "
+            "commit record is damaged, give its epoch up by --back-to and the epoch before it; or "
+            "start with a new checkpoint."
         )
     for step in steps:
         _print_safely(f"  {step.path}: {step.problem}")

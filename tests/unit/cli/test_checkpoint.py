@@ -190,3 +190,40 @@ def test_repair_fails_where_the_checkpoint_cannot_be_started_afterwards(
     for apply in ([], ["--apply"]):
         assert main(["checkpoint", "repair", str(checkpoint), *apply]) == 1
         assert f"cannot be started: blocks/{lost.name}" in capsys.readouterr().out
+
+
+def test_a_damaged_last_record_is_given_up_only_where_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "ck"
+    write_checkpoint(checkpoint, name="flow", epochs=5)
+    last = checkpoint / "commits/000000000004.rec"
+    last.write_bytes(last.read_bytes()[:-9])
+    for apply in ([], ["--apply"]):
+        assert main(["checkpoint", "repair", str(checkpoint), *apply]) == 1
+        said = capsys.readouterr().out
+        assert "nothing was done, since nothing here can be repaired" in said
+        assert "give its epoch up by --back-to" in said
+        assert "step" not in said
+    for epoch in ("2", "4", "-1"):
+        assert main(["checkpoint", "repair", str(checkpoint), f"--back-to={epoch}"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"cannot be taken back to epoch {epoch}, only to epoch 3" in said
+    assert last.exists()
+    assert main(["checkpoint", "repair", str(checkpoint), "--back-to=3"]) == 1
+    said = capsys.readouterr().out
+    assert "This takes back epoch 4, whose output was delivered." in said
+    assert last.exists()
+    assert main(["checkpoint", "repair", str(checkpoint), "--back-to=3", "--apply"]) == 0
+    assert "can be started" in capsys.readouterr().out
+    log = CommitLog.open_read_only(CheckpointStorage.open(checkpoint))
+    assert (log.latest_epoch, log.retained_epochs) == (3, range(3, 4))
+    assert main(["checkpoint", "verify", str(checkpoint)]) == 0
+
+
+def test_a_whole_checkpoint_cannot_be_taken_back(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "repair", str(checkpoint), "--back-to=0", "--apply"]) == 2
+    assert "to no epoch" in " ".join(capsys.readouterr().err.split())
+    assert main(["checkpoint", "repair", str(checkpoint)]) == 0

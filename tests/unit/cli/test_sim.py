@@ -54,3 +54,12 @@ def test_help_explains_scenarios_and_figures(capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr().out
     assert "what the figures mean" in told
     assert "three times slower" in " ".join(told.split())
+
+
+def test_a_controller_without_decisions_says_what_would_make_it_decide(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sim", "skew", *SMALL, "--duration", "6"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "0 decisions" in told
+    assert "no move or step that pays for itself. Raise --load or --zipf" in told

@@ -38,6 +38,7 @@ def test_it_tells_what_was_lost_and_why(skewed: str, capsys: pytest.CaptureFixtu
         "Partition 0 does 77% of the work: finer key groups would save 35% at most",
         "It was 38% of the query's 26.0 s.",
         "Partition 0: 77% of the work, 77% of the rows and 75% of the bytes",
+        "After its last micro-batch it had",
         "Micro-batches that would have saved most: 0 (0.3 of 1.0 s)",
     ):
         assert said in told
