@@ -9,12 +9,15 @@ import subprocess
 import sys
 import urllib.request
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from tests.support.checkpoints import write_checkpoint
 from tests.support.journal_story import story, write
 
 from godwit.cli.main import main
+from godwit.cli.opening import opened_checkpoint
+from godwit.web.live_page import PageFeed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +84,25 @@ def test_the_page_is_served_until_ctrl_c(checkpoint: Path, *, others: bool) -> N
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "a%20b", "ünï", "[bold]x", "a;b&c?d=e#f", "'\"<i>"])
+@pytest.mark.parametrize("spelling", ["{}", "file:{}", "./{}/"])
+def test_awkward_paths_are_taken_as_they_are(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    spelling: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(write_checkpoint(tmp_path / name, name="delays", epochs=1), story())
+    path = spelling.format(quote(str(tmp_path / name)) if spelling[0] == "f" else name)
+    output = tmp_path / f"{name}.html"
+    assert main(["report", path, "-o", str(output)]) == 0
+    assert capsys.readouterr().out.startswith(f"{output}: 6 points in time, ")
+    assert "by_plane" in output.read_text()
+    assert main(["top", path, "--once"]) == 0
+    assert capsys.readouterr().out.startswith("delays  stopped")
+    feed = PageFeed(opened_checkpoint(path), flow="delays")
+    assert [point.epoch for point in feed.look().state.points] == [0, 1, 2, 3, 4, 5]

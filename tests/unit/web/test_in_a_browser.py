@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.checkpoints import write_checkpoint
 from tests.support.chromium import Browser, Tab, chromium
-from tests.support.journal_story import epoch, story, write
+from tests.support.journal_story import FLOW, epoch, story, write
 from tests.unit.web.test_live_page import HOSTILE, hostile, served
 
 from godwit.web.live_page import PageFeed
@@ -97,6 +97,49 @@ def test_a_run_is_shown_changes_as_it_goes_on_and_can_be_scrubbed_by_keys(
         tab.press("ArrowRight")
         assert "a, lane 1" in tab.text("#cell")  # of one key group, as lane 0
         assert not tab.complaints
+
+
+def lagging(storage: CheckpointStorage) -> None:
+    """Write an epoch of two sources, both of which are behind."""
+    graph = {**FLOW["flow"], "sources": ["flights", "weather"]}
+    weather = {"from": ["source", "weather"], "to": ["operator", "by_plane"], "exchange": True}
+    graph["edges"] = [*graph["edges"], weather]
+    sources = [
+        {"name": name, "description": name, "behind": behind}
+        for name, behind in (("flights", 1837), ("weather", 182))
+    ]
+    write(storage, [{"flow": graph}, {"sources": {"sources": sources}}, epoch(6)])
+
+
+def test_the_backlog_is_one_figure_wherever_it_stands(
+    browser: Browser, checkpoint: CheckpointStorage, tmp_path: Path
+) -> None:
+    lagging(checkpoint)
+    with browser.tab(report(checkpoint, tmp_path / "run.html")) as tab:
+        drawn(tab, 6)
+        edges = tab.run("[...document.querySelectorAll('#graph .backlog')].map(e => e.textContent)")
+        assert sorted(edges) == ["1,837 behind", "182 behind"]
+        assert "2,019 rows" in " ".join(tab.text("#headline").split())
+        tab.run("document.querySelector('#slider').focus()")
+        tab.press("ArrowLeft")
+        tab.wait_for("document.querySelector('#moment').textContent.startsWith('epoch 5 ')")
+        assert "4,200 behind" in tab.run("document.querySelector('#graph').textContent")
+        assert "4,200 rows" in " ".join(tab.text("#headline").split())
+
+
+def test_executors_of_a_run_that_has_ended_are_gone_on_the_page_and_in_the_report(
+    browser: Browser, checkpoint: CheckpointStorage, tmp_path: Path
+) -> None:
+    with served(checkpoint) as port:
+        for url in (f"http://127.0.0.1:{port}/", report(checkpoint, tmp_path / "run.html")):
+            with browser.tab(url) as tab:
+                drawn(tab, 5)
+                assert tab.text("#state") == "stopped"
+                assert "gone" in tab.text("#executors")
+                assert "works" not in tab.text("#executors")
+                tab.run("document.querySelector('#slider').focus()")
+                tab.press("Home")
+                tab.wait_for("document.querySelector('#executors').innerText.includes('works')")
 
 
 def test_a_report_shows_the_same_without_a_server(

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.support.journal_story import FLOW, HERE, epoch, event, load, placement, story
 
+from godwit.cli.top import figures_of
+from godwit.cluster.spark.observe.metrics import Metrics
 from godwit.model import events
 from godwit.web.entries import EventLine
 from godwit.web.liveness import QueryLife
@@ -282,3 +284,23 @@ def test_the_last_word_of_a_query_is_kept() -> None:
     state = after(story())
     assert isinstance(state.last_word, EventLine)
     assert state.last_word.kind == "QueryStopped"
+
+
+def test_the_backlog_of_page_top_and_metrics_is_what_the_sources_said() -> None:
+    said = {
+        "batchId": 1,
+        "sources": [
+            {"name": name, "description": name, "behind": behind, "metrics": {}}
+            for name, behind in (("flights", 1837), ("weather", 182), ("silent", None))
+        ],
+    }
+    entries = [*story(), {"sources": said}, epoch(6)]
+    page = {one["name"]: one["behind"] for one in shown(after(entries))["now"]["sources"]}
+    top = {one.description: one.behind for one in figures_of(entries[1:]).sources}
+    metrics = Metrics("delays")
+    metrics.add("sources", said)
+    samples = [s for family in metrics.registry.collect() for s in family.samples]
+    scraped = [s.value for s in samples if s.name == "godwit_source_offsets_behind"]
+    assert page == top == {"flights": 1837, "weather": 182, "silent": None}
+    assert scraped == [1837, 182]
+    assert after(entries).points[-1].backlog == sum(scraped)

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from godwit.cluster.spark.platform.executors import check_spare_slots, live_executors
+from godwit.cluster.spark.platform.executors import (
+    check_executors,
+    check_spare_slots,
+    live_executors,
+)
 from godwit.model.errors import InvalidFlowError
 
 
@@ -53,3 +57,45 @@ def test_an_executor_whose_cores_are_not_known_yet_is_neither_used_nor_too_small
 def test_an_executor_without_a_spare_slot_is_refused_by_name() -> None:
     with pytest.raises(InvalidFlowError, match="Executor '2' can run one task at a time"):
         check_spare_slots(spark_of({"1": 2, "2": 1}), 2, 1)
+
+
+def session_on(master: str, cores: int = 2, **settings: str) -> Any:
+    """A SparkContext as far as the number of its executors is concerned."""
+    conf = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+    return SimpleNamespace(
+        master=master,
+        defaultParallelism=cores,
+        getConf=lambda: conf,
+        _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isLocal=lambda: master[:5] == "local")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spark", "remedy"),
+    [
+        (session_on("local[2]"), r'has 2\. .*master\("local\[3\]"\)'),
+        (session_on("yarn", executor_instances="2"), r'"spark\.executor\.instances", "3"'),
+        (session_on("k8s://h", executor_instances="2"), r"Give executors=2 or fewer"),
+        (session_on("local-cluster[2,1,512]", executor_instances="2"), r"instances"),
+    ],
+    ids=["local", "yarn", "kubernetes", "local-cluster"],
+)
+def test_more_executors_than_a_session_can_have_are_refused_at_once(
+    spark: Any, remedy: str
+) -> None:
+    check_executors(spark, 2)
+    with pytest.raises(InvalidFlowError, match=remedy):
+        check_executors(spark, 3)
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [
+        session_on("yarn"),
+        session_on("spark://h:7077"),
+        session_on("yarn", executor_instances="2", dynamicAllocation_enabled="True"),
+    ],
+    ids=["unsaid", "standalone", "dynamic"],
+)
+def test_executors_are_waited_for_where_there_may_be_more(spark: Any) -> None:
+    check_executors(spark, 99)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import godwit as gw
 from godwit.cluster.spark.query.settings import Options
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import GodwitError, InvalidFlowError
 
 
 def test_start_takes_every_option_with_its_default() -> None:
@@ -52,6 +53,43 @@ def test_start_takes_every_option_with_its_default() -> None:
 def test_options_that_do_not_exist_or_make_no_sense(options: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidFlowError, match=told):
         gw.Flow("flow").start(**options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("checkpoint", 5),
+        ("checkpoint", ["ck"]),
+        ("trigger", [1]),
+        ("trigger", dt.timedelta(seconds=1)),
+        ("trigger", {"processingTime": dt.timedelta(seconds=1)}),
+        ("executors", "2"),
+        ("executors", 1.5),
+        ("executors", True),
+        ("lanes", {"resident": True}),
+        ("lanes", gw.Lanes),
+        ("checkpointing", "ck"),
+        ("sizing", gw.Lanes()),
+        ("adaptation", gw.Fusion()),
+        ("observability", gw.Observability),
+        ("control", "milp"),
+        ("policy", gw.LossPolicy.LOAD),
+        ("components", ["planes"]),
+        ("name", 5),
+        ("close_at_end", "yes"),
+        ("on_divergence", 5),
+        ("on_divergence", ["refuse"]),
+        ("on_divergence", {"planes": ["refuse"]}),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_named_before_anything_starts(
+    flights: Any, option: str, value: Any
+) -> None:
+    flow = gw.Flow("delays")
+    planes = flow.source("flights", flights).key_by("tailnum").compute(name="planes", n=gw.count())
+    flow.sink("planes", planes, gw.sinks.noop())
+    with pytest.raises(GodwitError, match=rf"(?i)\b{option}\b"):
+        flow.start(**{"checkpoint": "ck", option: value})
 
 
 def test_components_are_named_before_the_flow_has_started(flights: Any) -> None:
