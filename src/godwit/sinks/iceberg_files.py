@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyiceberg.io.pyarrow
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -36,7 +37,13 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.io.pyarrow import ArrowScan, bin_pack_arrow_table, pyarrow_to_schema, write_file
+from pyiceberg.io.pyarrow import (
+    ArrowProjectionVisitor,
+    ArrowScan,
+    bin_pack_arrow_table,
+    pyarrow_to_schema,
+    write_file,
+)
 from pyiceberg.manifest import DataFileContent, ManifestContent
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, partition_record_value
 from pyiceberg.table import WriteTask
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.types import ListType, MapType
 
 _MAX_LISTED_KEYS: Final = 200  # of more, the library does not compare each with a file's bounds
 _READERS: Final = 8
@@ -112,7 +120,7 @@ class ReplacedFiles:
 
     def _other_rows(self, table: Table, task: FileScanTask) -> pa.Table:
         """Return the rows of a file whose keys are not in the epoch."""
-        rows = read_file(table, task, table.schema().column_names)
+        rows = read_file(table, task, [field.name for field in table.schema().fields])
         keys = rows.select(self._keys).cast(self._epoch_keys.schema)
         return rows.filter(pa.array(~has_key_among(keys, self._epoch_keys)))
 
@@ -122,6 +130,40 @@ def read_file(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Ta
     schema = table.schema().select(*columns)
     scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
     return scan.to_table([task]).select(list(columns))
+
+
+class _NullsKept(ArrowProjectionVisitor):
+    """Conversion between columns of files and of tables that keeps null lists and maps null.
+
+    The library's own makes null lists and maps of structs empty ones, as it reads and as it writes.
+    """
+
+    def list(
+        self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None
+    ) -> pa.Array | None:
+        """Return a converted column of lists."""
+        return _with_nulls_of(list_array, super().list(list_type, list_array, value_array))
+
+    def map(
+        self,
+        map_type: MapType,
+        map_array: pa.Array | None,
+        key_result: pa.Array | None,
+        value_result: pa.Array | None,
+    ) -> pa.Array | None:
+        """Return a converted column of maps."""
+        return _with_nulls_of(map_array, super().map(map_type, map_array, key_result, value_result))
+
+
+def _with_nulls_of(before: pa.Array | None, after: pa.Array | None) -> pa.Array | None:
+    """Return a converted array with null where it was null before."""
+    if before is None or after is None or before.null_count == after.null_count:
+        return after
+    rows = pa.array(range(len(before)))
+    return after.take(pc.if_else(before.is_valid(), rows, None))
+
+
+pyiceberg.io.pyarrow.ArrowProjectionVisitor = _NullsKept  # type: ignore[misc]
 
 
 def _deletes(task: FileScanTask) -> frozenset[str]:
@@ -376,8 +418,14 @@ def _sample(dtype: pa.DataType) -> pa.Array:
         return pa.ListArray.from_arrays(
             pa.array([0, 1], pa.int32()), _sample(dtype.value_type), dtype
         )
+    if pa.types.is_large_list(dtype):
+        return pa.LargeListArray.from_arrays(
+            pa.array([0, 1], pa.int64()), _sample(dtype.value_type), dtype
+        )
     if pa.types.is_map(dtype):
         return pa.array([[]], dtype)
+    if pa.types.is_fixed_size_binary(dtype):
+        return pa.array([bytes(dtype.byte_width)], dtype)
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
         return pa.array([b""], pa.binary()).cast(dtype)
     if pa.types.is_boolean(dtype):

@@ -585,6 +585,8 @@ def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
         pa.date64(): pa.date32(),
         pa.large_string(): pa.string(),
         pa.large_binary(): pa.binary(),
+        pa.string_view(): pa.string(),
+        pa.binary_view(): pa.binary(),
     }.get(dtype, dtype)
 
 

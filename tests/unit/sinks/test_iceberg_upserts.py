@@ -11,10 +11,12 @@ import random
 import struct
 from collections import Counter
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.support.epoch_rows import EpochRows, context
 
@@ -303,6 +305,40 @@ def test_rows_that_others_deleted_by_position_stay_deleted(targets: Targets) -> 
     sink.close()
 
 
+NESTED: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.list_(pa.int64()), [[1, None], [], None]),
+    (pa.large_list(pa.large_string()), [["a", None], [], None]),
+    (pa.struct([("x", pa.int8()), ("y", pa.list_(pa.float16()))]), [{"x": 1, "y": [1.5]}, None]),
+    (pa.map_(pa.string(), pa.uint8()), [[("a", 1), ("b", None)], [], None]),
+    (pa.map_(pa.int64(), pa.struct([("z", pa.binary())])), [[(1, {"z": b"\xff"})], None]),
+    (pa.list_(pa.struct([("z", pa.int8())])), [[{"z": 1}, None], None, [], None]),
+    (pa.struct([("m", pa.list_(pa.struct([("z", pa.int8())])))]), [{"m": None}, {"m": []}, None]),
+    (pa.list_(pa.list_(pa.struct([("t", pa.timestamp("us"))]))), [[[{"t": None}], []], [None]]),
+    (pa.binary(4), [b"abcd", None]),
+    (pa.string_view(), ["a", None]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "values"), NESTED, ids=[str(dtype) for dtype, _ in NESTED])
+def test_rows_with_columns_of_any_type_stay_as_they_are(
+    targets: Targets, dtype: pa.DataType, values: list[Any]
+) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", dtype)])
+    numbers = list(range(len(values)))
+    sink = _open(targets, schema, mode="upsert")
+    for epoch, keys in enumerate([[*numbers, 8, 9], [9, 10], [10]]):
+        cells = [values[key % len(values)] for key in keys]
+        table = pa.table([keys, pa.array(cells, dtype)], schema=schema)
+        sink.deliver(EpochRows(epoch=epoch, table=table))
+    sink.close()
+    files = [file.file_path.removeprefix("file://") for file in _live(targets.table())]
+    stored = [row for file in files for row in pq.read_table(file).to_pylist()]
+    for rows in (stored, targets.rows()):
+        assert sorted(((row["k"], row["v"]) for row in rows), key=itemgetter(0)) == [
+            (key, values[key % len(values)]) for key in [*numbers, 8, 9, 10]
+        ]
+
+
 def test_an_upsert_into_a_table_with_equality_deletes_is_refused(targets: Targets) -> None:
     table = targets.catalog.create_table("db.t", SCHEMA)
     table.append(pa.table({"k": [1, 2, 3], "v": [1, 2, 3]}, schema=SCHEMA))
@@ -327,7 +363,6 @@ def _live(table: Table) -> list[DataFile]:
 
 def add_deletes(table: Table, kind: str) -> None:
     """Commit a delete file of another writer, for the row with k = 2 of the only data file."""
-    import pyarrow.parquet as pq
     from pyiceberg.manifest import (
         DataFile,
         DataFileContent,
