@@ -52,6 +52,7 @@ from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import expand_ranges, pairing, rows_by_group
 from godwit.store.columns import StateSchema
+from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -160,7 +161,7 @@ class ComputeOperator(KeyedOperator):
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
         """Merge the partial states of each group, in order of arrival, into one state per group."""
-        return self.merge_in_order(partials.take(pa.array(groups.order)), groups.starts)
+        return self.merge_in_order(take_rows(partials, groups.order), groups.starts)
 
     def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
         """Merge the states ``starts[g]:starts[g + 1]`` into one state, for every group g."""
@@ -173,22 +174,22 @@ class ComputeOperator(KeyedOperator):
         # Most are alone, and stay where they are.
         _, rows = expand_ranges(starts[several], sizes[several])
         of_several = np.concatenate([[0], np.cumsum(sizes[several])])
-        merged = self._merged_in_rounds(states.take(pa.array(rows)), of_several)
+        merged = self._merged_in_rounds(take_rows(states, rows), of_several)
         which = starts[:-1].copy()
         which[several] = states.num_rows + np.arange(len(several))
-        return pa.concat_batches([states, merged]).take(pa.array(which))
+        return take_rows(pa.concat_batches([states, merged]), which)
 
     def _merged_in_rounds(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
         """Merge the states of each group in rounds, each of which merges pairs of neighbours."""
         for left, right, paired in pairing(starts):
-            merged = self.merge(states.take(pa.array(left[paired])), states.take(pa.array(right)))
+            merged = self.merge(take_rows(states, left[paired]), take_rows(states, right))
             alone = np.flatnonzero(~paired)
             if len(alone):
                 place = np.empty(len(left), np.int64)
                 place[paired] = np.arange(len(right))
                 place[alone] = len(right) + np.arange(len(alone))
-                rest = states.take(pa.array(left[alone]))
-                merged = pa.concat_batches([merged, rest]).take(pa.array(place))
+                rest = take_rows(states, left[alone])
+                merged = take_rows(pa.concat_batches([merged, rest]), place)
             states = merged
         return states
 
@@ -247,9 +248,9 @@ class ComputeOperator(KeyedOperator):
             if self._wide is None or not _is_overflow(error):
                 raise
         wide, there = self._wide, np.flatnonzero(known)
-        parts = [_with_columns_of(wide, part) for part in (prior.take(pa.array(there)), rows)]
+        parts = [_with_columns_of(wide, part) for part in (take_rows(prior, there), rows)]
         order, starts = rows_by_group(np.concatenate([there, groups.of_row]), groups.count)
-        exact = wide.merge_in_order(pa.concat_batches(parts).take(pa.array(order)), starts)
+        exact = wide.merge_in_order(take_rows(pa.concat_batches(parts), order), starts)
         wide.results(keys, exact)  # which raises if one does not fit
         return exact.select(self.schema.values.names)
 

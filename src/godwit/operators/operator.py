@@ -219,7 +219,7 @@ def changed_by_key(
     removed = removed if removed is not None and removed.any() else None
     if np.any(key[1:] < key[:-1]):
         order = order_by(key)
-        keys, values, key = take_rows(keys, order), values.take(pa.array(order)), key[order]
+        keys, values, key = take_rows(keys, order), take_rows(values, order), key[order]
         removed = None if removed is None else removed[order]
     rows = StateRows(hashes=groups.hashes[key], keys=keys, values=values, removed=removed)
     return {STATE: (rows, groups.key_groups[key])}

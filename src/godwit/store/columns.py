@@ -198,10 +198,13 @@ class FixedColumn:
         """
         if array.type != self.dtype:
             array = array.cast(self.dtype)
-        nulls = null_bytes(array) if array.null_count else None
         count, unit, more = len(array), self._data.dtype, self._data.shape[1:]
         values: npt.NDArray[Any]
-        if not count or not self.row_bytes:
+        if array.null_count == count:
+            nulls = np.ones(count, np.uint8) if count else None
+            return Encoded(np.zeros((count, *more), unit), nulls)
+        nulls = null_bytes(array) if array.null_count else None
+        if not self.row_bytes:
             values = np.zeros((count, *more), unit)
         elif self._is_boolean:
             values = unpack_bits(array.buffers()[1], array.offset, count)
@@ -225,7 +228,10 @@ class FixedColumn:
 
     def gather(self, rows: Rows) -> Encoded:
         """Copy the values of rows; `IndexError` if one, or its bytes, are not in the column."""
-        return Encoded(self._data.take(rows, axis=0), _nulls_in(self, rows))
+        nulls = _nulls_in(self, rows)
+        if nulls is not None and nulls.all():  # as in columns for what hardly ever happens
+            return Encoded(np.zeros((len(rows), *self._data.shape[1:]), self._data.dtype), nulls)
+        return Encoded(self._data.take(rows, axis=0), nulls)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
         """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""

@@ -58,7 +58,11 @@ def word_at(values: FixedWidth, offset: int, dtype: str) -> npt.NDArray[Any]:
 
 
 def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return the given rows of a batch; faster than Arrow's ``take`` for values of one length."""
+    """Return the given rows of a batch; faster than Arrow's ``take`` for some columns.
+
+    These are values of one length, and columns that are all null, as those of aggregates for what
+    hardly ever happens.
+    """
     which = pa.array(rows)
     columns = [_take_column(column, rows, which) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -66,6 +70,8 @@ def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBa
 
 def _take_column(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array) -> pa.Array:
     """Return the values of a column at `rows`; `which`: the same row numbers as an Arrow array."""
+    if column.null_count == len(column):
+        return pa.nulls(len(rows), column.type)
     # A look at all offsets pays where a good part of the values is taken.
     values = fixed_width(column) if 4 * len(rows) >= len(column) else None
     if values is None:

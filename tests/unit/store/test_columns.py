@@ -128,6 +128,18 @@ def test_no_rows_are_no_values(dtype: pa.DataType, values: list[Any]) -> None:
     assert len(column.decode(column.gather(none))) == 0
 
 
+@pytest.mark.parametrize(("dtype", "values"), EVERY_TYPE, ids=IDS)
+def test_nulls_alone_are_put_and_gathered(dtype: pa.DataType, values: list[Any]) -> None:
+    column, rows = column_of(dtype, entries=64), np.arange(3)
+    column.put(rows, column.encode(pa.array(values, dtype)))
+    column.put(rows[:2], column.encode(pa.nulls(2, dtype)))
+    for wanted in ([0, 1], [1], [2], [0, 2]):
+        found = column.decode(column.gather(np.array(wanted)))
+        found.validate(full=True)
+        assert found.is_null().to_pylist() == [row < 2 for row in wanted]
+        assert found.drop_null().equals(pa.array([values[2]] * (2 in wanted), dtype))
+
+
 def test_floats_are_equal_by_bits() -> None:
     column = column_of(pa.float64())
     column.append(0, column.encode(pa.array([0.0, math.nan, 1.0])))

@@ -87,7 +87,12 @@ def test_rows_are_taken_and_compared_as_arrow_does(width: int, dtype: pa.DataTyp
     column = column_of(width, dtype, distinct=20)
     rng = np.random.default_rng(1)
     batch = pa.record_batch(
-        {"k": column, "v": pa.array(rng.random(ROWS)), "w": with_another(column)[1:]}
+        {
+            "k": column,
+            "v": pa.array(rng.random(ROWS)),
+            "w": with_another(column)[1:],
+            "n": pa.nulls(ROWS, dtype),
+        }
     )
     rows, others = rng.integers(0, ROWS, 2000), rng.integers(0, ROWS, 2000)
     taken = take_rows(batch, rows)

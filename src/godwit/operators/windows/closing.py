@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.planning.windows import ConsolidationProblem, plan_consolidation
+from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class KeyedStates:
         inside = at < count
         both[inside] = self.keys[at[inside]] == later.keys[inside]
         here, there, new = at[both], np.flatnonzero(both), np.flatnonzero(~both)
-        merged = merge(self.states.take(pa.array(here)), later.states.take(pa.array(there)))
+        merged = merge(take_rows(self.states, here), take_rows(later.states, there))
         place = np.arange(count)
         place[here] = count + np.arange(len(here))
         place = np.insert(place, at[new], count + len(here) + new)

@@ -46,6 +46,7 @@ from godwit.operators.windows.operator import (
     window_bounds,
 )
 from godwit.store.changes import EntryRange
+from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -345,7 +346,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             parts = [order[bounds[only] : bounds[only + 1]] for only in single]
             rows = np.concatenate(parts)
             sizes = [len(part) for part in parts]
-            states = entries.values.take(pa.array(rows))
+            states = take_rows(entries.values, rows)
         else:
             groups = group_rows(entries.hashes, own, 1)
             order = groups.order[np.argsort(piece_of[groups.order], kind="stable")]
@@ -354,7 +355,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
                 newest = np.ones(len(order), np.bool_)
                 newest[:-1] = (piece[1:] != piece[:-1]) | (key[1:] != key[:-1])
                 order, piece, key = order[newest], piece[newest], key[newest]
-            ordered = entries.values.take(pa.array(order))
+            ordered = take_rows(entries.values, order)
             bounds = np.searchsorted(piece, np.arange(count + 1))
             of_piece = [
                 KeyedStates(keys=key[first:end], states=ordered.slice(first, end - first))
@@ -451,7 +452,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             pane = pane[np.repeat(changed, sizes)]
             sizes, firsts = sizes[changed], firsts[changed]
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        state = self.merge_in_order(entries.values.take(pa.array(pane)), starts)
+        state = self.merge_in_order(take_rows(entries.values, pane), starts)
         keys = own.take(pa.array(pane[starts[:-1]]))
         return self.window_rows(keys, start[firsts], windows.end[order][firsts], state)
 

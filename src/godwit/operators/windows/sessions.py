@@ -200,7 +200,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             known, prior = state.find(wanted, groups.key_groups[key])
             there = np.flatnonzero(known)
             entries.append(take_rows(wanted, there))
-            values.append(prior.take(pa.array(there)))
+            values.append(take_rows(prior, there))
             of_key.append(key[there])
             slots.append(slot[there])
             pending = pending[known[width - 1 :: width]]
@@ -243,7 +243,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             merged = self._merged_states(stored.values, arrived, session, len(some))
         else:
             parts = pa.concat_batches([stored.values, arrived.values])
-            merged = self.merge_in_order(parts.take(pa.array(order)), starts)
+            merged = self.merge_in_order(take_rows(parts, order), starts)
         keys = pa.concat_batches([stored.keys, arrived.keys])
         over = is_past(self._ends(merged.column(1)), time.until)
         open_ = np.flatnonzero(~over)
@@ -265,11 +265,11 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
                 keys=self._in_slots(
                     take_rows(keys, which), np.concatenate([slot, slots[free]])[changed]
                 ),
-                values=merged.take(pa.array(values)),
+                values=take_rows(merged, values),
                 removed=changed >= len(open_),
             ),
             output=self.emitted(
-                take_rows(keys, some[over]), merged.take(pa.array(np.flatnonzero(over)))
+                take_rows(keys, some[over]), take_rows(merged, np.flatnonzero(over))
             ),
         )
 
@@ -294,7 +294,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             return fresh
         of_part = np.concatenate([of_stored, np.flatnonzero(with_rows)])
         parts, starts = rows_by_group(of_part, count)
-        return self.merge_in_order(pa.concat_batches([stored, fresh]).take(pa.array(parts)), starts)
+        return self.merge_in_order(take_rows(pa.concat_batches([stored, fresh]), parts), starts)
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the output rows of sessions that close, from their keys and states."""
