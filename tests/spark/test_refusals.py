@@ -370,3 +370,48 @@ broken = rows.selectExpr("cast(k as int) as k", "v")  # 'k0' is no number
 play("cast", lambda keyed: keyed.compute(n=gw.count()), broken)
 spark.stop()
 """
+
+
+@pytest.mark.parametrize(
+    ("sink", "options"),
+    [
+        (lambda path: gw.sinks.parquet(path / "in/out"), {}),
+        (lambda path: gw.sinks.parquet(path / "in"), {}),
+        (lambda path: gw.sinks.delta(path / "in/out"), {"recursiveFileLookup": "true"}),
+    ],
+)
+def test_a_sink_in_the_directory_of_a_dataframe_is_refused_before_anything_is_made(
+    inbox: Inbox, tmp_path: Path, sink: Callable[[Path], Any], options: dict[str, str]
+) -> None:
+    reader = inbox.spark.readStream.schema(COLUMNS).options(**options)
+    flow = gw.Flow("flow")
+    rows = flow.source("rows", reader.json(str(inbox.directory)).where("v > 0"))
+    flow.sink("totals", rows.key_by("k").compute(total=gw.sum("v")), sink(tmp_path))
+    for act in (flow.explain, lambda: flow.start(checkpoint=str(tmp_path / "ck"))):
+        with pytest.raises(InvalidFlowError, match=r"source 'rows'.*: the source would read"):
+            act()
+    with pytest.raises(InvalidFlowError, match="the source would read"):
+        flow.start(checkpoint=str(inbox.directory))
+    assert not (tmp_path / "in/out").exists()
+    assert not (tmp_path / "ck").exists()
+
+
+@pytest.mark.parametrize(
+    ("sink", "path", "options"),
+    [
+        ("parquet", "in/_out", {}),
+        ("parquet", "in/out", {"pathGlobFilter": "*.json"}),
+        ("parquet", "in/out", {"pathGlobFilter": "{a,b}*"}),
+        ("parquet", "beside", {}),
+    ],
+)
+def test_a_sink_whose_files_a_dataframe_does_not_read_is_taken(
+    inbox: Inbox, tmp_path: Path, sink: str, path: str, options: dict[str, str]
+) -> None:
+    reader = inbox.spark.readStream.schema(COLUMNS).options(**options)
+    flow = gw.Flow("flow")
+    rows = flow.source("rows", reader.json(str(inbox.directory)))
+    flow.sink(
+        "all", rows.key_by("k").compute(n=gw.count()), getattr(gw.sinks, sink)(tmp_path / path)
+    )
+    flow.explain()

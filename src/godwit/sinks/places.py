@@ -15,7 +15,8 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.locations import spelled_location
@@ -23,7 +24,7 @@ from godwit.plan.compiled import is_whole_result
 from godwit.sinks.file_systems import destination_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.plan.compiled import CompiledFlow
 
@@ -74,9 +75,28 @@ class _Place:
         return (f"{found[0]}{first}?{query}", *(part for part in others if part))
 
 
-def check_places(flow: CompiledFlow, checkpoint: str | os.PathLike[str] | None = None) -> None:
-    """Raise `InvalidFlowError` if places of a flow overlap; `checkpoint`: where it is to lie."""
-    places = [*_of_sources(flow), *_of_sinks(flow)]
+class ReadDirectory(Protocol):
+    """Directory that a source reads."""
+
+    @property
+    def location(self) -> str | None:
+        """Path or URI of the directory; ``None`` if it is unknown."""
+
+    def reads(self, path: str) -> bool:
+        """Return whether the source reads a file, by its path within the directory."""
+
+
+def check_places(
+    flow: CompiledFlow,
+    checkpoint: str | os.PathLike[str] | None = None,
+    *,
+    read: Mapping[str, Sequence[ReadDirectory]] = MappingProxyType({}),
+) -> None:
+    """Raise `InvalidFlowError` if places of a flow overlap; `checkpoint`: where it is to lie.
+
+    `read`: source that is a DataFrame → directories that it reads, as far as they are known.
+    """
+    places = [*_of_sources(flow, read), *_of_sinks(flow)]
     if checkpoint is not None:
         path = spelled_location(os.fspath(checkpoint), error=CheckpointError)
         places.append(_Place(kind="checkpoint", name="", place=destination_of(path)))
@@ -85,17 +105,20 @@ def check_places(flow: CompiledFlow, checkpoint: str | os.PathLike[str] | None =
             _check_pair(one, other, flow.name)
 
 
-def _of_sources(flow: CompiledFlow) -> Iterator[_Place]:
-    """Yield the directories of sources, as far as they are known."""
-    for name, source in flow.own_sources.items():
-        directory = getattr(source, "directory", None)
-        if directory is not None and directory.location is not None:
-            yield _Place(
-                kind="source",
-                name=name,
-                place=destination_of(directory.location),
-                reads=directory.reads,
-            )
+def _of_sources(
+    flow: CompiledFlow, read: Mapping[str, Sequence[ReadDirectory]]
+) -> Iterator[_Place]:
+    """Yield the directories of sources, as far as they are known; `read`: see `check_places`."""
+    own = {name: [getattr(of, "directory", None)] for name, of in flow.own_sources.items()}
+    for name, directories in [*own.items(), *read.items()]:
+        for directory in directories:
+            if directory is not None and directory.location is not None:
+                yield _Place(
+                    kind="source",
+                    name=name,
+                    place=destination_of(directory.location),
+                    reads=directory.reads,
+                )
 
 
 def _of_sinks(flow: CompiledFlow) -> Iterator[_Place]:

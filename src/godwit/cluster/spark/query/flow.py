@@ -129,7 +129,14 @@ class Flow(LogicalFlow):
         ...
         """
         compiled = self.compiled()
-        check_places(compiled)
+        if self.sources and not any(map(is_stand_in, self.sources.values())):
+            from godwit.cluster.spark.query.runtime import (  # noqa: PLC0415  it loads Spark
+                check_places_of,
+            )
+
+            check_places_of(self, compiled)
+        else:
+            check_places(compiled)
         check_columns_of_sinks(compiled)
         text = explain(compiled)
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")

@@ -40,6 +40,7 @@ from godwit.cluster.spark.stages.pickling import check_picklable
 from godwit.cluster.spark.stages.source_plans import (
     check_offset_log,
     check_plan,
+    directories_read,
     leaves_column,
     offset_layout,
 )
@@ -116,11 +117,19 @@ def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
     return compiled
 
 
+def check_places_of(
+    flow: LogicalFlow, compiled: CompiledFlow, checkpoint: str | None = None
+) -> None:
+    """Raise if places of a flow overlap, also those that its DataFrames read."""
+    read = {name: directories_read(frame) for name, frame in flow.sources.items()}
+    check_places(compiled, checkpoint, read=read)
+
+
 def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.cluster.spark.query.flow.Flow.start`."""
     spark = session_of(flow, options.session)
     compiled = compile_flow(flow, spark)
-    check_places(compiled, options.checkpoint)
+    check_places_of(flow, compiled, options.checkpoint)
     splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
     spreading_of(compiled, options.adaptation.spreading)
     end_terminated()

@@ -11,6 +11,7 @@ Spark does: by equality of the nodes of the analysed plan.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import re
 from dataclasses import dataclass
@@ -292,6 +293,60 @@ def offset_layout(
         lines=tuple(lines),
         interval=_compaction_interval(frames[0][1].sparkSession),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesOfStream:
+    """Directory that a file stream of Spark reads (see `godwit.sinks.places.ReadDirectory`)."""
+
+    location: str
+    pattern: str  # of names of files
+    recursive: bool
+
+    def reads(self, path: str) -> bool:
+        """Return whether Spark reads a file, by its path within the directory.
+
+        Below the directory Spark reads partitions (``name=value``) only, unless told otherwise.
+        """
+        *directories, name = path.split("/")
+        hidden = any(p[0] == "." or (p[0] == "_" and "=" not in p) for p in [*directories, name])
+        below = self.recursive or not directories or any("=" in part for part in directories)
+        return below and not hidden and fnmatch.fnmatchcase(name, self.pattern)
+
+
+def directories_read(dataframe: DataFrame) -> list[FilesOfStream]:
+    """Return the directories whose files a streaming DataFrame reads, as far as that is certain.
+
+    Left out are paths and filters with wildcards, whose meaning is Hadoop's.
+    """
+    found = []
+    context = dataframe.sparkSession.sparkContext
+    hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001  what is not in PySpark
+    is_local = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
+    for stream in streams_in(dataframe):
+        if stream.getClass().getSimpleName() != "StreamingRelation":
+            continue
+        if not str(stream.sourceName()).startswith("FileSource["):
+            continue
+        source = stream.dataSource()
+        options = {key.lower(): value for key, value in _pairs(source.options())}
+        paths = [str(source.paths().apply(at)) for at in range(source.paths().size())]
+        pattern = options.get("pathglobfilter", "*")
+        for path in [*paths, *([options["path"]] if "path" in options else [])]:
+            is_known = is_local or _HAS_SCHEME.match(path)
+            if is_known and not _WILDCARDS.intersection(path + pattern.replace("*", "")):
+                found.append(
+                    FilesOfStream(
+                        location=_hadoop_path(path),
+                        pattern=pattern,
+                        recursive=options.get("recursivefilelookup", "").lower() == "true",
+                    )
+                )
+    return found
+
+
+_HAS_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:")
+_WILDCARDS: Final = frozenset("*?[]{}\\")
 
 
 def _compaction_interval(spark: SparkSession) -> int:
