@@ -178,9 +178,9 @@ class CheckpointStorage(ABC):
         whom the process's umask allows. `single_driver`: the user guarantees that no other driver
         ever writes here; needed only for stores that cannot create a file exclusively.
         """
+        check_location(uri, CheckpointError)
         text = os.fspath(uri)
         secrets = Secrets.of_uri(text)
-        check_location(text, CheckpointError)
         disk = PosixDisk(access)
         if (path := local_path(text)) is not None:
             return LocalStorage(path, disk=disk)

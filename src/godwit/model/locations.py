@@ -13,13 +13,17 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from godwit.model.naming import type_name
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.model.errors import GodwitError
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-_LOCAL = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>/.*)", re.IGNORECASE | re.DOTALL)
+_LOCAL = re.compile(
+    r"file:(?://(?P<host>[^/]*)|(?!//))(?P<path>/.*|(?<!:)$)", re.IGNORECASE | re.DOTALL
+)
 _HOME = re.compile(r"~[^/]*(/|$)")
 
 ARROW: Final[Mapping[str, str]] = {
@@ -50,12 +54,21 @@ def is_remote(location: str) -> bool:
     return is_uri(location) and _LOCAL.match(location) is None
 
 
-def check_location(location: str, error: type[GodwitError]) -> None:
-    """Raise `error` for a location that no file system has, or that is not what was meant."""
+def check_location(location: object, error: type[GodwitError]) -> None:
+    """Raise `error` for what is no path, that no file system has, or that is not what was meant."""
     problem = remedy = ""
+    location = os.fspath(location) if isinstance(location, os.PathLike) else location
+    if not isinstance(location, str) or not location:
+        shown = type_name(location) if location else "empty"
+        raise error(
+            f"A location is {shown}, where a path or a URI is needed.",
+            remedy='Give a directory, as in "checkpoints/delays"; "." is the working directory.',
+        )
     local = _LOCAL.match(location)
     if "\0" in location or (is_uri(location) and "%00" in location):
         problem, remedy = "has a zero byte in it", "Give a path or a URI without it."
+    elif location != location.encode(errors="replace").decode():
+        problem, remedy = "has characters that are no UTF-8", "Give the directory another name."
     elif _HOME.match(location):
         problem = "begins with ~, which only a shell replaces by a home directory"
         remedy = f"Give os.path.expanduser({location!r}), or ./{location} for a directory called ~."
@@ -63,6 +76,8 @@ def check_location(location: str, error: type[GodwitError]) -> None:
         if (local["host"] or "").lower() not in ("", "localhost"):
             problem = "names another machine, and file: is of this machine alone"
             remedy = "Give file:///path with three slashes, or a plain path."
+        elif not local["path"]:
+            problem, remedy = "has no path behind file:", "Give file:///path, or a plain path."
         elif "?" in local["path"] or "#" in local["path"]:
             problem = "has a ? or # in it, which ends the path in a URI"
             remedy = "Write %3F for ? and %23 for #, or give a plain path without file:."

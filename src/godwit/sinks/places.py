@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from godwit.model.errors import CheckpointError, InvalidFlowError
-from godwit.model.locations import spelled_location
+from godwit.model.locations import check_location, spelled_location
 from godwit.plan.compiled import is_whole_result
 from godwit.sinks.file_systems import destination_of
 
@@ -98,6 +98,7 @@ def check_places(
     """
     places = [*_of_sources(flow, read), *_of_sinks(flow)]
     if checkpoint is not None:
+        check_location(checkpoint, CheckpointError)
         path = spelled_location(os.fspath(checkpoint), error=CheckpointError)
         places.append(_Place(kind="checkpoint", name="", place=destination_of(path)))
     for number, one in enumerate(places):

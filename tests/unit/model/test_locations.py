@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pyarrow.fs as pafs
 import pytest
 
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointError
 from godwit.model.locations import check_location, hadoop_location, is_remote, is_uri, local_path
 
@@ -69,6 +70,10 @@ def test_hadoop_gets_what_pyarrow_decodes() -> None:
         ("~/ck", "os.path.expanduser"),
         ("~anna/ck", "expanduser"),
         ("file://node/ck", "three slashes"),
+        ("file://ck", "three slashes"),
+        ("file://", "has no path"),
+        ("file://localhost", "has no path"),
+        ("ck\ud800", "no UTF-8"),
         ("file:///a?b", "%3F"),
         ("file:///a#b", "%23"),
         ("file:///a%FFb", "no UTF-8"),
@@ -80,6 +85,15 @@ def test_hadoop_gets_what_pyarrow_decodes() -> None:
 def test_a_place_that_was_hardly_meant_is_refused(location: str, words: str) -> None:
     with pytest.raises(CheckpointError, match=words.replace(".", r"\.")):
         check_location(location, CheckpointError)
+
+
+@pytest.mark.parametrize("location", ["", None, 3, b"ck", ["ck"]])
+def test_what_is_no_path_is_refused(location: object) -> None:
+    with pytest.raises(CheckpointError, match="where a path or a URI is needed"):
+        check_location(location, CheckpointError)
+    if location is not None:
+        with pytest.raises(CheckpointError, match="where a path or a URI is needed"):
+            CheckpointStorage.open(location)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("location", ["./~/ck", "a~", "a~/b", "file:///~/x", "s3://b/~/x", "/~/x"])
