@@ -77,11 +77,18 @@ def all_results(where: str, results: object, named: Mapping[str, Any]) -> dict[s
     """
     if results is None:
         return dict(named)
-    if not isinstance(results, Mapping) or not all(isinstance(name, str) for name in results):
+    remedy = (
+        "Name each result, as in compute(flights=gw.count()), or give a dict of them, as in "
+        'compute({"flights": gw.count()}).'
+    )
+    if not isinstance(results, Mapping):
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(results)} in place of results.",
-            remedy="Name each result, as in compute(flights=gw.count()), or give a dict of them, "
-            'as in compute({"flights": gw.count()}).',
+            remedy=remedy,
+        )
+    if wrong := [name for name in results if not isinstance(name, str) or not name]:
+        raise InvalidFlowError(
+            f"{where} was given a result with {wrong[0]!r:.100} as its name.", remedy=remedy
         )
     if both := [name for name in results if name in named]:
         raise InvalidFlowError(

@@ -89,6 +89,9 @@ def _is_own_frame(frames: TracebackType) -> bool:
     return name.partition(".")[0] == _OURS
 
 
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def _wrong_arguments(
     function: Callable[..., object],
     positional: tuple[object, ...],
@@ -115,7 +118,7 @@ def _wrong_arguments(
     remedy = f"It takes {listing(known)}."
     by_name = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
     if "positional argument" in told and "were given" in told and by_name:
-        before = [p for p in known if p not in by_name]
+        before = [p for p in known if parameters[p].kind in _BY_POSITION]
         call = ", ".join([*before, f"{by_name[0]}=..."])
         remedy = f"Give {'the others' if before else 'arguments'} by name, as in {name}({call}). "
         remedy += f"It takes {listing(known)}."

@@ -224,3 +224,10 @@ def test_a_result_may_have_the_name_of_an_option() -> None:
         played(lambda rows: rows.compute({"n": gw.count()}, n=gw.count()))
     with pytest.raises(InvalidFlowError, match="of type list in place of results"):
         played(lambda rows: rows.compute([gw.count()]))  # type: ignore[arg-type]
+    for name in ("", 1):
+        with pytest.raises(InvalidFlowError, match=f"a result with {name!r} as its name"):
+            played(lambda rows, name=name: rows.compute({name: gw.count()}))  # type: ignore[misc]
+    with pytest.raises(
+        InvalidFlowError, match=r"1 argument by position, and 2 .*compute\(results, n"
+    ):
+        played(lambda rows: rows.compute({}, {}))  # type: ignore[arg-type,call-arg]
