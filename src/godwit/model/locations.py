@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from godwit.model.naming import type_name
 
@@ -24,6 +24,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _LOCAL = re.compile(
     r"file:(?://(?P<host>[^/]*)|(?!//))(?P<path>/.*|(?<!:)$)", re.IGNORECASE | re.DOTALL
 )
+_IN_URIS: Final = "%:/?#@!$&'()*+,;="
 _HOME = re.compile(r"~[^/]*(/|$)")
 
 ARROW: Final[Mapping[str, str]] = {
@@ -149,6 +150,9 @@ def spelled_location(
         return location
     scheme, rest = found[1].lower(), location[found.end(1) :]
     if scheme in schemes:
+        host, slash, path = rest.removeprefix("://").partition("/")
+        if slash and rest.startswith("://"):  # blanks and letters beyond ASCII as URIs write them
+            rest = f"://{host}/{quote(path, safe=_IN_URIS)}"
         return f"{schemes[scheme]}{rest}"
     from godwit.model.secrets import shown_uri  # noqa: PLC0415  it keeps what it has seen
 

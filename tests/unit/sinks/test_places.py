@@ -151,6 +151,9 @@ def test_remote_places() -> None:
     flow = compiled(gw.sinks.parquet("s3a://b/in/out?region=eu"), gw.sinks.delta("s3://b/in/"))
     with pytest.raises(InvalidFlowError, match="is inside that of sink 'o1'"):
         check_places(flow)
+    twice = compiled(gw.sinks.parquet("s3://b/a b"), gw.sinks.parquet("s3a://b/a%20b/"))
+    with pytest.raises(InvalidFlowError, match="write to one place"):
+        check_places(twice)
     check_places(compiled(gw.sinks.parquet("s3://b/in/out"), gw.sinks.delta("s3://c/in/")))
     with pytest.raises(InvalidFlowError, match="checkpoint"):
         check_places(compiled(gw.sinks.delta("s3://b/ck/out")), "s3a://b/ck")
@@ -193,6 +196,7 @@ def test_explain_start_and_tests_see_it_and_nothing_is_created(place: Path) -> N
         ("gcs://b/x", "gs://b/x"),
         ("abfss://c@a.dfs.core.windows.net/x", "abfss://c@a.dfs.core.windows.net/x"),
         ("hdfs://h:1/x", "hdfs://h:1/x"),
+        ("s3a://b/a b/é[1]%20?region=eu", "s3://b/a%20b/%C3%A9%5B1%5D%20?region=eu"),
     ],
 )
 def test_schemes_are_spelled_as_the_library_knows_them(path: str, spelled: str) -> None:
