@@ -52,6 +52,18 @@ SOURCES = (
 )
 
 SINKS = (
+    _M(
+        'explain(orders, gw.sinks.delta(here + "/t", mode="upsert"))',
+        *("no columns identify its rows", "'out'", "keys=[...]"),
+    ),
+    _M(
+        'explain(keyed.compute(n=gw.count()), gw.sinks.parquet(here + "/t", partition_by="day"))',
+        *("partition_by names 'day'", "'out'", "Columns are k, n"),
+    ),
+    _M(
+        'explain(keyed.compute(n=gw.count()), gw.sinks.kafka("h:1", "t", key="id"))',
+        *("key names 'id'", "'out'", "Columns are k, n"),
+    ),
     _M('gw.sinks.postgres("jdbc:postgresql://h/db", "t")', "JDBC", "PostgreSQL sink", "host=..."),
     _M('gw.sinks.postgres("host=h", "t", mode="overwrite")', "'overwrite'", "table t", "upsert"),
     _M('gw.sinks.postgres("host=h", "t", keys=["k"])', "mean nothing", "table t", 'mode="upsert"'),

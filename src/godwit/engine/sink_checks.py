@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from godwit.model.errors import GodwitError, SinkError
+from godwit.model.naming import type_name
 from godwit.plan.compiled import is_whole_result
 from godwit.sinks.sink import SinkContext
 
@@ -36,7 +37,7 @@ def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | No
     if check is None:
         return None
     try:
-        rows_check: RowCheck | None = check(context_of(output, flow, query_id=query_id))
+        row_check: RowCheck | None = check(context_of(output, flow, query_id=query_id))
     except GodwitError:
         raise
     except Exception as error:
@@ -45,7 +46,15 @@ def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | No
             remedy="Mend its target, or its method check.",
             sink=output.name,
         ) from error
-    return rows_check
+    if row_check is not None and not callable(row_check):
+        raise SinkError(
+            f"The method check of sink {output.name!r} returned a value of type "
+            f"{type_name(row_check)}.",
+            remedy="Let it return a function that finds the rows that the target cannot take, or "
+            "None.",
+            sink=output.name,
+        )
+    return row_check
 
 
 class _NoViews:

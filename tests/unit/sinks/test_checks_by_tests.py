@@ -11,7 +11,9 @@ from tests.support.epoch_rows import context, rows
 from tests.support.postgres_sinks import execute, opened
 
 import godwit as gw
-from godwit.model.errors import GodwitError, SinkError
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.model.errors import GodwitError, InvalidFlowError, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,12 +211,14 @@ class Own(gw.sinks.Sink):
 
     asked: int = 0
     fails: Exception | None = None
+    answer: Any = None
 
     def check(self, context: gw.sinks.SinkContext) -> Any:
         self.asked += 1
         assert context.schema.names == ["symbol", "total"]
         if self.fails is not None:
             raise self.fails
+        return self.answer
 
     def open(self, context: gw.sinks.SinkContext) -> None:
         raise AssertionError
@@ -230,6 +234,9 @@ def test_sinks_of_users_are_asked() -> None:
     assert checked(sink) == TOTALS
     with gw.testing.cluster(market(sink), check_sinks=True):
         assert sink.asked == 2
+    sink.answer = True
+    with pytest.raises(SinkError, match=r"check of sink 'out' returned .* bool"):
+        checked(sink)
     sink.fails = OSError("no route")
     with pytest.raises(SinkError, match="Sink 'out' cannot be checked: OSError: no route"):
         checked(sink)
@@ -238,3 +245,31 @@ def test_sinks_of_users_are_asked() -> None:
 @pytest.mark.parametrize("sink", [gw.sinks.memory, gw.sinks.console, gw.sinks.noop])
 def test_sinks_without_targets_take_all(sink: Callable[[], Any]) -> None:
     assert checked(sink()) == TOTALS
+
+
+def test_one_target_of_two_sinks_is_seen_without_asking_it(tmp_path: Path) -> None:
+    flow = market(gw.sinks.parquet(tmp_path / "out"), raw=True)
+    flow.sink(
+        "again",
+        flow.source("more", gw.testing.stream(ORDERS))
+        .key_by("symbol")
+        .compute(name="more", n=gw.count()),
+        gw.sinks.parquet(f"{tmp_path}/x/../out/"),
+    )
+    with pytest.raises(InvalidFlowError, match="write to one place"):
+        gw.testing.run(flow)
+
+
+def test_the_checkpoint_of_a_query_is_compared_with_its_targets(tmp_path: Path) -> None:
+    checkpoint = CheckpointStorage.open(tmp_path / "ck")
+    with gw.testing.cluster(market(gw.sinks.noop()), checkpoint=tmp_path / "ck") as played:
+        played.epoch(ROWS)
+    query = CommitLog.open_read_only(checkpoint).identity.query_id
+    ours = gw.sinks.parquet(tmp_path / "out")
+    ours.open(context(name="out", query_id=query))
+    ours.close()
+    again = market(gw.sinks.parquet(tmp_path / "out"))
+    with gw.testing.cluster(again, checkpoint=tmp_path / "ck", check_sinks=True) as played:
+        assert played.epoch(ROWS)["out"].num_rows == 2
+    with pytest.raises(SinkError, match=f"of query {query}"):
+        gw.testing.run(again, ROWS, check_sinks=True)
