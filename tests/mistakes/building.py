@@ -8,6 +8,22 @@ _M = Mistake
 
 SPARK_NAMES = (
     _M(
+        "orders.assignTimestampsAndWatermarks(print)",
+        *("no 'assignTimestampsAndWatermarks'", "source 'orders'", "flow.source("),
+    ),
+    _M('orders.orderBy("k")', "no 'orderBy'", "source 'orders'", "gw.top_k("),
+    _M("orders.cache()", "no 'cache'", "source 'orders'", "Leave it out"),
+    _M("orders.print()", "no 'print'", "source 'orders'", "gw.sinks.console()"),
+    _M('keyed.tumbling("1 minute")', "no 'tumbling'", "orders' by k", "window(gw.tumbling("),
+    _M('keyed.compute(m=gw.avg("v").alias("m"))', "no 'alias'", "gw.mean('v')", "Name the result"),
+    _M(
+        'keyed.compute(m=gw.sum("v") / gw.count())',
+        *("used in an expression", "gw.sum('v')", "in a map after it"),
+    ),
+    _M("gw.sinks.memory().collect()", "no 'collect'", "MemorySink", "table()"),
+    _M('gw.sources.memory("k string").append([("a",)])', "no 'append'", "MemorySource", "add("),
+    _M("gw.errors.InvalidFlow", "'InvalidFlow'", "gw.errors", "Did you mean 'InvalidFlowError'"),
+    _M(
         'orders.withWatermark("ts", "5 minutes")', "no 'withWatermark'", "source 'orders'", "slack="
     ),
     _M('orders.groupBy("k").agg(gw.sum("v"))', "no 'groupBy'", "source 'orders'", "key_by("),
@@ -29,9 +45,11 @@ SPARK_NAMES = (
     _M('gw.sources.delta("in")', "no attribute 'delta'", "godwit.sources", "spark.readStream"),
     _M(
         'keyed.compute(outputMode="complete", n=gw.count())',
-        *("no aggregate", "result 'outputMode'", "here it is output="),
+        *("no aggregate", "result 'outputMode'", "is output= here"),
     ),
-    _M('start(checkpointLocation="ck")', "no argument 'checkpointL", "start", "it is checkpoint="),
+    _M(
+        'start(checkpointLocation="ck")', "no argument 'checkpointL", "start", "is checkpoint= here"
+    ),
     _M('start(checkpoint="ck", outputMode="append")', "'outputMode'", "start", 'output="complete"'),
     _M('start("ck")', "0 arguments by position", "start()", "start(checkpoint=...)"),
 )
@@ -127,6 +145,11 @@ COLUMNS = (
         "mean 'every'?",
     ),
     _M('keyed.window("1 minute")', "type str", "window by 'k'", "gw.tumbling('1 minute')"),
+    _M('gw.tumbling(size="1 minute")', "no argument 'size'", "tumbling", "is length= here"),
+    _M(
+        'keyed.join(keyed, on="k", between=("0 minutes", "1 hour"))',
+        *("no argument 'on'", "join", "columns of their key_by"),
+    ),
     _M(
         'gw.tumbling("1 minute", "10 seconds")', "by position", "tumbling()", "hopping", usable=True
     ),

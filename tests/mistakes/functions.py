@@ -50,6 +50,24 @@ SIGNATURES = (
 )
 
 ROWS = (
+    _rows("return [(key[0], state)]", "State(0) in column 'n'", "sums_by_k", "take its .value"),
+    _rows("state.vlaue = 1", "no attribute 'vlaue'", "'sums' of operator", "state.value"),
+    _rows("yield key[1], 1", "index out of range", "'sums' of operator", "columns of key_by"),
+    _rows(
+        "state.value += np.int64(1)",
+        *("declared as int (say int(x) or x.item())", "sums_by_k", "Keep values of the declared"),
+    ),
+    _rows(
+        "state['rows'] = list(rows)",
+        *("state can hold (say tuple(x), or x._asdict()", "sums_by_k"),
+        *("Keep values of the declared types", ", state=dict"),
+    ),
+    _M(
+        "async def look_up():\n    return []\n"
+        "async def sums(key, rows, state):\n    return look_up()\nprocess(sums)",
+        *("coroutine", "'sums' of operator", "write await before the call"),
+        by_rows=True,
+    ),
     _rows("yield key[0], 1, 2", "a row of 3 values", "orders_sums_by_k", "k: string, n: int64"),
     _rows("yield key[0], 'x'", "'x' in column 'n', which is int64", "sums_by_k", "k: string"),
     _rows("yield key, 1", "('a',) in column 'k'", "orders_sums_by_k", "its value is key[0]"),

@@ -28,20 +28,26 @@ SOURCES = (
         *("no JSON object in braces", "a.json", "move it out of the directory"),
     ),
     _M('gw.sources.json("in", schema="k strng")', "'strng'", "column 'k'", "Did you mean 'string'"),
-    _M('gw.sources.csv("in", sep=";")', "no argument 'sep'", "csv", "here it is delimiter="),
+    _M(
+        'gw.sources.csv("in", header="false")',
+        "type str",
+        "header of a CSV source",
+        "True or False",
+    ),
+    _M('gw.sources.csv("in", sep=";")', "no argument 'sep'", "csv", "is delimiter= here"),
     _M('read(gw.sources.json("dbfs:/in", schema="k string"))', "'dbfs'", "dbfs:/in", "/dbfs/in"),
     _M('gw.sources.kafka("kafka://host:9092", "t")', "a URL", "Kafka source of 't'", "'host:9092'"),
     _M('gw.sources.kafka("host", "t")', "'host' is not host:port", "Kafka source", "broker:9092"),
     _M('gw.sinks.kafka("host:99999", "t")', "not host:port", "'host:99999'", "host:port"),
     _M('gw.sources.kafka("h:1", "a,b")', "cannot be the name", "topic 'a,b'", "['a', 'b']"),
-    _M('gw.sources.kafka("h:1", subscribe="t")', "'subscribe'", "kafka", "here it is topics="),
+    _M('gw.sources.kafka("h:1", subscribe="t")', "'subscribe'", "kafka", "is topics= here"),
     _M(
         'gw.sources.kafka("h:1", "t", startingOffsets="latest")',
-        *("no argument 'startingOffsets'", "kafka", "here it is start="),
+        *("no argument 'startingOffsets'", "kafka", "is start= here"),
     ),
     _M(
         'gw.sources.kafka("h:1", "t", maxOffsetsPerTrigger=100)',
-        *("no argument 'maxOffsetsPerTrigger'", "kafka", "here it is max_rows_per_epoch="),
+        *("no argument 'maxOffsetsPerTrigger'", "kafka", "is max_rows_per_epoch= here"),
     ),
     _M('gw.sources.kafka("h:1", "t", start="newest")', "no place to begin", "start=", '"latest"'),
     _M(
@@ -70,7 +76,12 @@ SINKS = (
     _M(
         'gw.sinks.postgres("host=h", "t", key="k")', "no argument 'key'", "postgres", "mean 'keys'?"
     ),
-    _M('gw.sinks.parquet("out", partitionBy="k")', "'partitionBy'", "parquet", "is partition_by="),
+    _M(
+        'gw.sinks.parquet("out", partitionBy="k")',
+        "'partitionBy'",
+        "parquet",
+        "is partition_by= here",
+    ),
     _M('gw.sinks.parquet("dbfs:/out")', "'dbfs'", "dbfs:/out", "/dbfs/out"),
     _M("gw.sinks.foreach(lambda rows: None)", "too many", "foreach sink", "two arguments"),
     _M(

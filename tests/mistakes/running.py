@@ -32,6 +32,7 @@ TESTS = (
 )
 
 CONTROL = (
+    _M("gw.Control(scaling=lambda: 2)", "too many", "scaling(load)", "this one argument"),
     _M('gw.Control(planner="mlip")', "not a planner", "'mlip'", "Did you mean 'milp'?"),
     _M("gw.Control(scaling=2)", "given 2", "scaling model", 'gw.latency("2 seconds")'),
     _M("gw.Control(scaling=gw.latency)", "gw.latency itself", "scaling model", "Call it"),

@@ -36,6 +36,7 @@ from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
 from godwit.model.latency import LatencyHistogram
+from godwit.model.signatures import check_signature
 from godwit.planning.metrics import wanted_executors
 
 if TYPE_CHECKING:
@@ -739,4 +740,7 @@ def custom(
 
     It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
     """
+    check_signature(
+        "The rule for the number of executors", function, "scaling(load)", error=InvalidControlError
+    )
     return Custom(function=function, name=name or getattr(function, "__name__", "scaling function"))

@@ -15,6 +15,7 @@ from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_number
+from godwit.model.signatures import check_signature
 from godwit.planning import Limits, planner
 from godwit.planning.problem import Problem
 
@@ -352,6 +353,9 @@ class Control:
     def _check_planner(self) -> None:
         """Raise `InvalidControlError` if the planner is neither a known name nor a function."""
         if callable(self.planner):
+            check_signature(
+                "The planner", self.planner, "planner(problem)", error=InvalidControlError
+            )
             return
         if not isinstance(self.planner, str):
             raise InvalidControlError(

@@ -306,7 +306,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
         if ours := spark_argument(result, ("output", "name")):
             raise InvalidFlowError(
                 f"Operator {operator!r} has a result {result!r} that is no aggregate.",
-                remedy=f"{result} is Spark's name; here it is {ours}=, as in "
+                remedy=f"What others call {result} is {ours}= here, as in "
                 'compute(..., output="complete"), or window(..., output="update").',
                 operator=operator,
                 column=result,

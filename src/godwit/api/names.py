@@ -50,12 +50,34 @@ _MEANT = {
         "rows and the state of one key.",
     ),
     **dict.fromkeys(
+        ("sinkTo", "addSink", "sink_to", "add_sink", "print", "sink", "execute"),
+        "Add a sink to the flow, as in flow.sink(name, stream, gw.sinks.console()), and start it.",
+    ),
+    **dict.fromkeys(
+        ("orderBy", "sort", "limit", "head", "take", "tail"),
+        "A stream has no end to sort it at: take the greatest rows of each key or window, as in "
+        'compute(best=gw.top_k("price", 10)).',
+    ),
+    **dict.fromkeys(
+        ("repartition", "coalesce", "cache", "persist", "checkpoint", "rebalance", "shuffle"),
+        "Leave it out: key_by(...) divides the rows, and operators keep their state.",
+    ),
+    **dict.fromkeys(
+        ("timeWindow", "tumbling", "hopping", "sliding", "session", "window_all", "windowAll"),
+        'Use key_by("symbol").window(gw.tumbling("1 hour")).compute(...).',
+    ),
+    **dict.fromkeys(
         ("columns", "dtypes", "printSchema", "schema", "show", "collect", "display", "toPandas"),
         "A stream has no rows before the flow runs: flow.explain() prints the columns and types of "
         "its operators, and gw.testing.run(flow, ...) its results.",
     ),
-    "withWatermark": "Say it at the source, as in flow.source(name, df, "
-    'event_time="ts", slack="5 minutes").',
+    **dict.fromkeys(
+        (
+            *("withWatermark", "assignTimestampsAndWatermarks", "assign_timestamps"),
+            "assign_timestamps_and_watermarks",
+        ),
+        'Say it at the source, as in flow.source(name, df, event_time="ts", slack="5 minutes").',
+    ),
 }
 _ON_ROWS = frozenset(
     {

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.model.errors import InvalidPlanError
+from godwit.model.frames import user_call, user_class
 from godwit.model.key_groups import pack, unpack
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int32]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Move:
     """Move of a key group from one executor to another.
@@ -46,6 +48,7 @@ class Move:
     state_bytes: int = 0
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assignment:
     """Assignment of the key groups of one component to executors and their lanes.
@@ -382,6 +385,7 @@ class Assignment:
         )
 
 
+@user_call
 def even_assignment(
     num_key_groups: int, executors: Sequence[str], lanes: Sequence[int]
 ) -> Assignment:

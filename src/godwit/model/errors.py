@@ -7,7 +7,7 @@ on an executor and read on the driver.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from godwit.model.secrets import hidden, hidden_values
 
@@ -438,3 +438,14 @@ class ScalingError(GodwitError):
     >>> error.context["wanted"]
     4
     """
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Raise an error that suggests what was meant by an unknown name."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from godwit.model.naming import no_such_name  # noqa: PLC0415  it imports this module
+
+        raise no_such_name("gw.errors", name, __all__, {})

@@ -175,3 +175,14 @@ def event_from_dict(values: Any) -> Event:
     True
     """
     return read_event(_KINDS, values)
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Raise an error that suggests what was meant by an unknown name."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from godwit.model.naming import no_such_name  # noqa: PLC0415  it imports this module
+
+        raise no_such_name("gw.events", name, __all__, {})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
-from godwit.model.naming import did_you_mean, function_name, listing
+from godwit.model.naming import NoSuchCallError, did_you_mean, function_name, listing
 from godwit.model.signatures import AWAIT
 from godwit.model.wording import counted
 
@@ -30,7 +30,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_AWAITABLE = re.compile(r"'(coroutine|async_generator|Task|Future)' object")
+_AWAITABLE = re.compile(
+    r"'(coroutine|async_generator|Task|Future)' object|of type (coroutine|Task|Future)\b"
+)
 _OURS = __name__.partition(".")[0]
 _FIELDS = "__dataclass_fields__"
 _OUR_FILES = str(Path(__file__).parent.parent) + os.sep
@@ -70,10 +72,30 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def user_class(cls: type[T]) -> type[T]:
-    """Decorate a public class so that errors of its constructor begin at the user's line."""
+    """Decorate a public class so that errors of its constructor begin at the user's line.
+
+    An attribute that its instances do not have is answered with those that they have.
+    """
     made: Any = cls
     made.__init__ = user_call(made.__init__)
+    if not hasattr(cls, "__getattr__"):
+        made.__getattr__ = _no_such_attribute
     return cls
+
+
+def _no_such_attribute(instance: object, name: str) -> Any:
+    """Raise an error that suggests what was meant by an unknown attribute."""
+    cls = type(instance)
+    if name.startswith("_"):
+        raise AttributeError(name)
+    known = [known for known in dir(cls) if not known.startswith("_")]
+    ours = getattr(cls, "_MEANT", {}).get(name)  # in place of what others have
+    hint = f"Use {ours}. " if ours else did_you_mean(name, known)
+    raise NoSuchCallError(
+        f"{cls.__name__} has no {name!r}.",
+        remedy=f"{hint}It has {listing(known, limit=len(known))}.",
+        call=name,
+    )
 
 
 def _skip_own_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -112,10 +134,10 @@ def _wrong_arguments(
         meant = _suggest_settings(unknown[0], parameters) or _suggest_argument(unknown[0], known)
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
-            remedy=f"{meant}It takes {listing(known, limit=len(known))}.",
+            remedy=f"{meant}It takes {listing(known, limit=len(known)) or 'no arguments'}.",
         )
     told = str(error).partition("() ")[2]
-    remedy = f"It takes {listing(known)}."
+    remedy = f"It takes {listing(known) or 'no arguments'}."
     by_name = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
     if "positional argument" in told and "were given" in told and by_name:
         before = [p for p in known if parameters[p].kind in _BY_POSITION]
@@ -143,7 +165,7 @@ def _suggest_argument(unknown: str, known: list[str]) -> str:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
     if name := spark_argument(unknown, known):
-        return f"{unknown} is Spark's name; here it is {name}=. "
+        return f"What others call {unknown} is {name}= here. "
     if unknown.lower() in _ELSEWHERE:
         return f"{_ELSEWHERE[unknown.lower()]} "
     return did_you_mean(unknown, known)
@@ -160,6 +182,9 @@ _ELSEWHERE = {
     "mode": "Every epoch is appended.",
     "multiline": "Each line holds one JSON object.",
     "checkpointlocation": "It is an argument of flow.start: checkpoint=.",
+    "on": "Streams are joined by the columns of their key_by(...).",
+    "condition": "Streams are joined by key and time; filter the result in a map.",
+    "state": "A function of windows gets all rows of a window at once, and has no state.",
 }
 """Names of Spark's options, in small letters → what to know where no argument means the same."""
 
@@ -201,8 +226,17 @@ _OF_SPARK = {
     "outputstructtype": ("output",),
     "statestructtype": ("state",),
     "ttlconfig": ("ttl",),
+    "watermark": ("slack",),
+    "watermarkdelay": ("slack",),
+    "delay": ("slack",),
+    "maxoutoforderness": ("slack",),
+    "size": ("length",),
+    "timeout": ("gap",),
+    "schema": ("output",),
+    "concurrency": ("capacity",),
+    "maxconcurrency": ("capacity",),
 }
-"""Names of Spark's options and arguments, in small letters → ours that mean the same."""
+"""Names of Spark's and Flink's options, in small letters → our arguments that mean the same."""
 
 _WORDS = (
     (frozenset(["min", "minimum", "least"]), "min_executors"),
@@ -255,7 +289,11 @@ def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
         return ""
     if isinstance(error, AttributeError) and text.startswith("can't set attribute"):
         return " A row cannot be changed: make another, as in row._replace(column=...)."
-    if isinstance(error, KeyError):
+    if text.startswith(("'State' object", "'ValueOfKey' object")):
+        return " Its value is state.value."
+    if text == "tuple index out of range" or " values to unpack" in text:
+        return f" The key is a tuple of the columns of key_by, {key!r}."
+    if isinstance(error, KeyError) and not _is_ours(error):
         return (
             f" If the state was asked for it: the state of a new key is empty, so take "
             f"state.get({text}, 0), or state.setdefault."
@@ -263,6 +301,14 @@ def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
     if isinstance(error, TypeError | AttributeError) and "tuple" in text and len(key) == 1:
         return f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
     return ""
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether an error was raised by this package, and not by the user's code."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    return frames is not None and _is_own_frame(frames)
 
 
 def function_failed(

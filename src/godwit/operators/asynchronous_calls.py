@@ -26,6 +26,7 @@ import numpy as np
 from godwit.model.errors import GodwitError
 from godwit.model.frames import function_failed
 from godwit.model.naming import type_name
+from godwit.model.signatures import awaiting_hint
 from godwit.operators.event_loop import cancel_all, lane_loop
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ async def _await_call(call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
     if hasattr(result, "__await__"):
         result = await result
     if result is not None and not isinstance(result, Iterable):
+        awaiting_hint(result)  # closes a coroutine that nothing will await
         raise TypeError(
             f"it returned a value of type {type_name(result)}; rows are a list of tuples or dicts"
         )

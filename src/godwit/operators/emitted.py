@@ -160,8 +160,8 @@ class Emitted:
                 f"{short_repr(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
                 "The key is a tuple, also of one column: its value is key[0]. "
-                if values[index] == key and len(key) == 1
-                else awaiting_hint(values[index]),
+                if isinstance(values[index], tuple) and values[index] == key and len(key) == 1
+                else _hint_at(values[index]),
                 column=field.name,
             ) from error
         fraction = _first_fraction(values, field.type)
@@ -241,6 +241,13 @@ def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
             for k, v in pairs
         )
     return _first_fraction(list(value), dtype.value_type) is not None
+
+
+def _hint_at(value: Any) -> str:
+    """Return advice on a value in a row; empty if there is none."""
+    if type(value).__module__.startswith("godwit.") and hasattr(type(value), "value"):
+        return "It holds the value of a state: take its .value. "
+    return awaiting_hint(value)
 
 
 def _of_whole(row: Any, names: Sequence[str]) -> str:

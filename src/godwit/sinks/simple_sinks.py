@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
+from godwit.model.frames import user_class
 from godwit.model.markup import table, text_block
 from godwit.model.naming import function_name
 from godwit.model.signatures import awaiting_hint, check_signature
@@ -36,6 +37,7 @@ _SHOWN = 20
 _logger = logging.getLogger("godwit")
 
 
+@user_class
 class MemorySink(Sink):
     """Sink for tests and notebooks that stores all rows in the driver's memory.
 
@@ -48,6 +50,11 @@ class MemorySink(Sink):
     >>> results.epochs
     mappingproxy({})
     """
+
+    _MEANT: ClassVar = dict.fromkeys(
+        ("rows", "collect", "to_pandas", "toPandas", "to_pylist", "df", "results", "count"),
+        "table(), the rows as a pyarrow.Table",
+    )
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name

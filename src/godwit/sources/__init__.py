@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
-from godwit.model.naming import needs_package, no_such_name
+from godwit.model.naming import needs_package, no_such_name, type_name
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
 from godwit.sources.nexmark import NexmarkKind, NexmarkSource
@@ -298,6 +298,12 @@ def csv(
     from godwit.sources.text_formats import CsvFormat  # noqa: PLC0415
 
     columns = None
+    for option, value in (("header", header), ("newlines_in_values", newlines_in_values)):
+        if not isinstance(value, bool):
+            raise SourceError(
+                f"The option {option} of a CSV source is {value!r}, of type {type_name(value)}.",
+                remedy="Give True or False, without quotes.",
+            )
     if not header:
         if schema is None:
             raise SourceError(

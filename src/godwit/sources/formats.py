@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.naming import needs_package
+from godwit.model.naming import needs_package, no_such_name
 from godwit.sources.message_formats import JsonMessages, PlainMessages
 
 if TYPE_CHECKING:
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from godwit.sources.protobuf_format import ProtobufMessages
 
 __all__ = ["avro", "json", "protobuf", "raw", "text"]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Raise an error that suggests a format for an unknown name."""
+        meant = {
+            **dict.fromkeys(("bytes", "binary"), "gw.formats.raw"),
+            **dict.fromkeys(("string", "utf8", "csv"), "gw.formats.text, and split it in a map"),
+        }
+        raise no_such_name("gw.formats", name, __all__, meant)
 
 
 def __dir__() -> list[str]:

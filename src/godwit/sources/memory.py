@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
+from godwit.model.frames import user_class
 from godwit.model.naming import check_name, check_number
 from godwit.model.wording import counted
 from godwit.sources.source import Lag, Source, Split
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from godwit.sources.source import Position
 
 
+@user_class
 class MemorySource(Source):
     """Source of rows that the program adds by `add`; for tests.
 
@@ -52,6 +54,11 @@ class MemorySource(Source):
     >>> numbers.latest(numbers.start())
     2
     """
+
+    _MEANT: ClassVar = dict.fromkeys(
+        ("put", "append", "push", "write", "insert", "addData", "add_data", "send", "emit"),
+        "add([...])",
+    )
 
     def __init__(
         self, schema: SchemaLike, *, name: str = "memory", max_rows_per_epoch: int | None = None

@@ -19,7 +19,7 @@ from godwit.model.errors import (
     InvalidInputError,
     UserFunctionError,
 )
-from godwit.model.frames import user_call
+from godwit.model.frames import user_call, user_class
 from godwit.model.signatures import is_asynchronous, own_signature
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.maps import MapOfKey
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import ListState, MapState, ValueState
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
     """Result of `gw.testing.process`: rows, state and timers of one key after the call.

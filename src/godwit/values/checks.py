@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from godwit.model.signatures import awaiting_hint
 from godwit.values.types import COLLECTIONS, MAPPINGS, SCALARS, fields_of, is_record, node_text
 
 if TYPE_CHECKING:
@@ -60,6 +61,21 @@ def short_repr(value: object, limit: int = 80) -> str:
     except Exception:  # noqa: BLE001 - a class may do anything there
         text = "a value"
     return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def plain_hint(value: Any) -> str:
+    """Return how a value becomes one that state can hold, as text; empty if that is not known."""
+    cls = type(value)
+    if hint := awaiting_hint(value):
+        return hint.rstrip(" .")
+    if cls.__module__ == "numpy" and callable(getattr(value, "item", None)):
+        plain = type(value.item()).__name__ if not getattr(value, "shape", ()) else "list"
+        return "say x.tolist()" if plain == "list" else f"say {plain}(x) or x.item()"
+    if callable(getattr(value, "to_pydatetime", None)):
+        return "say x.to_pydatetime()"
+    if (cls.__module__, cls.__name__) == ("godwit.columns.python_values", "Row"):
+        return "say tuple(x), or x._asdict() for a dict"
+    return ""
 
 
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
@@ -267,7 +283,9 @@ class TypeChecker:
     def explain(self, value: Any) -> str:
         """Return the first misfit of a value as text, such as ``.n is 'x', declared as int``."""
         path, part, expected = self.misfit(value, self._type) or ("", value, self._type)
-        return f"{path or 'it'} is {short_repr(part)}, declared as {node_text(expected)}"
+        hint = plain_hint(part)
+        told = f"{path or 'it'} is {short_repr(part)}, declared as {node_text(expected)}"
+        return f"{told} ({hint})" if hint else told
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
         """Return path, value and type of the first part that does not fit; ``None`` if all do."""

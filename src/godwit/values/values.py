@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from godwit.model.signatures import awaiting_hint
 from godwit.values.checks import (
     UnsupportedValueError,
     check_attributes,
+    plain_hint,
     rebuilt,
     short_repr,
 )
@@ -293,19 +293,14 @@ def _refusal(value: Any) -> str:
     """Return the reason, as text, why state cannot hold a value."""
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
-    if isinstance(value, enum.Enum) or is_record(cls):
+    hint = plain_hint(value)
+    if not hint and (isinstance(value, enum.Enum) or is_record(cls)):
         return (
             f"{short_repr(value)} of class {cls.__qualname__}, which the type of the state does "
             f"not mention (say state_classes=[{cls.__qualname__}])"
         )
-    hint = awaiting_hint(value)
-    if not hint and cls.__module__ == "numpy" and callable(getattr(value, "item", None)):
-        plain = type(value.item()).__name__ if not getattr(value, "shape", ()) else "list"
-        hint = "say x.tolist() " if plain == "list" else f"say {plain}(x) or x.item() "
-    if not hint and callable(getattr(value, "to_pydatetime", None)):
-        hint = "say x.to_pydatetime() "
     told = f"{short_repr(value)} of class {name}, which is no type that state can hold"
-    return f"{told} ({hint.rstrip(' .')})" if hint else told
+    return f"{told} ({hint})" if hint else told
 
 
 def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:

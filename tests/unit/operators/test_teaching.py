@@ -62,7 +62,7 @@ def test_an_argument_that_is_not_known_is_answered_with_those_that_are(call: Any
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: gw.sinks.parquet("o", partitionBy="a"), "here it is partition_by="),  # type: ignore[call-arg]
+        (lambda: gw.sinks.parquet("o", partitionBy="a"), "is partition_by= here"),  # type: ignore[call-arg]
         (lambda: gw.Flow("x", key_groups=3), "Did you mean 'num_key_groups'"),  # type: ignore[call-arg]
         (lambda: gw.Control(min=1), "Did you mean 'min_executors'"),  # type: ignore[call-arg]
         (lambda: gw.Checkpointing(retain=3), "Did you mean 'retain_epochs'"),  # type: ignore[call-arg]

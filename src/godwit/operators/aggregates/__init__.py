@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.naming import type_name
+from godwit.model.naming import NoSuchCallError, type_name
 from godwit.operators.aggregates.aggregate import (
     Aggregate,
     Aggregator,
@@ -100,6 +100,31 @@ class _BuiltIn:
                     f'expression, as in gw.{self.name}("price * size").',
                     aggregate=self.name,
                 )
+
+    if not TYPE_CHECKING:  # a type checker refuses what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise NoSuchCallError(
+                f"The aggregate {self!r} has no {name!r}.",
+                remedy='Name the result, as in compute(total=gw.sum("v")), and compute with '
+                "results in a map after it.",
+                call=name,
+            )
+
+        def _compute(self, *_: object) -> Any:
+            raise InvalidFlowError(
+                f"The aggregate {self!r} was used in an expression.",
+                remedy='Give each aggregate a name, as in compute(total=gw.sum("v"), '
+                "n=gw.count()), and compute with the results in a map after it; compute with "
+                'columns within the aggregate, as in gw.sum("price * size").',
+                aggregate=self.name,
+            )
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compute
+        __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __neg__ = _compute
+        __lt__ = __le__ = __gt__ = __ge__ = _compute
 
     def __repr__(self) -> str:
         return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"

@@ -141,6 +141,7 @@ class Flow(LogicalFlow):
         text = explain(compiled)
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
+    @user_call
     def compiled(self) -> CompiledFlow:
         """Return the plan of the flow: its operators with the types of all columns.
 
