@@ -88,6 +88,9 @@ ARGUMENTS = (
         '{"availableNow": True}',
     ),
     _M("start(checkpoint=None)", "NoneType", "option checkpoint of start", "Give a directory"),
+    _M(
+        'start(checkpoint="ck", session="local[2]")', "type str", "session of start", "SparkSession"
+    ),
     _M("start(checkpoint=5)", "type int", "option checkpoint of start", "Give a directory"),
     _M(
         'start(checkpoint=stream("a long"))',

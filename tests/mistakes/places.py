@@ -59,16 +59,26 @@ SOURCES = (
 
 SINKS = (
     _M(
-        'explain(orders, gw.sinks.delta(here + "/t", mode="upsert"))',
-        *("no columns identify its rows", "'out'", "keys=[...]"),
+        'explain(keyed.compute(n=gw.count()), gw.sinks.parquet(here + "/out", partition_by="kk"))',
+        *("partition_by names 'kk', which the rows do not have", "Sink 'out'", "Did you mean 'k'?"),
     ),
     _M(
-        'explain(keyed.compute(n=gw.count()), gw.sinks.parquet(here + "/t", partition_by="day"))',
-        *("partition_by names 'day'", "'out'", "Columns are k, n"),
+        'explain(keyed.compute(n=gw.count()), gw.sinks.delta("out", mode="upsert", keys="nn"))',
+        *("keys names 'nn', which the rows do not have", "Sink 'out'", "Did you mean 'n'?"),
+    ),
+    _M(
+        'ids = keyed.process(lambda key, rows, state: [], state=int, output="id long")\n'
+        'explain(ids, gw.sinks.delta("out", mode="upsert"))',
+        *("no columns identify its rows", "Sink 'out'", "keys=[...]"),
+    ),
+    _M(
+        'source = gw.sources.json(file("in/a.json", ""), schema="k string")\n'
+        'read(source, gw.sinks.parquet(file("out", "") + "/out"), check_sinks=True)',
+        *("not a directory", "Parquet sink 'out'", "Check the path"),
     ),
     _M(
         'explain(keyed.compute(n=gw.count()), gw.sinks.kafka("h:1", "t", key="id"))',
-        *("key names 'id'", "'out'", "Columns are k, n"),
+        *("key names 'id'", "'out'", "Columns are 'k', 'n'"),
     ),
     _M('gw.sinks.postgres("jdbc:postgresql://h/db", "t")', "JDBC", "PostgreSQL sink", "host=..."),
     _M('gw.sinks.postgres("host=h", "t", mode="overwrite")', "'overwrite'", "table t", "upsert"),

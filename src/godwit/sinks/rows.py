@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
 from godwit.model.errors import SinkError
-from godwit.model.naming import listing
+from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -92,7 +92,8 @@ def require_columns(context: SinkContext, names: Iterable[str], option: str) -> 
         raise SinkError(
             f"Sink {context.name!r}: {option} names {', '.join(map(repr, unknown))}, which the "
             f"rows do not have.",
-            remedy=f"Columns are {', '.join(context.schema.names)}.",
+            remedy=f"{did_you_mean(unknown[0], context.schema.names)}Columns are "
+            f"{listing(context.schema.names)}.",
             sink=context.name,
             columns=unknown,
         )

@@ -265,6 +265,12 @@ class Options:
                 remedy='Give a directory, as in flow.start(checkpoint="checkpoints/delays").',
             )
         check_location(self.checkpoint, CheckpointError)
+        if self.session is not None and not hasattr(self.session, "readStream"):
+            raise InvalidFlowError(
+                f"The option session of start is of type {type_name(self.session)}.",
+                remedy="Give a SparkSession, as of SparkSession.builder.getOrCreate(), or leave it "
+                "out.",
+            )
         check_number(
             "The option executors of start", self.executors, least=1, error=InvalidFlowError
         )
