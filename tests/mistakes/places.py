@@ -21,7 +21,7 @@ SOURCES = (
     ),
     _M(
         'read(gw.sources.parquet(file("in/a.csv", "k,v\\na,1\\n"), schema="k string"))',
-        *("not a parquet file", "a.csv", "pattern="),
+        *("cannot be read", "a.csv", "pattern="),
     ),
     _M(
         """read(gw.sources.json(file("in/a.json", '[{"k": "a"}]'), schema="k string"))""",
