@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -37,9 +38,14 @@ def s3_program() -> str | None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Find ports that are free, and so are those 10,000 above, which the server speaks gRPC on."""
+    """Find ports that are free, and so are those 10,000 above, which the server speaks gRPC on.
+
+    Each process of the tests has ports of its own, since a port is free until its server listens;
+    all are below those that systems give to connections.
+    """
     found: list[int] = []
-    for port in range(21_000, 45_000):
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 20
+    for port in range(11_000 + 500 * worker, 11_500 + 500 * worker):
         try:
             for number in (port, port + 10_000):
                 with socket.socket() as one:
