@@ -21,6 +21,31 @@ def test_a_mistake_is_answered_with_what_to_do(mistake: Mistake, tmp_path: Path)
     assert given.partition(":")[0] == ("usable" if mistake.usable else "clear"), given
 
 
+class _Session:
+    """A session left over from something else, whose DataFrames refuse whatever is asked."""
+
+    def createDataFrame(self, _: object) -> object:  # noqa: N802
+        class Refusing:
+            columns: tuple[str, ...] = ("k",)
+
+            def __getattr__(self, name: str) -> object:
+                msg = f"{name}: [UNRESOLVED_COLUMN]"
+                raise RuntimeError(msg)
+
+        return Refusing()
+
+
+@pytest.mark.parametrize(
+    "mistake", [m for m in IN_ONE_PROCESS if "orders.map" in m.code], ids=lambda m: m.code[:60]
+)
+def test_an_answer_does_not_depend_on_a_session_that_was_left(
+    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = answer_to(mistake, namespace(tmp_path))
+    monkeypatch.setattr("godwit.api.stand_in._active_session", _Session)
+    assert answer_to(mistake, namespace(tmp_path)) == without
+
+
 def test_nearly_all_answers_are_clear() -> None:
     assert len(ALL) >= 100
     assert sum(mistake.usable for mistake in ALL) <= 10

@@ -153,11 +153,18 @@ def map_rows(
         return _apply_maps(source, maps, dataframe.sparkSession.createDataFrame(table)).toArrow()
     try:
         return _apply_maps(source, maps, StandIn(table)).table
-    except InvalidFlowError:
+    except InvalidFlowError as error:
         session = _active_session()
         if session is None:
             raise
-        return _apply_maps(source, maps, session.createDataFrame(table)).toArrow()
+        try:
+            return _apply_maps(source, maps, session.createDataFrame(table)).toArrow()
+        except InvalidFlowError:
+            cause = error.__cause__
+            if isinstance(cause, InvalidFlowError) and not isinstance(cause, NeedsSessionError):
+                # A mistake that needs no session to see has one answer, with and without it.
+                raise error from cause
+            raise
 
 
 def _apply_maps(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
