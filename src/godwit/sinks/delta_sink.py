@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.delta_table import Problem
+    from godwit.sinks.delta_table import TargetProblem
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 
@@ -159,10 +159,6 @@ class DeltaSink(TargetSink):
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or partitions cannot hold."""
         return row_check(self._table, self._context, self._max_partitions)
-
-    @property
-    def row_keys(self) -> tuple[str, ...]:
-        return () if self._keys is None else column_names(self._keys)
 
     @functools.cached_property
     def destination(self) -> str:
@@ -275,7 +271,7 @@ class DeltaSink(TargetSink):
             find_problem(self._table, self._schema, merges=merges, replaces=complete)
         )
 
-    def _raise_problem(self, problem: Problem | None) -> None:
+    def _raise_problem(self, problem: TargetProblem | None) -> None:
         """Raise a problem of the table; ``None``: there is none."""
         if problem is not None:
             raise self._target_error(problem.what, problem.remedy)

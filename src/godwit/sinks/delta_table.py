@@ -35,12 +35,11 @@ from deltalake import DeltaTable, Schema
 
 from godwit.columns.types import is_text
 from godwit.model.locations import is_uri, local_path
-from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, PartitionedRows
+from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, check_of_columns
 from godwit.sinks.row_checks import (
     KNOWN_YEARS,
     NO_NANOSECONDS,
     ColumnCheck,
-    RowChecks,
     Rule,
     up_to_characters,
 )
@@ -86,39 +85,39 @@ _FORGETS: Final = "delta.setTransactionRetentionDuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TargetProblem:
     """Reason why a table cannot be written to, and what to do."""
 
     what: str
     remedy: str
 
 
-def check_library(version: str = deltalake.__version__) -> Problem | None:
+def check_library(version: str = deltalake.__version__) -> TargetProblem | None:
     """Return why the installed deltalake cannot be used; ``None`` if it can."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers >= _FIRST_VERSION:
         return None
-    return Problem(
+    return TargetProblem(
         f"deltalake {version} is too old: it adds data files twice, or replaces no rows",
         "Install a newer one: pip install 'deltalake>={}.{}'.".format(*_FIRST_VERSION),
     )
 
 
-def check_path(path: str) -> Problem | None:
+def check_path(path: str) -> TargetProblem | None:
     """Return why deltalake cannot write to a path or URI; ``None`` if it can."""
     if not is_uri(path) and (scheme := re.match("[A-Za-z][A-Za-z0-9+.-]+:", path)):
-        return Problem(
+        return TargetProblem(
             f"the path begins with {scheme[0]}, which deltalake takes for the scheme of a URI",
             f"Write ./{path} for a directory of this name, or a URI with a slash after the scheme.",
         )
     local = local_path(path) or ""
     if re.search("%[0-9A-Fa-f]{2}", local or unquote(path)):
-        return Problem(
+        return TargetProblem(
             "the path has a % with two digits, which deltalake takes for another character",
             "Use a path without it.",
         )
     if found := re.search(r"[\[\]^|\\\x00-\x1f\x7f]", local):
-        return Problem(
+        return TargetProblem(
             f"the path {local!r} has {found[0]!r} in it, with which deltalake opens no path",
             "Use a path without it.",
         )
@@ -156,7 +155,7 @@ def rehearse(table: DeltaTable, commit: Callable[[DeltaTable], None]) -> None:
 
 def find_problem(
     table: DeltaTable, schema: pa.Schema, *, merges: bool, replaces: bool
-) -> Problem | None:
+) -> TargetProblem | None:
     """Return why a table cannot take the rows; ``None`` if it can.
 
     `schema`: the rows. `merges`: they are upserts. `replaces`: each epoch replaces all rows.
@@ -166,39 +165,39 @@ def find_problem(
 
 def _problems(
     table: DeltaTable, schema: pa.Schema, *, merges: bool, replaces: bool
-) -> Iterator[Problem]:
+) -> Iterator[TargetProblem]:
     """Yield each problem."""
     fields = table.schema().fields
     properties = table.metadata().configuration
     if unknown := _unknown_features(table):
         yield missing_features(", ".join(unknown))
     if (merges or replaces) and properties.get("delta.appendOnly", "").lower() == "true":
-        yield Problem(
+        yield TargetProblem(
             "rows are only ever appended to the table (delta.appendOnly), and "
             + ("upserts" if merges else "complete results")
             + " replace rows",
             "Write to another table, or ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly').",
         )
     if differences := _column_differences(table, schema, merges=merges):
-        yield Problem(
+        yield TargetProblem(
             f"the table has other columns: {', '.join(differences)}",
             "Use another path, or cast and rename the columns before the sink.",
         )
     if names := _constraints(table):
-        yield Problem(
+        yield TargetProblem(
             f"the table has constraints ({', '.join(sorted(names))})",
             "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
             "sink, or write to another table.",
         )
     if names := _columns_with(table, "delta.generationExpression"):
-        yield Problem(
+        yield TargetProblem(
             f"the table computes columns ({', '.join(names)}) by expressions, which deltalake "
             "takes for another dialect of SQL and compares only when it commits",
             "Compute the columns in a map before the sink, and write to a table in which they are "
             "plain columns.",
         )
     if _FORGETS in properties:
-        yield Problem(
+        yield TargetProblem(
             f"the table forgets the numbers of transactions after some time ({_FORGETS}), and an "
             "epoch that is delivered twice is known by them",
             f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}').",
@@ -210,16 +209,16 @@ def _problems(
     for field in fields:
         text = str(field.metadata.get(_LENGTHS, ""))
         if field.name in schema.names and text and _length_limit(text) is None:
-            yield Problem(
+            yield TargetProblem(
                 f"column {field.name!r} is of type {text}, whose lengths cannot be checked before "
                 "the commit",
                 "Write to a table with string in place of char and varchar.",
             )
 
 
-def missing_features(names: str) -> Problem:
+def missing_features(names: str) -> TargetProblem:
     """Return the problem that a table asks its writers for features."""
-    return Problem(
+    return TargetProblem(
         f"the table asks its writers for what deltalake {deltalake.__version__} or this sink "
         f"cannot do ({names})",
         "If the table can do without, ALTER TABLE ... DROP FEATURE ...; or write to another table.",
@@ -238,10 +237,10 @@ def _unknown_features(table: DeltaTable) -> list[str]:
     return sorted(named - _FEATURES)
 
 
-def check_columns(schema: pa.Schema, *, merges: bool) -> Problem | None:
+def check_columns(schema: pa.Schema, *, merges: bool) -> TargetProblem | None:
     """Return why no table can have columns as the rows; `merges`: they are upserts."""
     if empty := [field.name for field in schema if _has_empty_struct(field.type)]:
-        return Problem(
+        return TargetProblem(
             f"column {empty[0]!r} has a struct without fields, which Parquet cannot store",
             "Remove it in a map before the sink.",
         )
@@ -254,16 +253,16 @@ def _has_empty_struct(dtype: pa.DataType) -> bool:
     return (pa.types.is_struct(dtype) and not inner) or any(map(_has_empty_struct, inner))
 
 
-def check_names(names: Sequence[str], *, merges: bool) -> Problem | None:
+def check_names(names: Sequence[str], *, merges: bool) -> TargetProblem | None:
     """Return why a table cannot have columns of these names; `merges`: rows are upserts."""
     quoted = [name for name in names if "`" in name]
     if merges and quoted:
-        return Problem(
+        return TargetProblem(
             f"column {quoted[0]!r} has a backtick in its name, which deltalake's merge cannot read",
             'Rename the column before the sink, or use mode="append".',
         )
     if len({name.lower() for name in names}) < len(names):
-        return Problem(
+        return TargetProblem(
             f"of the columns {', '.join(names)} some differ only by upper and lower case, which is "
             "no difference in Delta tables",
             "Rename columns before the sink.",
@@ -271,12 +270,12 @@ def check_names(names: Sequence[str], *, merges: bool) -> Problem | None:
     return None
 
 
-def partition_problem(schema: Schema, partition_by: Sequence[str]) -> Problem | None:
+def partition_problem(schema: Schema, partition_by: Sequence[str]) -> TargetProblem | None:
     """Return why a table cannot be partitioned by columns; ``None`` if it can."""
     types = {field.name: _type_name(field.type) for field in schema.fields}
     is_repeated = len(set(partition_by)) < len(partition_by)
     if is_repeated or (partition_by and not types.keys() - set(partition_by)):
-        return Problem(
+        return TargetProblem(
             f"the columns {', '.join(partition_by)} cannot partition the table: a column "
             "partitions it once, and at least one column does not",
             "Partition by fewer columns.",
@@ -284,14 +283,14 @@ def partition_problem(schema: Schema, partition_by: Sequence[str]) -> Problem | 
     for name in partition_by:
         dtype = types[name]
         if not (dtype in _PARTITIONS or re.fullmatch(r"decimal\(\d+, ?0\)", dtype)):
-            return Problem(
+            return TargetProblem(
                 f"column {name!r} of type {dtype} cannot partition the table, since deltalake "
                 "does not write and read back all values of that type",
                 "Partition by another column, or cast this one to string in a map before the sink.",
             )
         is_long = len(f"{name}={NULL_PARTITION}".encode()) > LONGEST_NAME
         if is_long or name != name.strip() or re.search("[\\x00-\\x1f\\x7f:]", name):
-            return Problem(
+            return TargetProblem(
                 f"column {name!r} cannot partition the table, since deltalake cannot use its name "
                 "in paths (a colon, a control character, white space at an end, or too long)",
                 "Rename the column before the sink, or partition by another.",
@@ -386,15 +385,7 @@ def row_check(table: DeltaTable, context: SinkContext, max_partitions: int) -> R
             stored = str(field.metadata.get("delta.columnMapping.physicalName", ""))
             rules = (*rules, NOT_NULL_TO_READERS, _short_directory(max(name, stored, key=len)))
         columns.append(ColumnCheck(name, rules, nullable=field.nullable))
-    checks = RowChecks(tuple(columns))
-    if not partition_by:
-        return checks
-    return PartitionedRows(
-        sink=context.name,
-        checks=checks,
-        partition_by=partition_by,
-        max_partitions=max_partitions,
-    )
+    return check_of_columns(context, columns, partition_by, max_partitions)
 
 
 def _length_limit(text: str) -> int | None:

@@ -45,7 +45,6 @@ from godwit.sinks.iceberg_files import (
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
     check_mode,
-    column_names,
     is_complete_result,
     rows_to_write,
     storable_schema,
@@ -104,10 +103,6 @@ class IcebergSink(TargetSink):
 
     def __repr__(self) -> str:
         return f"gw.sinks.iceberg({self._table_name!r}, mode={self._mode!r})"
-
-    @property
-    def row_keys(self) -> tuple[str, ...]:
-        return () if self._keys is None else column_names(self._keys)
 
     @property
     def destination(self) -> str:

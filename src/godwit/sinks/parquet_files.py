@@ -41,7 +41,7 @@ from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, Ro
 from godwit.sinks.rows import split_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from godwit.plan.staging import Rejections, RowCheck
     from godwit.sinks.sink import EpochOutput, SinkContext
@@ -424,6 +424,19 @@ def file_row_check(
         if field.name in partition_by:
             rules = (*rules, _NO_NULL_TEXT, short_directory_name(field.name, fold_case=fold_case))
         columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
+    return check_of_columns(context, columns, partition_by, max_partitions)
+
+
+def check_of_columns(
+    context: SinkContext,
+    columns: Iterable[ColumnCheck],
+    partition_by: tuple[str, ...],
+    max_partitions: int,
+) -> RowCheck:
+    """Return a check of rows by checks of their columns, and by the number of partitions.
+
+    `max_partitions`: the most partitions that one lane may write in an epoch.
+    """
     checks = RowChecks(tuple(columns))
     if not partition_by:
         return checks

@@ -48,7 +48,6 @@ from godwit.sinks.postgres_table import (
 from godwit.sinks.rows import (
     cast_batches,
     check_mode,
-    column_names,
     is_complete_result,
     join_small_batches,
     split_batch,
@@ -312,10 +311,6 @@ class PostgresSink(TargetSink):
 
     def __repr__(self) -> str:
         return f"gw.sinks.postgres({shown_dsn(self._dsn)!r}, {self._table!r}, mode={self._mode!r})"
-
-    @property
-    def row_keys(self) -> tuple[str, ...]:
-        return () if self._keys is None else column_names(self._keys)
 
     @property
     def destination(self) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.sinks.commit_retries import RetryPolicy
-from godwit.sinks.rows import upsert_keys
+from godwit.sinks.rows import column_names, upsert_keys
 from godwit.sinks.sink import Sink, SinkContext
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class TargetSink(Sink):
 
     failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # errors of the target's library
     takes_other_writers: ClassVar[bool] = False  # several sinks may write to one target
+    _keys: str | Sequence[str] | None = None  # columns that the user names to identify a row
     _context: SinkContext
 
     def __init__(self, kind: str, *, secrets: Secrets, rejects: Sink | None, **place: str) -> None:
@@ -49,6 +50,10 @@ class TargetSink(Sink):
     @property
     def rejects(self) -> Sink | None:
         return self._rejects
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        return () if self._keys is None else column_names(self._keys)
 
     @property
     def keeps_epochs(self) -> bool:
