@@ -15,10 +15,10 @@ from godwit.cli.reproduce.figure import (
     figure,
 )
 from godwit.operators.windows.closing import Pieces
-from godwit.operators.windows.event_time import EpochTime
-from godwit.operators.windows.grid import BEGINNING, END, PaneGrid, TimeWindow
 from godwit.operators.windows.kept import kept_spans
 from godwit.planning.windows import ConsolidationProblem, plan_consolidation
+from godwit.time.event_time import EpochTime
+from godwit.time.grid import BEGINNING, END, PaneGrid, TimeWindow
 
 _LENGTHS = (5, 10, 15, 20)
 _EPOCHS = (1, 5, 10, 30, 60)

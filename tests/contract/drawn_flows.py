@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.engine.lane.messages import LaneReport
-    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
+    from godwit.time.event_time import EpochTime
 
 __all__ = ["play"]
 

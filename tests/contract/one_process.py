@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     )
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
-    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
+    from godwit.time.event_time import EpochTime
 
 __all__ = ["DiedError", "Late", "OneProcess"]
 

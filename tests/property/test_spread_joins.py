@@ -17,7 +17,7 @@ from tests.oracles.meeting import Interval, Newest
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
-from godwit.operators.windows.grid import BEGINNING
+from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

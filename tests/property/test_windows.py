@@ -15,8 +15,8 @@ from tests.oracles.windows import Windows, windows_of
 from tests.support.window_flows import WindowedRun
 
 from godwit.operators import aggregates as gw
-from godwit.operators.windows.grid import PaneGrid, TimeWindow
 from godwit.operators.windows.spec import Hopping
+from godwit.time.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream

@@ -9,7 +9,7 @@ from tests.mistakes.listed import ALL, IN_ONE_PROCESS
 from tests.mistakes.mistake import Mistake, answer_to, grade, namespace
 
 import godwit as gw
-from godwit.model.durations import elapsed_text
+from godwit.time.durations import elapsed_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from godwit.model import events
-from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_class
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from godwit.adapt.scaling import WantedExecutors
     from godwit.adapt.settings import Control
     from godwit.adapt.statistics import PeriodStatistics
-    from godwit.model.durations import DurationOrSeconds
     from godwit.planning.arrays import FloatArray
+    from godwit.time.durations import DurationOrSeconds
 
 _BINS: Final = 1024
 _WIDEST_S: Final = 1800.0

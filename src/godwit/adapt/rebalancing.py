@@ -28,9 +28,9 @@ from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
-from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidPlanError
 from godwit.planning.cores.intra_executor import balance_lanes
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

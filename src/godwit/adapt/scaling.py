@@ -32,18 +32,18 @@ from godwit.adapt.latency_model import (
     latency_curve,
     why_no_faster,
 )
-from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
 from godwit.model.latency import LatencyHistogram
 from godwit.model.signatures import check_signature
 from godwit.planning.metrics import wanted_executors
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.model.durations import Duration, DurationOrSeconds
     from godwit.planning.arrays import FloatArray
+    from godwit.time.durations import Duration, DurationOrSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

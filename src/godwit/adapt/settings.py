@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from godwit.adapt.forecast import Forecast
 from godwit.adapt.scaling import custom
 from godwit.migration.strategy import Bounds
-from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_number
 from godwit.model.signatures import check_signature
 from godwit.planning import Limits, planner
 from godwit.planning.problem import Problem
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel
-    from godwit.model.durations import DurationOrSeconds
     from godwit.planning.registry import Planner
+    from godwit.time.durations import DurationOrSeconds
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
 Elasticity: TypeAlias = Literal[

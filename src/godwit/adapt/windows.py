@@ -28,16 +28,16 @@ import numpy.typing as npt
 from godwit.adapt.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
-from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import listing
-from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import in_lane_inputs, regrouped
 from godwit.planning.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.planning.windows import is_duplicated_cheaper
+from godwit.time.durations import Duration, microseconds
+from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.engine.sharing import PaneMeter
-    from godwit.operators.windows.grid import PaneGrid
     from godwit.plan.compiled import CompiledFlow
     from godwit.planning.splitting import Choice, WindowLayout
+    from godwit.time.grid import PaneGrid
 
 _BYTE_LATENCY_MS: Final = 10 / 2**20
 """Time to bring a byte of state to another executor, where none was measured."""
@@ -266,7 +266,7 @@ def partials_in(grid: PaneGrid, period_us: int) -> float:
 
     Examples
     --------
-    >>> from godwit.operators.windows.grid import PaneGrid, TimeWindow
+    >>> from godwit.time.grid import PaneGrid, TimeWindow
     >>> minute = 60_000_000
     >>> six = TimeWindow(length_us=6 * minute, every_us=minute)
     >>> partials_in(PaneGrid.of(six), 6 * minute)

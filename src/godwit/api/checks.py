@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from godwit.columns.types import to_schema
-from godwit.model.durations import microseconds, signed_microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import spark_argument
 from godwit.model.naming import (
@@ -40,6 +39,7 @@ from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
 from godwit.plan.nodes import SourceNode, branches_of, sources_of
 from godwit.store.columns import can_be_state
+from godwit.time.durations import microseconds, signed_microseconds
 from godwit.values.records import hint_text, is_row_class, row_class
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.model.durations import Duration
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Branch, StreamNode, WindowedNode
+    from godwit.time.durations import Duration
     from godwit.values.records import RowClass
 
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from godwit.model.durations import Duration
     from godwit.plan.compiled import CompiledFlow
+    from godwit.time.durations import Duration
 
 
 class LogicalFlow:

@@ -47,7 +47,6 @@ from godwit.api.checks import (
 from godwit.api.names import no_such_call, no_such_item
 from godwit.checkpoint.records import BROADCAST
 from godwit.columns.types import SchemaLike, to_schema
-from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import (
@@ -80,6 +79,7 @@ from godwit.plan.nodes import (
     branches_of,
     sources_of,
 )
+from godwit.time.durations import microseconds
 from godwit.values.records import row_class
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
 
     from godwit.api.flow import LogicalFlow
     from godwit.api.typed import Emitted, O, ProcessOptions, R, S, TableFunction
-    from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Codec, OperatorNode
+    from godwit.time.durations import Duration
     from godwit.values.codec import State
 
 

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from godwit.model.durations import Duration
     from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.plan.nodes import Codec
+    from godwit.time.durations import Duration
 
 __all__ = ["Emitted", "O", "ProcessOptions", "R", "S", "TableFunction"]
 

@@ -29,10 +29,10 @@ from godwit.checkpoint.journal import JournalReader
 from godwit.cli.arguments import bounded
 from godwit.cli.console import Symbols, symbols_for
 from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
-from godwit.model.durations import elapsed_text
 from godwit.model.errors import GodwitError
 from godwit.model.events import DECISIONS
 from godwit.model.wording import counted, human_bytes, printable
+from godwit.time.durations import elapsed_text
 from godwit.web.entries import (
     EventLine,
     count,

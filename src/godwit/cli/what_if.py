@@ -14,11 +14,11 @@ from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cli.opening import add_checkpoint, flow_name, opened_checkpoint
 from godwit.cli.what_if_play import Accuracy, Answer, Question, accuracy, answers, fewest
 from godwit.cli.what_if_stream import measured_stream
-from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.naming import did_you_mean
 from godwit.model.wording import counted, human_bytes
 from godwit.planning.registry import PLANNERS
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING
 from godwit.engine.sharing import PaneMeter
 from godwit.engine.spreading import SpreadOrders
 from godwit.operators.spreading import Spreads
-from godwit.operators.windows.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime
-from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
+from godwit.time.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime
+from godwit.time.grid import BEGINNING, END
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ from godwit.engine.lane.messages import (
 )
 from godwit.migration import LossPolicy
 from godwit.model.key_groups import key_group_mask
-from godwit.operators.windows.event_time import NO_TIME
+from godwit.time.event_time import NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from godwit.engine.settings import Lanes
     from godwit.migration import ComponentView, Copies, ProtocolView
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
+    from godwit.time.event_time import EpochTime
 
 IntArray = npt.NDArray[np.int64]
 

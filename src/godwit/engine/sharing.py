@@ -4,7 +4,7 @@ Lanes report how many keys each pane of an epoch had, and what writing, reading 
 From the first follows what the epoch does either way: which entries change, and what is read and
 merged when windows close.  Once the longest window has passed, both ways can be priced at what was
 measured (`godwit.adapt.windows`); lanes go the way that is set here
-(`godwit.operators.windows.event_time.EpochTime.duplicated`).
+(`godwit.time.event_time.EpochTime.duplicated`).
 
 Invariant: results do not depend on the way (every row is in one pane or in all its windows), so
 nothing of it is recorded, and a run that starts shares panes until it has measured.
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.operators.windows.closing import Pieces
-from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.kept import kept_spans
 from godwit.planning.windows import WindowCosts, WindowCounts
+from godwit.time.grid import BEGINNING, END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.operators.windows.event_time import EpochTime, WindowWork
-    from godwit.operators.windows.grid import PaneGrid
+    from godwit.time.event_time import EpochTime, WindowWork
+    from godwit.time.grid import PaneGrid
 
 _MIN_EPOCHS = 4
 _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}

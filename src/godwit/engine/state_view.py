@@ -28,10 +28,10 @@ from godwit.operators.spreading import PART
 from godwit.operators.states.declared import TIMERS
 from godwit.operators.states.stored import PAGE
 from godwit.operators.windows.compute import SPAN
-from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import first_needed_pane
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
+from godwit.time.grid import BEGINNING
 from godwit.values.values import state_as_json
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_number, function_name, type_name
 from godwit.model.signatures import is_asynchronous
+from godwit.time.durations import Duration, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.time.event_time import EpochTime
 
 MAX_KEYS: Final = 100_000
 MAX_BYTES: Final = 32 * 2**20

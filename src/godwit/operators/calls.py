@@ -22,8 +22,8 @@ from godwit.columns.arrays import boundaries_of
 from godwit.columns.python_values import Columns, KeyRows, KeysOfRows, R
 from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed
-from godwit.operators.windows.event_time import LAST
-from godwit.operators.windows.grid import BEGINNING
+from godwit.time.event_time import LAST
+from godwit.time.grid import BEGINNING
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.time.event_time import EpochTime
 
 TimerClock: TypeAlias = Literal["event", "processing"]
 TimerOrder: TypeAlias = Literal["before_rows", "after_rows"]

@@ -24,15 +24,15 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
 from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import starts_run
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 
 if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.event_time import EpochTime, RowTime
+    from godwit.time.event_time import EpochTime, RowTime
 
 _SEEN = f"{RESERVED_PREFIX}_seen"
 _ROUNDS = 16  # by columns; what is left then goes row by row

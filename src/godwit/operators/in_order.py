@@ -34,17 +34,17 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.duplicates import merge_columns
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import starts_run
-from godwit.operators.windows.grid import BEGINNING, is_past
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
+from godwit.time.grid import BEGINNING, is_past
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.operators.operator import Changed, OperatorInput
-    from godwit.operators.windows.event_time import EpochTime, RowTime
+    from godwit.time.event_time import EpochTime, RowTime
 
 HELD: Final = "waiting_rows"
 """State of the rows that wait."""

@@ -48,9 +48,9 @@ from godwit.columns.python_values import UTC
 from godwit.model.naming import WHOLE_STREAM
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
-from godwit.operators.windows.event_time import NO_TIME, NOTHING_DUE, Due
-from godwit.operators.windows.grid import BEGINNING
 from godwit.store.fixed_width import take_rows
+from godwit.time.event_time import NO_TIME, NOTHING_DUE, Due
+from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.model.key_work import OperatorWork
     from godwit.operators.broadcast import Broadcast, BroadcastTable
-    from godwit.operators.windows.event_time import Arrivals, EpochTime, WindowWork
-    from godwit.operators.windows.grid import PaneGrid
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema
+    from godwit.time.event_time import Arrivals, EpochTime, WindowWork
+    from godwit.time.grid import PaneGrid
     from godwit.values.records import RowClass
 
 STATE: Final = "state"

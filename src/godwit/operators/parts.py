@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.stored import Entries
-    from godwit.operators.windows.event_time import Arrivals, EpochTime
+    from godwit.time.event_time import Arrivals, EpochTime
 
 PART_FIELD: Final = pa.field(PART, pa.int32())
 """Key column with the number of a part; null: the whole key."""

@@ -41,10 +41,10 @@ from godwit.operators.calls import (
 )
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.operators.windows.event_time import Due
-from godwit.operators.windows.grid import END
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
+from godwit.time.event_time import Due
+from godwit.time.grid import END
 from godwit.values.changes import blank_columns, upgrade_between
 from godwit.values.checks import UnencodableError, unreadable_remedy
 from godwit.values.codec import (
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.stored import Entries
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.time.event_time import EpochTime
     from godwit.values.records import RowClass
 
 _TIMERS: Final = "timers"

@@ -46,7 +46,7 @@ from godwit.columns.hashing import canonical_keys, hash_int32, hash_keys, is_has
 from godwit.model.key_groups import key_groups_of
 from godwit.model.key_work import KeyWork, OperatorWork, summed
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.windows.grid import BEGINNING
+from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.event_time import RowTime
     from godwit.operators.windows.operator import EventTimeOperator
     from godwit.plan.nodes import JoinNode, ProcessNode, StreamNode, WindowedNode
+    from godwit.time.event_time import RowTime
 
 
 def keyed_operator(

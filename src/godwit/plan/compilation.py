@@ -75,9 +75,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.event_time import RowTime
     from godwit.plan.nodes import FlowGraph, TableNode
     from godwit.sources.source import Source
+    from godwit.time.event_time import RowTime
 
 
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:

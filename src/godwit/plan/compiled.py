@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.feedback import Feedback
     from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source
+    from godwit.time.event_time import SourceTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import did_you_mean, listing, type_name
-from godwit.operators.windows.event_time import RowTime, SourceTime
 from godwit.operators.windows.operator import WINDOW_END
 from godwit.operators.windows.spec import Hopping
 from godwit.plan.feedback import FeedbackSource
@@ -34,12 +32,14 @@ from godwit.plan.nodes import (
     sources_of,
     streams_read_by,
 )
+from godwit.time.durations import microseconds
+from godwit.time.event_time import RowTime, SourceTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from godwit.model.durations import Duration
     from godwit.plan.nodes import Branch, OperatorNode, StreamNode
+    from godwit.time.durations import Duration
 
 
 def source_time(

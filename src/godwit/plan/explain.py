@@ -12,7 +12,6 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from godwit.columns.types import visible_schema
-from godwit.model.durations import duration_text
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.model.wording import counted
 from godwit.operators.aggregates.conditions import Conditional
@@ -32,6 +31,7 @@ from godwit.plan.nodes import (
     ProcessNode,
     WindowedNode,
 )
+from godwit.time.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.states.declared import Declared
-    from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow, Component, Input, Output
     from godwit.plan.nodes import OperatorNode
+    from godwit.time.event_time import SourceTime
 
 _WIDTH = 100
 _LABEL = 10

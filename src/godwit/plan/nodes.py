@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from godwit.operators.compute import OutputMode
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
-    from godwit.operators.windows.event_time import SourceTime
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
     from godwit.sources.source import Source
+    from godwit.time.event_time import SourceTime
     from godwit.values.records import RowClass
 
 Codec: TypeAlias = Literal["msgpack", "pickle"]

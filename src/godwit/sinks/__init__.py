@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
-    from godwit.model.durations import DurationOrSeconds
     from godwit.sinks.delta_sink import DeltaSink
     from godwit.sinks.iceberg_sink import IcebergSink
     from godwit.sinks.kafka_sink import KafkaSink
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from godwit.sinks.parquet_sink import ParquetSink
     from godwit.sinks.postgres_sink import PostgresSink
     from godwit.sources.message_formats import MessageFormat
+    from godwit.time.durations import DurationOrSeconds
 
 __all__ = [
     "EpochOutput",

@@ -23,7 +23,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libv
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.types import is_text
-from godwit.model.durations import seconds
 from godwit.model.errors import InvalidFlowError, SinkError
 from godwit.model.wording import counted
 from godwit.plan.staging import Rejections
@@ -46,15 +45,16 @@ from godwit.sources.kafka_client import (
     check_topic,
 )
 from godwit.sources.message_formats import UnwritableError, as_format
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from godwit.model.durations import DurationOrSeconds
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
     from godwit.sources.message_formats import MessageFormat
+    from godwit.time.durations import DurationOrSeconds
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588  # of a broker that does not tell
 _ROWS: Final = 10_000  # of which messages are made at a time

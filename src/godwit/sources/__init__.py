@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
-    from godwit.model.durations import DurationOrSeconds
     from godwit.sources.kafka_source import KafkaSource, Start
     from godwit.sources.message_formats import MessageFormat
+    from godwit.time.durations import DurationOrSeconds
 
 __all__ = [
     "Lag",

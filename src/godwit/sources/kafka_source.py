@@ -24,7 +24,6 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from godwit.columns.types import plain_schema, to_schema
-from godwit.model.durations import seconds
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.naming import check_number, listing
 from godwit.model.wording import counted
@@ -46,13 +45,14 @@ from godwit.sources.kafka_reader import (
 )
 from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format, error_text
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from godwit.columns.types import SchemaLike
-    from godwit.model.durations import DurationOrSeconds
     from godwit.sources.source import Position
+    from godwit.time.durations import DurationOrSeconds
 
 Offsets: TypeAlias = "Mapping[int, int]"
 Start: TypeAlias = "Literal['earliest', 'latest'] | Offsets | Mapping[str, Offsets] | dt.datetime"

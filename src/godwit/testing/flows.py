@@ -38,7 +38,6 @@ from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import shown_assignments, with_newcomers
 from godwit.model import events
 from godwit.model.assignment import Assignment
-from godwit.model.durations import microseconds
 from godwit.model.errors import (
     InvalidFlowError,
     InvalidInputError,
@@ -50,6 +49,7 @@ from godwit.plan.compiled import SourceInput
 from godwit.plan.explain import UserNames
 from godwit.sinks.places import check_places
 from godwit.sinks.rows import last_of_each_key
+from godwit.time.durations import microseconds
 
 if TYPE_CHECKING:
     import os
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import CommitRecord
     from godwit.migration import EndMigration, EpochOutcome, Policy
-    from godwit.model.durations import Duration
     from godwit.model.events import Event, RowsLeftOut
     from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.time.durations import Duration
 
 Rows = Any
 """Rows of a source: dicts, tuples, an Arrow table or record batch, a pandas DataFrame."""

@@ -340,7 +340,7 @@ def _as_union_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> A
 
 
 _NO_MOMENT = 2**61
-"""In a column of event times: none; as `godwit.operators.windows.grid.END`."""
+"""In a column of event times: none; as `godwit.time.grid.END`."""
 
 
 def blank_columns(schema: pa.Schema, count: int) -> pa.RecordBatch:

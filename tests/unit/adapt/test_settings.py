@@ -10,8 +10,8 @@ from tests.support.controls import control_of
 
 from godwit.adapt import Budget, Control, Means
 from godwit.adapt.scaling import fixed, scripted, utilisation
-from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from godwit.planning import Problem

@@ -9,8 +9,8 @@ import pytest
 
 from godwit.adapt.windows import SharePanes
 from godwit.engine.sharing import PaneMeter
-from godwit.operators.windows.event_time import EpochTime, WindowWork
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.time.event_time import EpochTime, WindowWork
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
 
 M = 60_000_000
 NOTHING = WindowWork(

@@ -16,9 +16,9 @@ from godwit.api.flow import LogicalFlow
 from godwit.columns.python_values import in_zone, rows_as_tuples, zone_of
 from godwit.model.errors import UserFunctionError
 from godwit.operators.emitted import Emitted
-from godwit.operators.windows.event_time import RowTime
-from godwit.operators.windows.grid import PaneGrid, TimeWindow
 from godwit.operators.windows.process import WindowedProcess, call_for_windows
+from godwit.time.event_time import RowTime
+from godwit.time.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     import godwit as gw

@@ -10,7 +10,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from godwit.api.flow import LogicalFlow
 from godwit.engine.spreading import SpreadOrders
 from godwit.operators.spreading import WHOLE, Grid, Spreads
-from godwit.operators.windows.grid import BEGINNING
+from godwit.time.grid import BEGINNING
 
 S = 1_000_000
 KEY = 7

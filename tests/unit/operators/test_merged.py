@@ -35,8 +35,8 @@ from godwit.model.errors import (
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.key_work import KeyWork, OperatorWork
 from godwit.operators.spreading import WHOLE, Grid, HotKey, Spreads, hash_undivided, work_by_time
-from godwit.operators.windows.event_time import EpochTime
 from godwit.plan.grouping import regrouped
+from godwit.time.event_time import EpochTime
 
 if TYPE_CHECKING:
     from pathlib import Path

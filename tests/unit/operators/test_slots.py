@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.slots import Slots
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
 
 S = 1_000_000
 GRID = PaneGrid.of(TimeWindow(length_us=20 * S, every_us=10 * S))

@@ -15,7 +15,7 @@ from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.source_side import ship_input, ship_splits
 from godwit.engine.lane.wire import ship_arrivals, split_by_level
-from godwit.operators.windows.event_time import Arrivals
+from godwit.time.event_time import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

@@ -63,8 +63,8 @@ from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_grou
 from godwit.model.naming import WHOLE_STREAM
 from godwit.operators.operator import OperatorInput
 from godwit.operators.spreading import work_by_time
-from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.plan.grouping import keeps_keys
+from godwit.time.event_time import NO_ARRIVALS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ import numpy as np
 
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef, StateId
 from godwit.model.key_groups import NO_LOAD, NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKeyGroup
-from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Arrivals, Due
+from godwit.time.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Arrivals, Due
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.model.errors import GodwitError
     from godwit.model.key_work import OperatorWork
     from godwit.model.latency import LatencyHistogram
-    from godwit.operators.windows.event_time import EpochTime, WindowWork
+    from godwit.time.event_time import EpochTime, WindowWork
 
 
 Place: TypeAlias = tuple[str, int]

@@ -30,8 +30,8 @@ from godwit.engine.lane.wire import (
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import error_line, listing, type_name
-from godwit.operators.windows.event_time import Arrivals
 from godwit.sources.source import Unreadable
+from godwit.time.event_time import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -29,15 +29,15 @@ from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import listing
-from godwit.operators.windows.event_time import NO_TIME, Arrivals
 from godwit.store.fixed_width import take_rows
+from godwit.time.event_time import NO_TIME, Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import UpstreamInput
+    from godwit.time.event_time import EpochTime
 
 Blob = tuple[int, bytes]
 """Number of a place, and a payload for it."""

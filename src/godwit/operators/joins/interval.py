@@ -43,8 +43,8 @@ from godwit.operators.joins.sides import (
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
 from godwit.operators.spreading import PART, measure_work
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 from godwit.store.changes import EntryRange
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from godwit.model.key_work import OperatorWork
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.time.event_time import EpochTime
 
 _MET: Final = f"{RESERVED_PREFIX}_met"
 _ROWS: Final = f"{RESERVED_PREFIX}_rows"

@@ -37,9 +37,9 @@ from godwit.operators.joins.sides import (
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.spreading import EvenSpread
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 from godwit.operators.windows.operator import number_rows
 from godwit.store.changes import EntryRange
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.time.event_time import EpochTime
 
 _STAYS: Final = 2
 """Side of the entry that holds the newest row of the right before the watermark."""

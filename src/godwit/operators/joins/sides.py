@@ -19,17 +19,17 @@ from godwit.checkpoint.evolution import ORIGINS
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.spreading import PART, hash_undivided
-from godwit.operators.windows.event_time import RowTime
-from godwit.operators.windows.grid import is_past
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
+from godwit.time.event_time import RowTime
+from godwit.time.grid import is_past
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.operators.spreading import EvenSpread, Spreads
-    from godwit.operators.windows.event_time import Arrivals, EpochTime
-    from godwit.operators.windows.grid import PaneGrid
+    from godwit.time.event_time import Arrivals, EpochTime
+    from godwit.time.grid import PaneGrid
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
 

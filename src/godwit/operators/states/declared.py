@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import type_name
 from godwit.model.signatures import check_signature
+from godwit.time.durations import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.model.durations import Duration
+    from godwit.time.durations import Duration
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -26,7 +26,7 @@ from godwit.operators.states.stored import (
     Written,
     upgrade_each,
 )
-from godwit.operators.windows.grid import BEGINNING, END
+from godwit.time.grid import BEGINNING, END
 from godwit.values.codec import is_immutable
 
 if TYPE_CHECKING:

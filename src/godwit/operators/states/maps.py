@@ -36,7 +36,7 @@ from godwit.operators.states.stored import (
     Written,
     upgrade_each,
 )
-from godwit.operators.windows.grid import END
+from godwit.time.grid import END
 from godwit.values.codec import is_immutable
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, Expired, StoredState
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.time.event_time import EpochTime
     from godwit.values.records import RowClass
 
 _DUE = 1

@@ -23,8 +23,8 @@ from godwit.checkpoint.evolution import StateDescription, check_compatible, colu
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.windows.grid import END
 from godwit.store.columns import StateSchema
+from godwit.time.grid import END
 from godwit.values.changes import upgrade_between
 from godwit.values.checks import UnencodableError, unreadable_remedy
 

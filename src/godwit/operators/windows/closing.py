@@ -25,10 +25,10 @@ from godwit.store.fixed_width import take_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from godwit.operators.windows.event_time import EpochTime
-    from godwit.operators.windows.grid import PaneGrid
     from godwit.operators.windows.kept import KeptSpans
     from godwit.planning.windows import ConsolidationPlan, ConsolidationStep
+    from godwit.time.event_time import EpochTime
+    from godwit.time.grid import PaneGrid
 
 IntArray = npt.NDArray[np.int64]
 

@@ -33,10 +33,7 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.ordering import starts_run
-from godwit.operators.windows.calendar import CalendarGrid
 from godwit.operators.windows.closing import KeyedStates, Pieces
-from godwit.operators.windows.event_time import WindowWork
-from godwit.operators.windows.grid import END
 from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import (
     PANE,
@@ -47,6 +44,9 @@ from godwit.operators.windows.operator import (
 )
 from godwit.store.changes import EntryRange
 from godwit.store.fixed_width import take_rows
+from godwit.time.calendar import CalendarGrid
+from godwit.time.event_time import WindowWork
+from godwit.time.grid import END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import Changed, OperatorInput, StateView
-    from godwit.operators.windows.event_time import EpochTime, RowTime
-    from godwit.operators.windows.grid import PaneGrid, WindowsOfPanes
     from godwit.operators.windows.kept import KeptSpans
     from godwit.planning.windows import ConsolidationStep
+    from godwit.time.event_time import EpochTime, RowTime
+    from godwit.time.grid import PaneGrid, WindowsOfPanes
 
 IntArray = npt.NDArray[np.int64]
 Steps: TypeAlias = "Mapping[tuple[int, int], ConsolidationStep]"

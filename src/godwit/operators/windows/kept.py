@@ -38,13 +38,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.operators.windows.grid import PaneGrid, TimeWindow, WindowsOfPanes
 from godwit.planning.windows import ConsolidationProblem, plan_consolidation
+from godwit.time.grid import PaneGrid, TimeWindow, WindowsOfPanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.operators.windows.grid import Moments
+    from godwit.time.grid import Moments
 
 _MOST_PLANNED: Final = 200  # windows of a common multiple of all frequencies
 _MOST_SEARCHED: Final = 24  # likewise, to look for auxiliary ones too

@@ -22,16 +22,16 @@ from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.types import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.operator import STATE, KeyedOperator
-from godwit.operators.windows.calendar import Calendar, CalendarGrid
-from godwit.operators.windows.event_time import Arrivals
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.store.changes import EntryRange
+from godwit.time.calendar import Calendar, CalendarGrid
+from godwit.time.event_time import Arrivals
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.event_time import EpochTime, RowTime
+    from godwit.time.event_time import EpochTime, RowTime
 
 PANE: Final = f"{RESERVED_PREFIX}_pane"
 """Column of the state: start of the pane."""

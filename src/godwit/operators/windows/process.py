@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import StateRows
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.event_time import EpochTime, RowTime
-    from godwit.operators.windows.grid import PaneGrid
+    from godwit.time.event_time import EpochTime, RowTime
+    from godwit.time.grid import PaneGrid
     from godwit.values.records import RowClass
 
 IntArray = npt.NDArray[np.int64]

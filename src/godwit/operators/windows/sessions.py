@@ -34,7 +34,6 @@ from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import order_by, rows_by_group, starts_run
-from godwit.operators.windows.grid import BEGINNING, END, is_past
 from godwit.operators.windows.operator import (
     PANE,
     EventTimeOperator,
@@ -43,6 +42,7 @@ from godwit.operators.windows.operator import (
 )
 from godwit.store.changes import EntryRange
 from godwit.store.fixed_width import take_rows
+from godwit.time.grid import BEGINNING, END, is_past
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.event_time import EpochTime, RowTime
+    from godwit.time.event_time import EpochTime, RowTime
 
 _FIRST: Final = f"{RESERVED_PREFIX}_first"
 _LAST: Final = f"{RESERVED_PREFIX}_last"

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.operators.windows.grid import BEGINNING
+from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from godwit.operators.windows.grid import PaneGrid
+    from godwit.time.grid import PaneGrid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

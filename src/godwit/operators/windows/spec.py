@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from godwit.model.durations import duration_text, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.operators.windows.calendar import (
+from godwit.time.calendar import (
     UNIT_US,
     Calendar,
     CalendarGrid,
@@ -16,12 +15,13 @@ from godwit.operators.windows.calendar import (
     check_zone,
     spelled_calendar,
 )
-from godwit.operators.windows.grid import PaneGrid, TimeWindow
+from godwit.time.durations import duration_text, microseconds
+from godwit.time.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.model.durations import Duration
+    from godwit.time.durations import Duration
 
 _MAX_PANES = 10_000
 

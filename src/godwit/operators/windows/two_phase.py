@@ -29,15 +29,15 @@ from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import OperatorOutput, TwoPhase
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.event_time import RowTime, WindowWork
-from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import PANE, EventTimeOperator
+from godwit.time.event_time import RowTime, WindowWork
+from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.event_time import Arrivals, EpochTime
+    from godwit.time.event_time import Arrivals, EpochTime
 
 _SECOND: Final = "_second"
 """Put behind the name of a windowed aggregate: the second slots of its compute part."""

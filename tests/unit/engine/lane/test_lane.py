@@ -16,7 +16,7 @@ from godwit.engine.lane.messages import LaneReport, OperatorReport
 from godwit.engine.lane.wire import ship, split_by_level
 from godwit.model.errors import UserFunctionError
 from godwit.model.key_groups import NO_LOAD, PerKeyGroup
-from godwit.operators.windows.event_time import NO_ARRIVALS, Arrivals, Due
+from godwit.time.event_time import NO_ARRIVALS, Arrivals, Due
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

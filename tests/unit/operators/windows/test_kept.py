@@ -17,11 +17,11 @@ from godwit.checkpoint.entries import StateRows
 from godwit.engine.state_view import without_derived
 from godwit.operators.windows.closing import Pieces
 from godwit.operators.windows.compute import SPAN, WindowedCompute
-from godwit.operators.windows.event_time import EpochTime
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import PANE
 from godwit.planning import windows as planning
+from godwit.time.event_time import EpochTime
+from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidFlowError
+from godwit.time.durations import read_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from godwit.columns.arrays import mask_of, values_of
-from godwit.operators.windows.grid import BEGINNING, END
+from godwit.time.grid import BEGINNING, END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

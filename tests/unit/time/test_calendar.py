@@ -16,9 +16,9 @@ from tests.support.window_flows import WindowedRun
 
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.operators import aggregates as gw
-from godwit.operators.windows.calendar import UNIT_US, Calendar, CalendarGrid
-from godwit.operators.windows.grid import BEGINNING, END, TimeWindow
 from godwit.operators.windows.spec import grid_of, hopping, tumbling
+from godwit.time.calendar import UNIT_US, Calendar, CalendarGrid
+from godwit.time.grid import BEGINNING, END, TimeWindow
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,13 +22,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from godwit.model.errors import InvalidFlowError
-from godwit.operators.windows.grid import BEGINNING, END, PaneGrid
+from godwit.time.grid import BEGINNING, END, PaneGrid
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from godwit.model.durations import Duration
-    from godwit.operators.windows.grid import TimeWindow, WindowsOfPanes
+    from godwit.time.durations import Duration
+    from godwit.time.grid import TimeWindow, WindowsOfPanes
 
     Instants = npt.NDArray[np.int64]
 
