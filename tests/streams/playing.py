@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from godwit import testing
 from godwit.api.flow import LogicalFlow
 from godwit.migration import LossPolicy, Policy
 from godwit.model.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["differences", "moment", "plain", "play", "play_by_testing"]
 
@@ -120,22 +123,27 @@ class _Play:
                 source.heard = None  # how long it had been silent is not known any more
 
 
-def play_by_testing(seed: int, *, epochs: int = 8) -> list[str]:
-    """Play a history by `godwit.testing`, through migrations, deaths and restarts."""
-    return _Tested(draw(seed)).run(epochs)
+def play_by_testing(
+    seed: int, *, epochs: int = 8, cluster: Callable[..., testing.Run] = testing.cluster
+) -> list[str]:
+    """Play a history by `godwit.testing`, through migrations, deaths and restarts.
+
+    `cluster`: starts a flow with the options of `godwit.testing.cluster`.
+    """
+    return _Tested(draw(seed), cluster).run(epochs)
 
 
 class _Tested:
     """A drawn flow that is played as users play theirs."""
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: Drawn, cluster: Callable[..., testing.Run]) -> None:
         self.drawn, self.rng, self.world = drawn, drawn.rng, ref.World()
         flow = LogicalFlow("flow", 8)
         frame = testing.stream(pa.schema(drawn.types))
         streams = {name: flow.source(name, frame, **drawn.options[name]) for name in drawn.sources}
         flow.sink("out", drawn.build(streams), FakeSink())
         self.world.clock = drawn.base + 10 * drawn.unit
-        self.played = testing.cluster(
+        self.played = cluster(
             flow,
             executors={"1": 2, "2": 1},
             now=moment(self.world.clock),
