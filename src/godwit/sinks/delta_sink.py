@@ -49,8 +49,8 @@ from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.commit_retries import CommitRetries
 from godwit.sinks.delta_table import (
     as_delta_stores,
-    check_columns,
     check_library,
+    check_names,
     check_path,
     find_problem,
     missing_features,
@@ -81,6 +81,7 @@ from godwit.sinks.rows import (
     is_complete_result,
     join_small_batches,
     require_columns,
+    require_types,
     rows_to_write,
     storable_schema,
     with_plain_types,
@@ -214,8 +215,11 @@ class DeltaSink(TargetSink):
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
         merges = bool(self._merge_keys) and not context.complete
         self._raise_problem(
-            check_library() or check_path(self._path) or check_columns(self._schema, merges=merges)
+            check_library()
+            or check_path(self._path)
+            or check_names(self._schema.names, merges=merges)
         )
+        require_types(context, self._schema, "a Delta table", self._target_error, Schema.from_arrow)
 
     def _try_target(self) -> RowCheck:
         """Check the table, or one like it in a temporary directory if it is to be created."""

@@ -237,22 +237,6 @@ def _unknown_features(table: DeltaTable) -> list[str]:
     return sorted(named - _FEATURES)
 
 
-def check_columns(schema: pa.Schema, *, merges: bool) -> TargetProblem | None:
-    """Return why no table can have columns as the rows; `merges`: they are upserts."""
-    if empty := [field.name for field in schema if _has_empty_struct(field.type)]:
-        return TargetProblem(
-            f"column {empty[0]!r} has a struct without fields, which Parquet cannot store",
-            "Remove it in a map before the sink.",
-        )
-    return check_names(schema.names, merges=merges)
-
-
-def _has_empty_struct(dtype: pa.DataType) -> bool:
-    """Return whether a type is a struct without fields, or has one within it."""
-    inner = [dtype.field(number).type for number in range(dtype.num_fields)]
-    return (pa.types.is_struct(dtype) and not inner) or any(map(_has_empty_struct, inner))
-
-
 def check_names(names: Sequence[str], *, merges: bool) -> TargetProblem | None:
     """Return why a table cannot have columns of these names; `merges`: rows are upserts."""
     quoted = [name for name in names if "`" in name]

@@ -424,6 +424,8 @@ def _sample(dtype: pa.DataType) -> pa.Array:
         )
     if pa.types.is_map(dtype):
         return pa.array([[]], dtype)
+    if isinstance(dtype, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(dtype, _sample(dtype.storage_type))
     if pa.types.is_fixed_size_binary(dtype):
         return pa.array([bytes(dtype.byte_width)], dtype)
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype):

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NotInstalledError, ValidationException
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
@@ -46,6 +47,7 @@ from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
     check_mode,
     is_complete_result,
+    require_types,
     rows_to_write,
     storable_schema,
     with_plain_types,
@@ -62,7 +64,6 @@ from godwit.sinks.target_sink import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyiceberg.catalog import Catalog
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -126,6 +127,9 @@ class IcebergSink(TargetSink):
         self._context = context
         self._merge_keys = self._checked_keys(self._mode, self._keys)
         self._own_schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
+        require_types(
+            context, self._own_schema, "an Iceberg table", self._target_error, iceberg_schema
+        )
 
     def _try_target(self) -> RowCheck:
         """Check the table, or whether its columns can be those of a table if it is absent."""
@@ -138,7 +142,6 @@ class IcebergSink(TargetSink):
                     warehouse = str(self._properties.get("warehouse", ""))
                     if warehouse and (local := local_path(warehouse)) is not None:
                         try_directory(LocalFileSystem(), local)
-                    self._catalog._convert_schema_if_needed(self._own_schema)  # noqa: SLF001
                     self._schema = self._own_schema
                     return self.row_check()
                 table = self._catalog.load_table(self._table_name)
@@ -565,8 +568,18 @@ def _epoch_of_snapshot(snapshot: Snapshot, query_id: str, writer: str) -> Histor
     return None if own is None else own[0]
 
 
+def iceberg_schema(columns: pa.Schema) -> Schema:
+    """Return columns of rows as columns of a new table; raises anything if a table has no such."""
+    schema = Catalog._convert_schema_if_needed(columns)  # noqa: SLF001  as it creates tables
+    converted = assign_fresh_schema_ids(schema)
+    converted.as_arrow()
+    return converted
+
+
 def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
     """Return the narrowest Iceberg type that holds values of `dtype`."""
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(dtype.value_field)
     return {
         pa.int8(): pa.int32(),
         pa.int16(): pa.int32(),

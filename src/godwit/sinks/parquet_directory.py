@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.types import is_text
@@ -68,12 +67,6 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeEr
             )
     if len(set(partition_by)) >= len(schema.names):
         raise error("partition_by leaves no column for the files", "Keep at least one column back.")
-    try:
-        pq.write_table(schema.empty_table(), pa.BufferOutputStream())
-    except (pa.ArrowException, OSError) as cause:  # of decimals with a negative scale, the latter
-        raise error(
-            f"Parquet cannot hold these columns: {cause}", "Cast the column before the sink."
-        ) from cause
 
 
 @dataclass(frozen=True, slots=True)

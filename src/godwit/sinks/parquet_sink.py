@@ -75,6 +75,7 @@ from godwit.sinks.rows import (
     is_complete_result,
     join_small_batches,
     require_columns,
+    require_types,
     storable_schema,
 )
 from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
@@ -514,6 +515,7 @@ class ParquetSink(TargetSink):
                 "Leave keep out, or make the operator complete.",
             )
         require_columns(self._context, self._partition_by, "partition_by")
+        require_types(self._context, self._schema, "a Parquet file", self._target_error)
         check_columns(self._schema, self._partition_by, self._target_error)
 
     def _force_root(self) -> None:

@@ -180,6 +180,17 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
     return _JSON
 
 
+def is_storable(dtype: pa.DataType) -> bool:
+    """Return whether a column can store values of an Arrow type."""
+    if pa.types.is_dictionary(dtype):
+        return is_storable(dtype.value_type)
+    if is_list(dtype) or pa.types.is_struct(dtype) or pa.types.is_map(dtype):
+        inner = [dtype.field(position) for position in range(dtype.num_fields)]
+        has_names_once = len({field.name for field in inner}) == len(inner)  # as JSON has
+        return has_names_once and all(is_storable(field.type) for field in inner)
+    return postgres_type(dtype) is not _JSON
+
+
 def element_type(dtype: pa.DataType) -> pa.DataType:
     """Return the element type of a list; of other types, the type itself."""
     return dtype.value_type if _is_array(dtype) else dtype

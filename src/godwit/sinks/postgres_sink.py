@@ -32,6 +32,7 @@ from godwit.sinks.postgres_copy import (
     csv_rows,
     error_text,
     find_refused,
+    is_storable,
     may_concern_rows,
     scalar,
 )
@@ -332,6 +333,12 @@ class PostgresSink(TargetSink):
         """Set the table as it has to be for the rows; raise if options do not fit them."""
         self._context = context
         self._schema = self._rows_schema = storable_schema(context.schema)
+        for field in self._schema:
+            if not is_storable(field.type):
+                raise self._target_error(
+                    f"column {field.name!r} of type {field.type} cannot be a column of a table",
+                    "Cast the column to another type in a map before the sink, or leave it out.",
+                )
         if self._epoch_column is not None:
             if self._epoch_column in self._schema.names:
                 raise self._target_error(

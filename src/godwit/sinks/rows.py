@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
@@ -99,6 +100,32 @@ def require_columns(context: SinkContext, names: Iterable[str], option: str) -> 
         )
 
 
+def require_types(
+    context: SinkContext,
+    schema: pa.Schema,
+    target: str,
+    error: Callable[[str, str], SinkError],
+    convert: Callable[[pa.Schema], object] = lambda _: None,
+) -> None:
+    """Raise `error` for the first column of a type that files of Parquet or the target cannot have.
+
+    `schema`: columns as the target stores them. `target`: as in "an Iceberg table". `convert`:
+    makes columns of the target's library; it may raise anything for types that it does not have.
+    """
+    for field in schema:
+        column = pa.schema([field])
+        try:
+            pq.write_table(column.empty_table(), pa.BufferOutputStream())
+            convert(column)
+        except Exception as cause:
+            dtype = context.schema.field(field.name).type
+            reason = str(cause).splitlines()[0].rpartition("error: ")[2].rstrip(".")
+            raise error(
+                f"column {field.name!r} of type {dtype} cannot be a column of {target}: {reason}",
+                "Cast the column to another type in a map before the sink, or leave it out.",
+            ) from cause
+
+
 def storable_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema as targets store it: timestamps in microseconds, instants in UTC.
 
@@ -122,7 +149,7 @@ _Change: TypeAlias = "Callable[[pa.DataType], pa.DataType]"
 
 
 def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
-    """Return a schema with `change` applied to all types that are not nested, at any depth."""
+    """Return a schema with `change` applied to all types, at any depth, from the inside out."""
     return pa.schema(
         [
             pa.field(field.name, _with_leaves_changed(field.type, change), nullable=field.nullable)
@@ -132,7 +159,7 @@ def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
 
 
 def _with_leaves_changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
-    """Return a type with `change` applied to its leaves; dictionaries become their values."""
+    """Return a type with `change` applied to it and in it; dictionaries become their values."""
 
     def inner(field: pa.Field) -> pa.Field:
         """Change the type of a nested field."""
@@ -145,7 +172,7 @@ def _with_leaves_changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
     if pa.types.is_large_list(dtype):
         return pa.large_list(inner(dtype.value_field))
     if pa.types.is_fixed_size_list(dtype):
-        return pa.list_(inner(dtype.value_field), dtype.list_size)
+        return change(pa.list_(inner(dtype.value_field), dtype.list_size))
     if pa.types.is_struct(dtype):
         return pa.struct([inner(field) for field in dtype])
     if pa.types.is_map(dtype):
