@@ -73,6 +73,7 @@ from godwit.sinks.parquet_files import (
     is_target_replaced,
     partitioned,
     partitions_worth_files,
+    require_types,
     write_file,
 )
 from godwit.sinks.rows import (
@@ -81,7 +82,6 @@ from godwit.sinks.rows import (
     is_complete_result,
     join_small_batches,
     require_columns,
-    require_types,
     rows_to_write,
     storable_schema,
     with_plain_types,

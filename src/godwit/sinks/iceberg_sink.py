@@ -43,11 +43,10 @@ from godwit.sinks.iceberg_files import (
     try_to_write,
     unreadable_files,
 )
-from godwit.sinks.parquet_files import file_row_check
+from godwit.sinks.parquet_files import file_row_check, require_types
 from godwit.sinks.rows import (
     check_mode,
     is_complete_result,
-    require_types,
     rows_to_write,
     storable_schema,
     with_plain_types,

@@ -41,7 +41,7 @@ from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, Ro
 from godwit.sinks.rows import split_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from godwit.plan.staging import Rejections, RowCheck
     from godwit.sinks.sink import EpochOutput, SinkContext
@@ -403,6 +403,32 @@ class PartitionedRows:
                 partitions=partitions,
             )
         return rejected
+
+
+def require_types(
+    context: SinkContext,
+    schema: pa.Schema,
+    target: str,
+    error: Callable[[str, str], SinkError],
+    convert: Callable[[pa.Schema], object] = lambda _: None,
+) -> None:
+    """Raise `error` for the first column of a type that files of Parquet or the target cannot have.
+
+    `schema`: columns as the target stores them. `target`: as in "an Iceberg table". `convert`:
+    makes columns of the target's library; it may raise anything for types that it does not have.
+    """
+    for field in schema:
+        column = pa.schema([field])
+        try:
+            pq.write_table(column.empty_table(), pa.BufferOutputStream())
+            convert(column)
+        except Exception as cause:
+            dtype = context.schema.field(field.name).type
+            reason = str(cause).splitlines()[0].rpartition("error: ")[2].rstrip(".")
+            raise error(
+                f"column {field.name!r} of type {dtype} cannot be a column of {target}: {reason}",
+                "Cast the column to another type in a map before the sink, or leave it out.",
+            ) from cause
 
 
 def file_row_check(

@@ -67,6 +67,7 @@ from godwit.sinks.parquet_files import (
     folded,
     is_target_replaced,
     partitions_worth_files,
+    require_types,
     write_file,
 )
 from godwit.sinks.rows import (
@@ -75,7 +76,6 @@ from godwit.sinks.rows import (
     is_complete_result,
     join_small_batches,
     require_columns,
-    require_types,
     storable_schema,
 )
 from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history

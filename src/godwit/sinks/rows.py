@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
@@ -98,32 +97,6 @@ def require_columns(context: SinkContext, names: Iterable[str], option: str) -> 
             sink=context.name,
             columns=unknown,
         )
-
-
-def require_types(
-    context: SinkContext,
-    schema: pa.Schema,
-    target: str,
-    error: Callable[[str, str], SinkError],
-    convert: Callable[[pa.Schema], object] = lambda _: None,
-) -> None:
-    """Raise `error` for the first column of a type that files of Parquet or the target cannot have.
-
-    `schema`: columns as the target stores them. `target`: as in "an Iceberg table". `convert`:
-    makes columns of the target's library; it may raise anything for types that it does not have.
-    """
-    for field in schema:
-        column = pa.schema([field])
-        try:
-            pq.write_table(column.empty_table(), pa.BufferOutputStream())
-            convert(column)
-        except Exception as cause:
-            dtype = context.schema.field(field.name).type
-            reason = str(cause).splitlines()[0].rpartition("error: ")[2].rstrip(".")
-            raise error(
-                f"column {field.name!r} of type {dtype} cannot be a column of {target}: {reason}",
-                "Cast the column to another type in a map before the sink, or leave it out.",
-            ) from cause
 
 
 def storable_schema(schema: pa.Schema) -> pa.Schema:

@@ -107,7 +107,8 @@ def _read(kind: str, path: Path) -> list[tuple[Any, Any]]:
     elif kind == "delta":
         from deltalake import DeltaTable, QueryBuilder
 
-        table = pa.table(QueryBuilder().register("t", DeltaTable(path / "out")).execute("SELECT * FROM t"))
+        query = QueryBuilder().register("t", DeltaTable(path / "out"))
+        table = pa.table(query.execute("SELECT * FROM t"))
     else:
         import pyarrow.dataset as ds
 

@@ -332,7 +332,7 @@ def test_names_that_differ_only_by_case_are_refused(tmp_path: Path) -> None:
 )
 def test_structs_without_fields_are_refused(tmp_path: Path, dtype: pa.DataType) -> None:
     schema = pa.schema([*SCHEMA, ("nothing", dtype)])
-    with pytest.raises(SinkError, match="'nothing' of type .*struct<>.* cannot be a column"):
+    with pytest.raises(SinkError, match=r"'nothing' of type .*struct<>.* cannot be a column"):
         opened(tmp_path / "t", schema=schema)
     assert not (tmp_path / "t").exists()
 
