@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 # Where a link to a file of the project leads that is no page of the site.
 REPOSITORY = "https://github.com/godwit-streams/godwit"
+# Decisions as they were taken; design pages replace them.
+ARCHIVE = "decisions/archive"
 # Files outside of `docs` that a page of the site includes.
 INCLUDED = {ROOT / "benchmarks/README.md": ROOT / "docs/benchmarks.md"}
 
@@ -41,7 +43,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", ARCHIVE]
 source_suffix = {".md": "markdown"}
 
 # Pages are read on code hosts too: links are relative paths, anchors are their slugs of headings.
@@ -114,6 +116,7 @@ def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
         if target in INCLUDED:
             return f"{posixpath.relpath(INCLUDED[target], page.parent)}{path[len(name) :]}"
         is_page = target.is_relative_to(docs) and target.is_file()
+        is_page = is_page and not target.is_relative_to(docs / ARCHIVE)
         if is_page or not target.exists():
             return None  # the build reports what is nowhere
         kind = "tree" if target.is_dir() else "blob"

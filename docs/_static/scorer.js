@@ -1,8 +1,8 @@
-// Guides and the reference come before decisions, which explain how Godwit came to be what it is.
+// Guides and the reference come before design pages, which explain why Godwit works as it does.
 var Scorer = {
   score: ([page, title, anchor, description, score]) => {
-    if (/^decisions\//.test(page)) return score - 100;
-    if (/^(guide|reference)\/|^(tutorial|why|howto|concepts)$/.test(page)) return score + 10;
+    if (/^(design|decisions)\//.test(page)) return score - 100;
+    if (/^(guide|reference)\/|^(tutorial|why|howto)$/.test(page)) return score + 10;
     return score;
   },
 

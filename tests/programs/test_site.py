@@ -86,14 +86,14 @@ def test_search_finds_where_a_term_is_explained(
 
 
 @pytest.mark.parametrize("words", ["slack", "latency", "session", "migration", "timer"])
-def test_search_lists_decisions_after_guides_and_reference(
+def test_search_lists_design_pages_after_guides_and_reference(
     browser: Browser, site: str, words: str
 ) -> None:
     pages = [*dict.fromkeys(search(browser, site, words))]  # by where each stands first
-    decisions = [number for number, page in enumerate(pages) if page.startswith("decisions/")]
+    design = [number for number, page in enumerate(pages) if page.startswith("design/")]
     others = [n for n, page in enumerate(pages) if page.startswith(("guide/", "reference/"))]
-    assert decisions
-    assert max(others) < min(decisions)
+    assert design
+    assert max(others) < min(design)
 
 
 def test_no_line_of_code_is_cut_off(browser: Browser) -> None:

@@ -127,7 +127,7 @@ def test_wherever_the_driver_dies_the_next_controller_goes_on(surge: Surge) -> N
         assert len(told) <= most + 1, where
         for one, other in pairwise(told):
             taken_back = type(one) is not type(other)
-            # Rates that have really changed since are answered at once (decision 0087).
+            # Rates that have really changed since are answered at once.
             changed = any(one.at_s < at < other.at_s for at in (surge.start_s, surge.end_s))
             assert not taken_back or changed or other.at_s - one.at_s >= COOL_DOWN_S, where
 

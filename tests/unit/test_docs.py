@@ -1,4 +1,4 @@
-"""Everything that the documents name exists: files, anchors, decisions."""
+"""Everything that the documents name exists: files, anchors, sections of design pages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from tests.support.public_api import OBJECTS, members_of
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "archive"),
 ]
-# Decisions are not rewritten when files move.
-NAMING = [page for page in PAGES if page.parent.name != "decisions"]
+DESIGN = ROOT / "docs/design"
 SOURCE = ROOT / "src" / "godwit"
 
 
 def anchors(page: Path) -> set[str]:
-    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {*map(slug, re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE))}
+
+
+def slug(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -35,7 +37,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
-@pytest.mark.parametrize("page", NAMING, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_are_named_exist(page: Path) -> None:
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()}
     for name in re.findall(r"`((?:src/godwit/)?[\w/]+\.py)\b", page.read_text()):
@@ -54,10 +56,32 @@ def test_tests_that_hold_a_row_of_the_papers_exist() -> None:
         assert f"def {test}(" in (ROOT / file).read_text(), test
 
 
-def test_every_decision_is_listed() -> None:
-    listed = (ROOT / "docs/decisions/README.md").read_text().partition("## All")[2]
-    decisions = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
-    assert re.findall(r"\]\(([^)]+)\)", listed) == decisions
+def sections_by_decision() -> dict[str, set[str]]:
+    """Return number → sections of design pages that come from it, as links."""
+    sections: dict[str, set[str]] = {}
+    for page in DESIGN.glob("*.md"):
+        for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
+            title, _, text = section.partition("\n")
+            [sources] = re.findall(r"^\*From ([\d, ]+)\.\*$", text, re.MULTILINE) or [""]
+            anchor = slug(title)
+            for number in re.findall(r"\d{4}", sources):
+                sections.setdefault(number, set()).add(f"../design/{page.name}#{anchor}")
+    return sections
+
+
+def test_every_decision_leads_to_its_sections_of_design_pages() -> None:
+    text = (ROOT / "docs/decisions/README.md").read_text()
+    rows = re.findall(r"^\| \[(\d{4})\]\(archive/\1-[\w-]+\.md\) \| (.*) \|$", text, re.MULTILINE)
+    listed = {number: {*re.findall(r"\]\(([^)]+)\)", links)} for number, links in rows}
+    archived = {path.name[:4] for path in (ROOT / "docs/decisions/archive").glob("*.md")}
+    assert {*listed} == archived
+    assert listed == sections_by_decision()
+
+
+def test_pages_that_the_source_names_exist() -> None:
+    for path in SOURCE.rglob("*.py"):
+        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text()):
+            assert (ROOT / name).exists(), f"{path}: {name}"
 
 
 def directives() -> dict[str, str]:

@@ -7,7 +7,7 @@ the longest window, both layouts are priced (`godwit.planning.splitting`).  What
 does is measured; what the other would do follows from that.  Only what an exchange adds cannot be
 measured while there is none: then the last figure stands, and before the first one a fixed one
 (`ExchangeCosts`).  Source: Madsen et al. (Enorm) §5.1.1 and §5.1.2; modification punctuations,
-§6.2; docs/decisions/0043 says where Godwit differs.
+§6.2; docs/design/windows-and-event-time.md says where Godwit differs.
 
 **Panes or states per window.**  After every period both are priced at what lanes measured
 (`godwit.engine.sharing`, `godwit.planning.windows`).  Source: §5.1.2.

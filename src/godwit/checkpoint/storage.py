@@ -3,7 +3,7 @@
 Invariants: when a method that writes returns, what it wrote survives a loss of power; a file
 created by `CheckpointStorage.create_exclusive` or `CheckpointStorage.write_atomic` is never seen
 half-written; and of any number of writers that create one file exclusively, one succeeds.  Where
-the last cannot be had, such a file is not created at all (decision 0008).
+the last cannot be had, such a file is not created at all (`docs/design/checkpoint.md`).
 
 *Local disks*: crash safety comes from a temporary file, ``fsync``, a second name, and an ``fsync``
 of the directory (Pillai et al., OSDI 2014, on why each of them is needed).  The second name is a

@@ -14,16 +14,16 @@ The epoch protocol, step by step; a crash between any two steps loses nothing:
 Where `beside` is given, step 4 delivers beside steps 1 and 2 of the next epoch, on another thread.
 That epoch commits only once the delivery has ended, and not at all if it failed: so deliveries come
 in the order of epochs, and only the last committed epoch may be undelivered, as without it
-(`docs/decisions/0073-delivery-beside-the-next-epoch.md`).
+(`docs/design/engine-and-epochs.md`).
 
 An attempt that loses an executor before its commit is told to the conductor and repeated at once,
 with the same batch; any other error is told and raised. An epoch without input does the same,
 without a source side: it drains rows that wait and lets migrations end while no rows arrive
-(`docs/decisions/0009-epochs-without-input.md`).
+(`docs/design/engine-and-epochs.md`).
 
 What the work of an epoch is, the loop does not know: instructions, lanes' reports and a commit
 record where rows are processed (`godwit.engine.flow_epochs`), numbers in the simulator
-(`docs/decisions/0054-one-epoch-loop.md`).
+(`docs/design/engine-and-epochs.md`).
 """
 
 from __future__ import annotations

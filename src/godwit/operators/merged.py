@@ -15,7 +15,7 @@ was merged.  A key leaves its parts in an epoch in which none of their rows wait
 reads the parts as the last epoch left them, and the lanes of the parts remove them, in one commit.
 
 Source: key expansion, Madsen et al. (Enorm) §4.4.2; partial states of split keys, Nasir et al.
-("The Power of Both Choices", 2015), by values in place of load (`docs/decisions/0069`).
+("The Power of Both Choices", 2015), by values in place of load (`docs/design/hot-keys.md`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Problem: an operator that is placed by some of its key columns has at most as many places as these
 have values, and its largest value is its smallest unit.  What it saves is the exchange to an
-operator that is placed by the same columns (paper 3, §4.4; `docs/decisions/0079`).
+operator that is placed by the same columns (paper 3, §4.4; `docs/design/components.md`).
 
 Key groups are dealt out by load, largest first, each to the lane that has least: at most 4/3 of the
 best busiest lane.

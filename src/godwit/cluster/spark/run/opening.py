@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
 
 _EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
-"""As Spark adds them to what lanes measure (docs/decisions/0043)."""
+"""As Spark adds them to what lanes measure (docs/design/windows-and-event-time.md)."""
 _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
 _ENDING_JOBS = 4

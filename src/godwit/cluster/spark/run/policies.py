@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _PAUSE_MS, _REWRITE_MS_PER_BYTE = 150.0, 1e-4
-"""Milliseconds without epochs around a repartitioning, and to rewrite a byte of state (0094)."""
+"""Milliseconds without epochs around a repartitioning, and to rewrite a byte of state."""
 
 
 def plan_from_present(

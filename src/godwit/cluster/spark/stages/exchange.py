@@ -3,7 +3,7 @@
 The exchange carries opaque blobs addressed to lanes.  It is built from the parts PySpark's own
 ``partitionBy`` is made of, so a lane number *is* the shuffle partition, and a blob crosses from
 Python to the shuffle and back as bytes, without becoming a row or a pickle in between
-(``docs/decisions/0001-exchange.md``).
+(`docs/design/runtime-and-spark.md`).
 
 A lane's task is placed by pairing its partition of the exchange with a partition of one element
 that prefers an executor.  Placement is only ever speed: if the executor is gone, Spark runs the

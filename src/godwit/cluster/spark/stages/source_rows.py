@@ -9,7 +9,7 @@ its maps may refer to DataFrames; executors get its inputs.
 
 Rows come as Arrow batches, straight from the plan that makes them.  Where few are expected, Spark's
 plan alone runs on the executors, under a limit, and the driver does what the source side does: all
-rows of a micro-batch go this way, or, if there is a single one more, none (decision 0020).
+rows of a micro-batch go this way, or, if there is a single one more, none.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 These jobs run beside the epochs, in a scheduler pool of their own.  What one executor sends another
 goes through Spark's shuffle, so it takes the ways, the secrets and the retries that the epochs' own
-rows take (``docs/decisions/0031-peer-transfers.md``).
+rows take (`docs/design/migration.md`).
 """
 
 from __future__ import annotations
