@@ -1,0 +1,1 @@
+"""Checkpoints that an earlier version wrote, and the flows that continue them."""
