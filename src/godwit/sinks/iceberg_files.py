@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pyiceberg.io.pyarrow
 from pyiceberg.expressions import (
     AlwaysTrue,
@@ -37,9 +38,11 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import (
     ArrowProjectionVisitor,
     ArrowScan,
+    _get_parquet_writer_kwargs,
     bin_pack_arrow_table,
     pyarrow_to_schema,
     write_file,
@@ -286,6 +289,7 @@ def data_files_of(table: Table, rows: pa.Table) -> list[DataFile]:
     )
     size = int(metadata.properties.get("write.target-file-size-bytes", _FILE_BYTES))
     write_uuid, numbers = uuid.uuid4(), itertools.count()
+    outputs = _Outputs(table.io)
     tasks = (
         WriteTask(
             write_uuid=write_uuid,
@@ -297,14 +301,45 @@ def data_files_of(table: Table, rows: pa.Table) -> list[DataFile]:
         for partition, part in _partitions(metadata, rows)
         for batches in bin_pack_arrow_table(part, size)
     )
-    return list(write_file(table.io, metadata, tasks))
+    try:
+        return list(write_file(outputs, metadata, tasks))
+    except BaseException:
+        _delete(table, outputs.paths)
+        raise
+
+
+class _Outputs(FileIO):
+    """Files of a store, where the paths of files to write are noted."""
+
+    def __init__(self, store: FileIO) -> None:
+        super().__init__(store.properties)
+        self._store = store
+        self.paths: list[str] = []
+
+    def new_input(self, location: str) -> InputFile:
+        """Return a file to read."""
+        return self._store.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """Return a file to write, and note its path."""
+        self.paths.append(location)
+        return self._store.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self._store.delete(location)
 
 
 def delete_files(table: Table, files: Iterable[DataFile]) -> None:
     """Delete data files that no version of the table names, as far as that is possible."""
-    for file in files:
+    _delete(table, (file.file_path for file in files))
+
+
+def _delete(table: Table, paths: Iterable[str]) -> None:
+    """Delete files by their paths, as far as that is possible."""
+    for path in paths:
         with contextlib.suppress(Exception):  # it is only space
-            table.io.delete(file.file_path)
+            table.io.delete(path)
 
 
 class _Partition(PartitionKey):
@@ -397,6 +432,9 @@ def try_to_write(table: Table, schema: pa.Schema) -> None:
     Everything is done but the commit: no version of the table ever has the row.
     """
     row = pa.table([_sample(field.type) for field in schema], schema=schema)
+    options = _get_parquet_writer_kwargs(table.properties)
+    with pq.ParquetWriter(pa.BufferOutputStream(), schema, **options) as writer:
+        writer.write(row)  # a store may keep the file of a writer that fails
     files = data_files_of(table, row)
     transaction = table.transaction()
     try:

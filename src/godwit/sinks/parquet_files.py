@@ -268,6 +268,20 @@ def partitions_worth_files(
     return parts if 16 * rows.nbytes >= lane_bytes * len(parts) else None
 
 
+def is_codec(name: object) -> bool:
+    """Return whether Parquet files can be compressed by a codec; tried in memory.
+
+    Arrow has codecs that its Parquet files cannot have, such as ``bz2``.
+    """
+    if not isinstance(name, str):
+        return False
+    try:
+        pq.write_table(pa.table({"": [0]}), pa.BufferOutputStream(), compression=name)
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    return True
+
+
 def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
     """Yield parts of a lane's rows, each for one file of bounded size."""
     return split_batch(rows, rows=rows.num_rows, size_bytes=FILE_BYTES)

@@ -65,6 +65,7 @@ from godwit.sinks.parquet_files import (
     file_slices,
     files_there,
     folded,
+    is_codec,
     is_target_replaced,
     partitions_worth_files,
     require_types,
@@ -188,7 +189,7 @@ class ParquetSink(TargetSink):
         lane_bytes: int,
         rejects: Sink | None,
     ) -> None:
-        if compression != "none" and not _is_codec(compression):
+        if not is_codec(compression):
             raise SinkError(
                 f"Parquet files cannot be compressed with {compression!r} here.",
                 remedy="Use zstd, snappy, gzip, lz4, brotli or none.",
@@ -528,11 +529,3 @@ def _epoch_of_attempt(name: str) -> float:
     """Return the epoch in the name of a lane's staging directory; infinity for other names."""
     epoch = name.partition("-")[0]
     return int(epoch) if epoch.isdecimal() else math.inf
-
-
-def _is_codec(name: str) -> bool:
-    """Return whether Arrow has the compression codec `name`."""
-    try:
-        return bool(pa.Codec.is_available(name))
-    except ValueError:
-        return False

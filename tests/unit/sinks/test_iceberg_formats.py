@@ -188,6 +188,8 @@ REFUSED: dict[str, tuple[Callable[[Lake], None], str]] = {
     "Avro": (_plain(**{"write.format.default": "avro"}), "to be in AVRO"),
     "encryption": (_plain(**{"encryption.key-id": "k1"}), "encrypted"),
     "unknown codec": (_plain(**{"write.parquet.compression-codec": "lzo"}), "cannot write rows"),
+    "codec": (_plain(**{"write.parquet.compression-codec": "bz2"}), "cannot write rows"),
+    "no number": (_plain(**{"write.target-file-size-bytes": "1 GB"}), "cannot write rows"),
 }
 
 
@@ -199,6 +201,7 @@ def test_a_start_refuses_tables_with(lake: Lake, feature: str, way: str, tmp_pat
     with pytest.raises(SinkError, match=text):
         lake.sink(way)
     assert not list(tmp_path.rglob("*.avro"))
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -222,6 +225,22 @@ def test_required_fields_of_a_struct_that_may_be_null_in_the_rows_are_refused(la
     sink = gw.sinks.iceberg("db.t", catalog=lake.properties)
     with pytest.raises(SinkError, match="required"):
         sink.open(context(schema=schema, keys=()))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_of_an_epoch_that_cannot_be_written_are_removed(
+    lake: Lake, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.create()
+    sink = lake.sink(way)
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write", _no_room)
+    with pytest.raises(SinkError, match="no room"):
+        sink.deliver(_epoch(0, ROWS))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def _no_room(*_: object, **__: object) -> None:
+    raise OSError("no room")
 
 
 def test_a_trial_leaves_nothing(lake: Lake, tmp_path: Path) -> None:

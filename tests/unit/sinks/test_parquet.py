@@ -843,7 +843,10 @@ def test_columns_and_options_that_do_not_go_together_are_refused(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"compression": "winzip"}, "'winzip'"), ({"keep": 0}, "keep=0")],
+    [
+        *[({"compression": codec}, repr(codec)) for codec in ("winzip", "bz2", "lz4_frame", None)],
+        ({"keep": 0}, "keep=0"),
+    ],
 )
 def test_options_that_are_never_right_are_refused_at_once(
     options: dict[str, Any], message: str
