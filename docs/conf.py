@@ -78,13 +78,13 @@ html_theme_options = {
 html_context = {"default_mode": "auto"}
 
 
-def commands(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def commands(command: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Yield a parser and, in order, those of its commands."""
-    yield of
-    for action in of._actions:  # noqa: SLF001 (argparse has no public way to its commands)
+    yield command
+    for action in command._actions:  # noqa: SLF001 (argparse has no public way to its commands)
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for command in action.choices.values():
-                yield from commands(command)
+            for choice in action.choices.values():
+                yield from commands(choice)
 
 
 class CommandLine(SphinxDirective):
@@ -129,12 +129,33 @@ def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
 def _linked(text: str, outside: Any) -> str:
     """Replace the targets of Markdown links, outside of code, where `outside` has another."""
     parts = text.split("](")
-    for at, part in enumerate(parts[1:], start=1):
+    for number, part in enumerate(parts[1:], start=1):
         path, closed, rest = part.partition(")")
         other = outside(path) if closed and "\n" not in path else None
         if other is not None:
-            parts[at] = f"{other}){rest}"
+            parts[number] = f"{other}){rest}"
     return "](".join(parts)
+
+
+def list_members(app: Sphinx, document: str, source: list[str]) -> None:
+    """Replace `{godwit-members} errors` by an entry for each public name of the module."""
+    del app, document
+
+    def entries(block: re.Match[str]) -> str:
+        module = getattr(godwit, block[1])
+        return "\n\n".join(
+            entry(f"{block[1]}.{name}", vars(module)[name]) for name in module.__all__
+        )
+
+    def entry(name: str, member: object) -> str:
+        kind = "class" if isinstance(member, type) else "function"
+        if isinstance(member, type) and issubclass(member, Exception):
+            kind = "exception"
+        options = "\n   :show-inheritance:" if kind == "exception" else ""
+        directive = f".. auto{kind}:: godwit.{name}{options}"
+        return f"## `gw.{name}`\n\n```{{eval-rst}}\n{directive}\n```"
+
+    source[0] = re.sub(r"```\{godwit-members\} (\w+)\n```", entries, source[0])
 
 
 def hide_constructor(*event: Any) -> tuple[str, str] | None:
@@ -197,3 +218,4 @@ def setup(app: Sphinx) -> None:
     app.add_transform(TermsInIndex)
     app.connect("autodoc-process-signature", hide_constructor)
     app.connect("source-read", lead_outside)
+    app.connect("source-read", list_members)

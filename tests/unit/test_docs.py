@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.public_api import OBJECTS, members_of
 
+import godwit
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
@@ -87,8 +89,15 @@ def test_pages_that_the_source_names_exist() -> None:
 def directives() -> dict[str, str]:
     """Return name → options of what the pages of the reference describe."""
     pages = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
-    found = re.findall(r"^\.\. auto\w+:: (godwit\.[\w.]+)\n((?:   :.*\n)*)", pages, re.MULTILINE)
-    return dict(found)
+    entries = re.findall(r"^\.\. auto\w+:: (godwit\.[\w.]+)\n((?:   :.*\n)*)", pages, re.MULTILINE)
+    modules = re.findall(r"^```\{godwit-members\} (\w+)$", pages, re.MULTILINE)
+    generated = {f"godwit.{name}.{member}": "" for name in modules for member in names(name)}
+    return dict(entries) | generated
+
+
+def names(module: str) -> list[str]:
+    members: list[str] = getattr(godwit, module).__all__
+    return members
 
 
 def test_every_public_name_has_its_place_in_the_reference() -> None:

@@ -174,6 +174,8 @@ class EpochCommitted(Event):
 class RowsLeftOut(Event):
     """An event-time operator left rows of an epoch out: they are in none of its results.
 
+    Also logged as a warning, unless a sink gets these rows.
+
     Attributes
     ----------
     operator
@@ -233,6 +235,8 @@ class RowsLeftOut(Event):
 class RowsUnreadable(Event):
     """A source could not read some rows of an epoch, or skipped rows that it no longer has.
 
+    Also logged as a warning, unless a sink gets these rows.
+
     Attributes
     ----------
     source
@@ -264,6 +268,8 @@ class RowsUnreadable(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackPaused(Event):
     """A feedback loop has run its maximum number of epochs without other input.
+
+    Also logged as a warning.
 
     Attributes
     ----------
@@ -501,6 +507,8 @@ class ResidentLanesEnded(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLanesFailed(Event):
     """Resident lanes were lost or did not start; epochs run as Spark jobs meanwhile.
+
+    Also logged as a warning.
 
     Attributes
     ----------
