@@ -363,7 +363,7 @@ class DeltaSink(TargetSink):
             self._table.create_write_transaction(
                 [],
                 mode="append",
-                schema=Schema.from_arrow(self._schema),
+                schema=self._table.schema(),
                 partition_by=list(self._table.metadata().partition_columns),
                 commit_properties=self._properties(point, first=True),
             )
@@ -486,7 +486,7 @@ class DeltaSink(TargetSink):
         self._table.create_write_transaction(
             [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
-            schema=Schema.from_arrow(self._schema),
+            schema=self._table.schema(),
             partition_by=list(self._table.metadata().partition_columns),
             commit_properties=self._properties(point),
         )
@@ -517,10 +517,12 @@ class DeltaSink(TargetSink):
         """Write and commit an epoch's rows; `complete`: they replace all rows of the table."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
+            has_more_columns = len(table.schema().fields) > len(self._schema)
             write_deltalake(
                 table,
                 reader,
                 mode="overwrite" if complete else "append",
+                schema_mode="merge" if has_more_columns else None,  # which are null then
                 commit_properties=properties,
             )
             return

@@ -178,7 +178,7 @@ def _problems(
             + " replace rows",
             "Write to another table, or ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly').",
         )
-    if differences := _column_differences(table, schema, merges=merges):
+    if differences := _column_differences(table, schema):
         yield TargetProblem(
             f"the table has other columns: {', '.join(differences)}",
             "Use another path, or cast and rename the columns before the sink.",
@@ -282,18 +282,21 @@ def partition_problem(schema: Schema, partition_by: Sequence[str]) -> TargetProb
     return None
 
 
-def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
+def _column_differences(table: DeltaTable, schema: pa.Schema) -> list[str]:
     """Return the columns in which a table differs from the rows, one text each.
 
-    `merges`: rows are merged, which leaves further columns unchanged, or null in new rows.
+    Further nullable columns are no difference, since they are null in new rows; but for partition
+    columns, which name directories of rows.
     """
+    partition_by = table.metadata().partition_columns
     fields = {field.name: field for field in table.schema().fields}
     existing = {name: field.type for name, field in fields.items()}
     expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     differences = []
     for name in sorted(existing.keys() | expected.keys()):
         ours, theirs = expected.get(name), existing.get(name)
-        if ours == theirs or (merges and ours is None and fields[name].nullable):
+        is_further = ours is None and fields[name].nullable and name not in partition_by
+        if ours == theirs or is_further:
             continue
         texts = [_type_name(ours), _type_name(theirs)]
         if len(set(texts)) == 1:  # nested ones, which differ within

@@ -57,7 +57,7 @@ from pyiceberg.typedef import Record
 from godwit.sinks.rows import has_key_among
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.manifest import DataFile, ManifestFile
@@ -426,12 +426,16 @@ def _bits(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.view(number) for chunk in one_nan.chunks], number)
 
 
-def try_to_write(table: Table, schema: pa.Schema) -> None:
+def try_to_write(table: Table, schema: pa.Schema, names: Collection[str]) -> None:
     """Write a row with columns of `schema` as an epoch is written, and remove it; or raise.
 
-    Everything is done but the commit: no version of the table ever has the row.
+    Everything is done but the commit: no version of the table ever has the row. `names`: columns of
+    the rows of epochs, which have null in the others.
     """
-    row = pa.table([_sample(field.type) for field in schema], schema=schema)
+    columns = [
+        _sample(field.type) if field.name in names else pa.nulls(1, field.type) for field in schema
+    ]
+    row = pa.table(columns, schema=schema)
     options = _get_parquet_writer_kwargs(table.properties)
     with pq.ParquetWriter(pa.BufferOutputStream(), schema, **options) as writer:
         writer.write(row)  # a store may keep the file of a writer that fails

@@ -168,7 +168,7 @@ class IcebergSink(TargetSink):
     def _check_table(self, table: Table) -> None:
         """Raise if the table cannot take the rows."""
         self._check_format(table)
-        self._schema = self._fit_columns(self._own_schema, table)
+        self._schema = self._fit_columns(table, complete=self._context.complete)
         self._check_files(table)
 
     def _check_format(self, table: Table) -> None:
@@ -216,7 +216,7 @@ class IcebergSink(TargetSink):
                     "system.rewrite_data_files, with rewrite-all), or append epochs to it.",
                 )
             try:
-                try_to_write(table, self._schema)
+                try_to_write(table, self._schema, self._own_schema.names)
             except NotInstalledError as error:
                 raise self._target_error(
                     f"the table's partitions are computed by a package that is absent: {error}",
@@ -232,14 +232,20 @@ class IcebergSink(TargetSink):
             self._catalog.create_namespace_if_not_exists(namespace)
         self._catalog.create_table_if_not_exists(self._table_name, schema)
 
-    def _fit_columns(self, schema: pa.Schema, table: Table) -> pa.Schema:
-        """Return the rows' columns in the table's order; raise if the table has other columns."""
-        there = table.schema().as_arrow()
+    def _fit_columns(self, table: Table, *, complete: bool) -> pa.Schema:
+        """Return the table's columns, with the types of the rows; raise if they differ.
+
+        Further optional columns are null in new rows. Upserts would lose their values in rows that
+        they replace, so a table of upserts has none. `complete`: all rows are replaced.
+        """
+        schema, existing = self._own_schema, table.schema().as_arrow()
+        replaces_rows = bool(self._merge_keys) and not complete
         differences = [
-            f"{name} ({_type_name(schema, name)} in the rows, {_type_name(there, name)} in the "
+            f"{name} ({_type_name(schema, name)} in the rows, {_type_name(existing, name)} in the "
             "table)"
-            for name in sorted({*schema.names, *there.names})
-            if _common_type_of(schema, name) != _common_type_of(there, name)
+            for name in sorted({*schema.names, *existing.names})
+            if _common_type_of(schema, name) != _common_type_of(existing, name)
+            and (replaces_rows or name in schema.names or not existing.field(name).nullable)
         ]
         if differences:
             raise self._target_error(
@@ -248,8 +254,10 @@ class IcebergSink(TargetSink):
             )
         return pa.schema(
             [
-                pa.field(field.name, schema.field(field.name).type, nullable=field.nullable)
-                for field in there
+                schema.field(field.name).with_nullable(field.nullable)
+                if field.name in schema.names
+                else field
+                for field in existing
             ]
         )
 
@@ -352,8 +360,7 @@ class IcebergSink(TargetSink):
                 retries.begin(table.last_sequence_number, _last_writer(table.metadata))
                 if self._has_epoch(table.metadata, output.epoch):
                     return
-                if self._merge_keys:  # rows are written anew, without columns that others added
-                    self._fit_columns(self._own_schema, table)
+                self._schema = self._fit_columns(table, complete=complete)
                 batches = rows_to_write(output, self._schema, self._merge_keys, self._context.name)
                 rows = pa.Table.from_batches(batches, schema=self._schema)
                 try:
