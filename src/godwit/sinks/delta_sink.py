@@ -65,6 +65,7 @@ from godwit.sinks.file_systems import (
     force_file,
     force_names,
     local_path,
+    place_of,
     try_directory,
 )
 from godwit.sinks.parquet_files import (
@@ -165,6 +166,16 @@ class DeltaSink(TargetSink):
     def destination(self) -> str:
         """Canonical path or URI of the table, without secrets."""
         return destination_of(self._path)
+
+    @property
+    def place(self) -> str:
+        """Name of the table's directory, the same for all ways to write it."""
+        return place_of(self.destination, self._storage_options or {})
+
+    @property
+    def example_files(self) -> tuple[str, ...]:
+        """Names of files that the table may get, as examples."""
+        return ("/".join([*(f"{name}=0" for name in self._partition_by), "part-00000.parquet"]),)
 
     @property
     def target(self) -> str | None:

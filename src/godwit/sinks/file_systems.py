@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
@@ -23,8 +26,13 @@ from godwit.model.secrets import HIDDEN, shown_uri
 from godwit.sources.directory import open_file_system as open_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
+_AZURE: Final = {"abfs", "az", "azure", "adl", "wasb", "wasbs"}
+_ACCOUNT: Final = ("azure_storage_account_name", "account_name")  # storage options of deltalake
+_ENDPOINT: Final = (
+    *("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint"),
+)
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
 
@@ -53,13 +61,56 @@ def destination_of(path: str) -> str:
     scheme, _, rest = base.partition("://")
     name = _SCHEMES.get(scheme.lower(), scheme.lower())
     place = rest.removeprefix(f"{HIDDEN}@").rstrip("/")
-    if name == "abfs":
+    if name in _AZURE:
         # What comes before the @ of Azure is the container, unless it is a password only.
         before, at, _ = path.partition("://")[2].partition("@")
         container = before.partition(":")[0] if at else ""
         place = f"{container}@{place}" if container else place
     server = [field for field in query.split("&") if field.startswith("endpoint_override=")]
     return "?".join([f"{name}://{place}", *server])
+
+
+def place_of(destination: str, options: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a name of a directory that is the same for all ways to write it; opens nothing.
+
+    Azure's URIs name account and container before or behind the host, or leave the account to an
+    option; a server of S3's protocol is named by the URI, by an option or in the environment.
+
+    `destination`: see `destination_of`. `options`: storage options of the library deltalake.
+
+    Examples
+    --------
+    >>> place_of("abfs://out@lake.dfs.core.windows.net/a"), place_of(
+    ...     "az://out/a", {"account_name": "lake"}
+    ... )
+    ('azure://lake/out/a', 'azure://lake/out/a')
+    """
+    base, _, query = destination.partition("?")
+    scheme, _, rest = base.partition("://")
+    if scheme == "s3":
+        server = query.partition("=")[2] or _setting(_ENDPOINT, options)
+        host = re.sub("^https?://|/+$", "", unquote(server))
+        is_aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        return base if not host or is_aws else f"{base}?{host}"
+    if scheme not in _AZURE:
+        return destination
+    authority, _, path = rest.partition("/")
+    user, _, host = authority.rpartition("@")
+    account, _, domain = host.partition(".")
+    if domain.startswith(("dfs.", "blob.")):
+        container = user
+    elif domain or ":" in host:
+        account, container = user, ""
+    else:
+        account, container = user or _setting(_ACCOUNT, options), host
+    return f"azure://{account}/{container and f'{container}/'}{path}".rstrip("/")
+
+
+def _setting(names: Sequence[str], options: Mapping[str, str]) -> str:
+    """Return a storage option, or the environment's variable of that name; empty without both."""
+    known = {name.upper(): value for name, value in options.items()}
+    texts = (known.get(name.upper()) or os.environ.get(name.upper(), "") for name in names)
+    return str(next(filter(None, texts), ""))
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:

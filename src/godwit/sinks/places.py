@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.locations import check_location, spelled_location
 from godwit.plan.compiled import is_whole_result
-from godwit.sinks.file_systems import destination_of
+from godwit.sinks.file_systems import destination_of, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,10 @@ class _Place:
 
     kind: _Kind
     name: str  # of the source or sink
-    place: str  # canonical path or URI of a directory, or the text that identifies a table
+    place: str  # path or URI of a directory, or the text that identifies a table
+    identity: str  # the same for all ways to write the place
+    # names of files that it may get, as examples
+    writes: tuple[str, ...] = ()
     shares: bool = False  # whether several sinks may write to it
     # whether a source of this directory reads a file, by its path within it
     reads: Callable[[str], bool] = lambda _: True
@@ -65,14 +68,14 @@ class _Place:
     @property
     def parts(self) -> tuple[str, ...]:
         """The directory's path in parts; of a table one part."""
-        if self.place.startswith("/"):
-            return Path(os.path.realpath(self.place)).parts
-        found = re.match(r"[a-z][a-z0-9+.-]*://", self.place)
-        if found is None:
-            return (self.place,)
-        path, _, query = self.place.partition("?")
-        first, *others = path[found.end() :].split("/")
-        return (f"{found[0]}{first}?{query}", *(part for part in others if part))
+        if self.identity.startswith("/"):
+            return Path(os.path.realpath(self.identity)).parts
+        scheme = re.match(r"[a-z][a-z0-9+.-]*://", self.identity)
+        if scheme is None:
+            return (self.identity,)
+        path, _, query = self.identity.partition("?")
+        first, *others = path[scheme.end() :].split("/")
+        return (f"{scheme[0]}{first}?{query}", *(part for part in others if part))
 
 
 class ReadDirectory(Protocol):
@@ -100,24 +103,35 @@ def check_places(
     if checkpoint is not None:
         check_location(checkpoint, CheckpointError)
         path = spelled_location(os.fspath(checkpoint), error=CheckpointError)
-        places.append(_Place(kind="checkpoint", name="", place=destination_of(path)))
-    for number, one in enumerate(places):
+        destination = destination_of(path)
+        places.append(
+            _Place(
+                kind="checkpoint",
+                name="",
+                place=destination,
+                identity=place_of(destination),
+                writes=_WRITTEN["checkpoint"],
+            )
+        )
+    for number, place in enumerate(places):
         for other in places[:number]:
-            _check_pair(one, other, flow.name)
+            _check_pair(place, other, flow.name)
 
 
 def _of_sources(
     flow: CompiledFlow, read: Mapping[str, Sequence[ReadDirectory]]
 ) -> Iterator[_Place]:
     """Yield the directories of sources, as far as they are known; `read`: see `check_places`."""
-    own = {name: [getattr(of, "directory", None)] for name, of in flow.own_sources.items()}
+    own = {name: [getattr(source, "directory", None)] for name, source in flow.own_sources.items()}
     for name, directories in [*own.items(), *read.items()]:
         for directory in directories:
             if directory is not None and directory.location is not None:
+                destination = destination_of(directory.location)
                 yield _Place(
                     kind="source",
                     name=name,
-                    place=destination_of(directory.location),
+                    place=destination,
+                    identity=place_of(destination),
                     reads=directory.reads,
                 )
 
@@ -126,41 +140,45 @@ def _of_sinks(flow: CompiledFlow) -> Iterator[_Place]:
     """Yield the directories and tables of sinks, as far as they are known."""
     for output in flow.outputs:
         sink: Any = output.sink
-        place = getattr(sink, "place", None) or getattr(sink, "destination", None)
-        if place:
+        destination = getattr(sink, "destination", None)
+        identity = getattr(sink, "place", None) or (destination and place_of(destination))
+        if identity:
             yield _Place(
                 kind="sink",
                 name=output.name,
-                place=place,
+                place=destination or identity,
+                identity=identity,
+                writes=getattr(sink, "example_files", _WRITTEN["sink"]),
                 shares=getattr(sink, "takes_other_writers", False)
                 and not is_whole_result(flow, output),
             )
 
 
-def _check_pair(one: _Place, other: _Place, flow: str) -> None:
-    """Raise if two places are one, or one is inside the other, and that is not right."""
-    if one.kind == other.kind == "source":
+def _check_pair(first: _Place, second: _Place, flow: str) -> None:
+    """Raise if two places are the same, or one is inside the other, and that is not right."""
+    if first.kind == second.kind == "source":
         return
-    inner, outer = (one, other) if len(one.parts) >= len(other.parts) else (other, one)
+    longer = len(first.parts) >= len(second.parts)
+    inner, outer = (first, second) if longer else (second, first)
     within = _path_within(inner.parts, outer.parts)
     if within is None:
         return
-    if not within and one.shares and other.shares:
+    if not within and first.shares and second.shares:
         return
     if within and outer.kind == "source":
-        names = (f"{within}/{name}" for name in _WRITTEN[inner.kind])
+        names = (f"{within}/{name}" for name in inner.writes)
         if not any(map(outer.reads, names)):
             return
     if within and (inner.kind, outer.kind) == ("checkpoint", "sink") and _is_hidden(within):
         return
-    if one.kind == other.kind and not within:
+    if first.kind == second.kind and not within:
         raise InvalidFlowError(
-            f"Sinks {other.name!r} and {one.name!r} of flow {flow!r} write to one place, "
-            f"{one.place}.",
+            f"Sinks {second.name!r} and {first.name!r} of flow {flow!r} write to one place, "
+            f"{first.place}.",
             remedy="Give each sink a target of its own. Several sinks may write to one table of "
             "PostgreSQL, Delta Lake or Iceberg, or to one topic, but for complete results.",
             flow=flow,
-            sink=one.name,
+            sink=first.name,
         )
     where = f"inside that of {outer}, {outer.place}" if within else f"that of {outer}, too"
     raise InvalidFlowError(
@@ -184,18 +202,18 @@ def _path_within(inner: tuple[str, ...], outer: tuple[str, ...]) -> str | None:
         return within
     if len(head) < size or not outer[0].startswith("/"):
         return None
-    one, two = Path(*head), Path(*outer)
+    above, directory = Path(*head), Path(*outer)
     try:
-        return within if os.path.samefile(one, two) else None  # noqa: PTH121  of two paths
+        return within if os.path.samefile(above, directory) else None  # noqa: PTH121
     except OSError:
         alike = [part.casefold() for part in head] == [part.casefold() for part in outer]
-        return within if alike and _ignores_case(two) else None
+        return within if alike and _ignores_case(directory) else None
 
 
 def _ignores_case(path: Path) -> bool:
     """Return whether names in a file system differ by more than case; `path`: may not be there."""
-    for there in (path, *path.parents):
-        if there.exists():
-            other = there.with_name(there.name.swapcase())
-            return other != there and other.exists() and other.samefile(there)
+    for existing in (path, *path.parents):
+        if existing.exists():
+            other = existing.with_name(existing.name.swapcase())
+            return other != existing and other.exists() and other.samefile(existing)
     return False

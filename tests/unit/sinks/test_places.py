@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
+from godwit.cluster.spark.stages.source_plans import FilesOfStream
 from godwit.model.errors import (
     CheckpointError,
     GodwitError,
@@ -157,6 +158,82 @@ def test_remote_places() -> None:
     check_places(compiled(gw.sinks.parquet("s3://b/in/out"), gw.sinks.delta("s3://c/in/")))
     with pytest.raises(InvalidFlowError, match="checkpoint"):
         check_places(compiled(gw.sinks.delta("s3://b/ck/out")), "s3a://b/ck")
+
+
+LAKE = {"account_name": "lake"}
+SERVER = {"AWS_ENDPOINT_URL": "http://store:9000/"}
+ONE_PLACE: list[tuple[str, str, dict[str, str]]] = [
+    ("abfss://out@lake.dfs.core.windows.net/a", "az://out/a", LAKE),
+    ("abfs://out@lake.dfs.core.windows.net/a/", "azure://out/a/b", LAKE),
+    (
+        "abfss://lake.blob.core.windows.net/out/a",
+        "adl://out/a",
+        {"AZURE_STORAGE_ACCOUNT_NAME": "lake"},
+    ),
+    ("abfs://lake@out/a/b", "abfss://out@lake.dfs.core.windows.net/a", {}),
+    ("abfss://out:key@lake.dfs.core.windows.net/a", "abfs://out/a", LAKE),
+    ("s3://out/a?endpoint_override=store:9000&scheme=http", "s3://out/a", SERVER),
+    ("s3a://out/a?endpoint_override=http%3A%2F%2Fstore%3A9000", "s3a://out/a", SERVER),
+    ("s3://out/a", "s3://out/a", {"endpoint": "https://s3.eu-west-1.amazonaws.com"}),
+]
+TWO_PLACES: list[tuple[str, str, dict[str, str]]] = [
+    ("abfss://out@lake.dfs.core.windows.net/a", "az://out/a", {"account_name": "pond"}),
+    ("abfss://out@lake.dfs.core.windows.net/a", "az://in/a", LAKE),
+    ("abfss://out@lake.dfs.core.windows.net/a", "az://out/ab", LAKE),
+    ("s3://out/a", "s3://out/a", SERVER),
+    ("s3://out/a?endpoint_override=store:9001", "s3://out/a", SERVER),
+]
+
+
+@pytest.mark.parametrize(("path", "table", "options"), [*ONE_PLACE, *TWO_PLACES])
+def test_stores_whose_uris_leave_the_server_to_options(
+    path: str, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    flow = compiled(gw.sinks.parquet(path), gw.sinks.delta(table, storage_options=options))
+    by_environment = compiled(gw.sinks.parquet(path), gw.sinks.delta(table))
+    if (path, table, options) in TWO_PLACES:
+        check_places(flow)
+        return
+    with pytest.raises(InvalidFlowError, match=r"to one place|would take the files of the other"):
+        check_places(flow)
+    if not path.startswith("s3"):
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "lake")
+        with pytest.raises(InvalidFlowError, match=r"to one place|take the files of the other"):
+            check_places(by_environment)
+
+
+def test_checkpoints_and_sources_in_azure() -> None:
+    table = gw.sinks.delta("az://out/t", storage_options=LAKE)
+    with pytest.raises(InvalidFlowError, match="checkpoint"):
+        check_places(compiled(table), "abfss://out@lake.dfs.core.windows.net/t/ck")
+    location = "wasbs://out@lake.blob.core.windows.net/"
+    read = FilesOfStream(location=location, pattern="*", recursive=True)
+    with pytest.raises(InvalidFlowError, match="the source would read the results"):
+        check_places(compiled(table), read={"s": [read]})
+
+
+@pytest.mark.parametrize(
+    ("sink", "is_read"),
+    [
+        (gw.sinks.delta, False),
+        (lambda path: gw.sinks.delta(path, mode="upsert"), False),
+        (lambda path: gw.sinks.delta(path, partition_by="k"), True),
+        (gw.sinks.parquet, True),
+    ],
+)
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_table_in_the_directory_of_a_dataframe(
+    place: Path, sink: Any, is_read: bool, recursive: bool
+) -> None:
+    read = FilesOfStream(location=str(place / "in"), pattern="*.parquet", recursive=recursive)
+    flow = compiled(sink(place / "in/table"))
+    if is_read or recursive:
+        with pytest.raises(InvalidFlowError, match="the source would read the results"):
+            check_places(flow, read={"s": [read]})
+    else:
+        check_places(flow, read={"s": [read]})
 
 
 def test_names_that_differ_by_case_where_the_file_system_ignores_it(
