@@ -154,7 +154,8 @@ COLUMNS = (
         *("no argument 'on'", "join", "columns of their key_by"),
     ),
     _M(
-        'gw.tumbling("1 minute", "10 seconds")', "by position", "tumbling()", "hopping", usable=True
+        'gw.tumbling("1 minute", "10 seconds")',
+        *("by position", "tumbling()", "overlap are hopping(length, every=...)"),
     ),
     _M(
         'keyed.window(gw.tumbling("1 minute")).process(\n'

@@ -50,6 +50,29 @@ SIGNATURES = (
 )
 
 ROWS = (
+    _M(
+        "def passes_on(function):\n    return lambda *arguments: function(*arguments)\n"
+        "process(passes_on(lambda key, rows: []))",
+        *("takes 2 positional arguments but 3 were given", "process_by_k"),
+        "called as function(key, rows, state), and takes *arguments",
+        by_rows=True,
+    ),
+    _M(
+        "def passes_on(function):\n    return lambda *arguments: function(*arguments)\n"
+        "hourly = keyed.window(gw.tumbling('1 hour'))\n"
+        "play(hourly.process(passes_on(lambda key, rows: []), output='k string'))",
+        *("takes 2 positional arguments but 3 were given", "process_tumbling"),
+        "called as function(key, rows, window), and takes *arguments",
+        by_rows=True,
+    ),
+    _M(
+        "def passes_on(function):\n    return lambda *arguments: function(*arguments)\n"
+        "counts = keyed.compute(n=gw.count())\n"
+        "play(counts.map(passes_on(lambda: None), schema='k string, n long'))",
+        *("takes 0 positional arguments but 1 was given", "orders_n_by_k"),
+        "called as map(rows), and takes *arguments",
+        by_rows=True,
+    ),
     _rows("return [(key[0], state)]", "State(0) in column 'n'", "sums_by_k", "take its .value"),
     _rows("state.vlaue = 1", "no attribute 'vlaue'", "'sums' of operator", "state.value"),
     _rows("yield key[1], 1", "index out of range", "'sums' of operator", "columns of key_by"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,22 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-EXPRESSIONS, ROWS, FAILING = 300, 24, 12
+DRAWN, ROWS, FAILING = 280, 24, 12
+COMPARED = [  # with literals, and with no column on either side
+    *(
+        f"{column} {sign} {literal}"
+        for column, sign in (("l", "<"), ("i", "="), ("x", ">="), ("n", "<="))
+        for literal in ("9223372036854775808", "-9223372036854775809", "99999999999999999999")
+    ),
+    "5 between b and 10",
+    "1.5 between i and x",
+    "l between -9223372036854775809 and 9223372036854775808",
+    "9223372036854775808 not in (l, n)",
+    "1 < 2 or p",
+    "1 > 2.5 and t",
+    "1e2 = 100 and 0.5 <> 5e-1 or p",
+    "'a' >= 'b' or true < false or s = 'a'",
+]
 INTERPRETED = {  # compiling a class for expressions that run once would take most of the time
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -81,8 +97,13 @@ def test_drawn_expressions_are_those_of_spark(interpreting: SparkSession) -> Non
     rng = random.Random(41)
     rows = edge_rows(rng, ROWS)
     found: list[tuple[str, list[Any], pa.DataType]] = []
-    while len(found) < EXPRESSIONS:
-        text = drawn_expression(rng, rng.choice(["number", "number", "text", "truth"]))
+    drawn = (
+        drawn_expression(rng, rng.choice(["number", "number", "text", "truth"]))
+        for _ in itertools.count()
+    )
+    for text in itertools.chain(COMPARED, drawn):
+        if len(found) == len(COMPARED) + DRAWN:
+            break
         try:
             expression = parse_condition(text, "it")
             check_types(expression, rows.schema, "it", "expression")
@@ -101,7 +122,7 @@ def test_drawn_expressions_are_those_of_spark(interpreting: SparkSession) -> Non
         only = f"case when row not in ({', '.join(map(str, fails))}) then {text} end"
         columns.append(f"{only if fails else text} as c{number}")
     ours, theirs = [], []
-    for first in range(0, EXPRESSIONS, 50):
+    for first in range(0, len(found), 50):
         result = frame.selectExpr("row", *columns[first : first + 50]).toArrow().sort_by("row")
         theirs += [(str(c.type), list(map(repr, c.to_pylist()))) for c in result.columns[1:]]
     for _, values, dtype in found:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from godwit.model.errors import CheckpointMismatchError
-from godwit.model.naming import RESERVED_PREFIX, WHOLE_STREAM
+from godwit.model.naming import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -685,8 +685,10 @@ def _changed_keys(where: str, before: Columns, now: Columns) -> Iterator[str]:
         yield f"{where}it had spread=, and has none"
     if part in now and part not in before:
         yield f"{where}it had no spread=, and has it"
-    hidden = (part, (WHOLE_STREAM, "bool"))
-    own, today = ([c for c in columns if c not in hidden] for columns in (before, now))
+    own, today = (
+        [(name, dtype) for name, dtype in columns if not name.startswith(RESERVED_PREFIX)]
+        for columns in (before, now)
+    )
     yield from differences(f"{where}keys", own, today)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAILURES: Final = (pa.ArrowException, ArithmeticError, UnicodeError)
-"""What Arrow and Python raise on a value that they cannot compute with."""
+"""Errors of Arrow and Python on a value that they cannot compute with."""
 
 
 @contextmanager

@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 import pyarrow as pa
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
+from godwit.columns.nested import has_leaf
+from godwit.columns.types import is_instant
+from godwit.columns.whole_stream import visible_names
 from godwit.model.errors import EpochFailedError
-from godwit.model.naming import WHOLE_STREAM, did_you_mean, listing
+from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,9 +87,7 @@ def zone_of(name: str) -> dt.tzinfo:
 
 def has_instants(dtype: pa.DataType) -> bool:
     """Return true if a type has timestamps with a time zone, at any depth."""
-    if pa.types.is_timestamp(dtype):
-        return dtype.tz is not None
-    return any(has_instants(dtype.field(i).type) for i in range(dtype.num_fields))
+    return has_leaf(dtype, is_instant)
 
 
 def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
@@ -319,11 +320,7 @@ class Columns(dict[str, list[Any]]):
 
 def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     """Return the rows of a batch as tuples of Python values, without hidden key columns."""
-    columns = [
-        python_values(column)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if name != WHOLE_STREAM
-    ]
+    columns = [python_values(batch.column(name)) for name in visible_names(batch.schema.names)]
     return list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
 
 

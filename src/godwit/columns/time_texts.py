@@ -70,22 +70,11 @@ _SAMPLE: Final = 16  # texts that say how all are written
 _ROWS_AT_ONCE: Final = 1 << 13  # whose texts are in the processor's cache
 
 
-def is_time(dtype: pa.DataType) -> bool:
-    """Return whether values are times that text formats write as text, durations included."""
-    types = pa.types
-    return bool(
-        types.is_timestamp(dtype)
-        or types.is_date(dtype)
-        or types.is_time(dtype)
-        or types.is_duration(dtype)
-    )
-
-
 def parse_times(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Return texts parsed as dates, timestamps, times of day or durations.
 
-    `dtype`: a type for which `is_time` is true. Raises ValueError, with the first text that is none
-    and the reason.
+    `dtype`: a type for which `is_temporal` is true. Raises ValueError, with the first text that is
+    none and the reason.
 
     Examples
     --------

@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
-    WHOLE_STREAM,
     check_column_names,
     did_you_mean,
     listing,
@@ -107,6 +106,22 @@ def is_list(dtype: pa.DataType) -> bool:
     )
 
 
+def is_date_or_timestamp(dtype: pa.DataType) -> bool:
+    """Return whether values are dates or timestamps, with or without a time zone."""
+    return bool(pa.types.is_date(dtype) or pa.types.is_timestamp(dtype))
+
+
+def is_instant(dtype: pa.DataType) -> bool:
+    """Return whether values are timestamps with a time zone."""
+    return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)
+
+
+def is_temporal(dtype: pa.DataType) -> bool:
+    """Return whether values are dates, timestamps, times of day or durations."""
+    types = pa.types
+    return is_date_or_timestamp(dtype) or types.is_time(dtype) or types.is_duration(dtype)
+
+
 def is_key_type(dtype: pa.DataType) -> bool:
     """Return whether key columns may have type `dtype`.
 
@@ -161,11 +176,6 @@ def key_type_remedy(name: str, dtype: pa.DataType) -> str:
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema with names and types only: all columns nullable, without metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
-
-
-def visible_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without the key column of operators on whole streams, hidden from users."""
-    return pa.schema([field for field in schema if field.name != WHOLE_STREAM])
 
 
 def columns_text(schema: pa.Schema) -> str:

@@ -19,8 +19,9 @@ from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc
 from godwit.checkpoint.evolution import description_in
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
+from godwit.columns.whole_stream import visible_names
 from godwit.model.errors import CheckpointError
-from godwit.model.naming import RESERVED_PREFIX, WHOLE_STREAM, did_you_mean, listing
+from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.operators.aggregates.aggregate import HIGH
 from godwit.operators.parts import PART_FIELD, part_state_of
 from godwit.operators.process import columns_beside_state
@@ -246,7 +247,8 @@ class _Shown:
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
         is_map = page is not None and len(described_as.entries) > 1
-        hidden = [i for i, name in enumerate(stored.keys.names) if name == WHOLE_STREAM]
+        visible = visible_names(stored.keys.names)
+        hidden = [i for i, name in enumerate(stored.keys.names) if name not in visible]
         if is_map and page is not None:
             hidden.append(page)
         keys = [_shown_name(f, stored) for i, f in enumerate(stored.keys) if i not in hidden]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.naming import NoSuchCallError, did_you_mean, function_name, listing
-from godwit.model.signatures import AWAIT
+from godwit.model.signatures import AWAIT, passed_on_hint
 from godwit.model.wording import counted
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _wrong_arguments(
         before = [p for p in known if parameters[p].kind in _BY_POSITION]
         call = ", ".join([*before, f"{by_name[0]}=..."])
         remedy = f"Give {'the others' if before else 'arguments'} by name, as in {name}({call}). "
-        remedy += f"It takes {listing(known)}."
+        remedy += f"{_OTHER_CALLS.get(name, '')}It takes {listing(known)}."
         told = f"takes {counted(len(before), 'argument')} by position, and "
         told += f"{len(positional) - (len(parameters) - len(known))} were given"
     return WrongArgumentsError(f"{name}() {told}.", remedy=remedy)
@@ -174,6 +174,12 @@ def _suggest_argument(unknown: str, known: list[str]) -> str:
 def spark_argument(name: object, known: Collection[str]) -> str:
     """Return which of the `known` arguments means what Spark calls `name`; empty if none does."""
     return next((ours for ours in _OF_SPARK.get(str(name).lower(), ()) if ours in known), "")
+
+
+_OTHER_CALLS = {
+    "tumbling": "Windows that overlap are hopping(length, every=...). ",
+}
+"""Call → advice where it gets more arguments by position than it takes."""
 
 
 _ELSEWHERE = {
@@ -317,13 +323,15 @@ def function_failed(
     key: tuple[object, ...] | None,
     error: BaseException,
     *,
+    called: str,
     attempts: int = 1,
     of: str = "",
 ) -> UserFunctionError:
     """Return the error that a user's function of an operator raised `error`.
 
     `key`: that it was called for; ``None``: for many at once, or for what `of` says, such as a
-    state. `attempts`: number of calls.
+    state. `called`: its call as text, such as ``"function(key, rows, state)"``. `attempts`: number
+    of calls.
     """
     text = user_traceback(error)
     called_for = of if key is None else f"key {key!r}"
@@ -341,7 +349,7 @@ def function_failed(
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
             said, correct = error.message, error.remedy or correct
         else:
-            correct += _advice(error, key)
+            correct += _advice(error, key) + passed_on_hint(function, error, called)
         what += f": {said.removesuffix('.')}" if said else ""
         remedy = f"{correct} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):

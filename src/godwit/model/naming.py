@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 RESERVED_PREFIX = "__godwit"
 """Columns that the runtime adds to a stream begin with this."""
 
-WHOLE_STREAM = f"{RESERVED_PREFIX}_all"
-"""Key column of operators on a stream that is keyed by no column; true in every row."""
-
 MAX_NAME_LENGTH = 120
 """Names become parts of file names, which have 255 bytes on common file systems."""
 

@@ -133,6 +133,29 @@ def check_signature(
         )
 
 
+_WRONG_CALL: Final = re.compile(
+    r"\(\) (takes .*positional argument|missing \d+ required|got an unexpected keyword argument)"
+)
+
+
+def passed_on_hint(function: Callable[..., Any], error: BaseException, called: str) -> str:
+    """Return advice, after a space, on arguments that a decorator passes on; empty otherwise.
+
+    A decorator's ``*args`` fit every call, so only the call of the function that it wraps fails.
+    `error`: that `function` raised. `called`: the call of `function`, as in `check_signature`.
+    """
+    signature = own_signature(function)
+    if not isinstance(error, TypeError) or signature is None or not _WRONG_CALL.search(str(error)):
+        return ""
+    passes_on = [p for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL]
+    if not passes_on:
+        return ""
+    return (
+        f" {function_name(function)!r} is called as {called}, and takes *{passes_on[0].name}: the "
+        "function that it passes them on to has to take these arguments."
+    )
+
+
 def own_signature(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return the signature that a function is called by; ``None`` if it has none to look at.
 

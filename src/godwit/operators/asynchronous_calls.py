@@ -30,7 +30,7 @@ from godwit.model.signatures import awaiting_hint
 from godwit.operators.event_loop import cancel_all, lane_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import Call, Calls, KeysToCall, Meter
@@ -104,9 +104,10 @@ class AsyncCalls:
                 if attempt > settings.retries or not again:
                     raise function_failed(
                         self._calls.operator,
-                        failed.function,
+                        failed.call.function,
                         work.keys[group],
                         error,
+                        called=failed.call.text(named),
                         attempts=attempt,
                     ) from error
             else:
@@ -133,16 +134,16 @@ class AsyncCalls:
                     raise  # by us: another key has failed, or the query stops
                 if isinstance(error, TimeoutError) and limit.expired():
                     error.args = (f"it took longer than timeout={self._settings.timeout!r}",)
-                raise _FailedCall(call.function, error) from error
+                raise _FailedCall(call, error) from error
         return emitted
 
 
 class _FailedCall(Exception):  # noqa: N818 - never seen outside
     """An error of a user's function, until it is known whether it is tried again."""
 
-    def __init__(self, function: Callable[..., Any], error: BaseException) -> None:
+    def __init__(self, call: Call, error: BaseException) -> None:
         super().__init__()
-        self.function, self.error = function, error
+        self.call, self.error = call, error
 
 
 @dataclass(slots=True)

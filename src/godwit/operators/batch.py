@@ -26,7 +26,8 @@ from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import UTC, in_zone
 from godwit.columns.tables import is_pandas
-from godwit.columns.types import columns_text, visible_schema
+from godwit.columns.types import columns_text, is_instant
+from godwit.columns.whole_stream import visible_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing
@@ -133,6 +134,7 @@ class BatchProcess(KeyedOperator):
                 self.function,
                 None,
                 error,
+                called=CALLED,
                 of=f"{len(groups.of_row)} rows of {groups.count} keys",
             ) from error
 
@@ -283,9 +285,8 @@ class BatchProcess(KeyedOperator):
 
     def _with_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
         """Return timestamps with the session's time zone, if they have none and `dtype` has one."""
-        is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
-        is_naive = pa.types.is_timestamp(column.type) and column.type.tz is None
-        if self._zone == UTC or not is_instant or not is_naive:
+        is_naive = pa.types.is_timestamp(column.type) and not is_instant(column.type)
+        if self._zone == UTC or not is_instant(dtype) or not is_naive:
             return column
         moments = column.cast(pa.timestamp("us")).to_pylist()
         return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)

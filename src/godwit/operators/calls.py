@@ -27,7 +27,7 @@ from godwit.time.grid import BEGINNING
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -314,6 +314,12 @@ class Call(NamedTuple):
     argument: Any  # rows, or a timer
     state: Any
 
+    def text(self, named: Iterable[str]) -> str:
+        """Return the call as text for errors; `named`: arguments by keyword."""
+        what = "timer" if isinstance(self.argument, FiredTimer) else "rows"
+        arguments = ["key", what, "state", *(f"{name}={name}" for name in named)]
+        return f"function({', '.join(arguments)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Calls:
@@ -429,7 +435,9 @@ class Calls:
             result = call.function(key, call.argument, call.state, **named)
             return [] if result is None else list(result)
         except BaseException as error:
-            raise function_failed(self.operator, call.function, key, error) from error
+            raise function_failed(
+                self.operator, call.function, key, error, called=call.text(named)
+            ) from error
 
 
 def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -45,7 +45,7 @@ from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
-from godwit.model.naming import WHOLE_STREAM
+from godwit.columns.whole_stream import is_keyed_by_none, visible_schema, with_hidden_key
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
 from godwit.store.fixed_width import take_rows
@@ -291,10 +291,7 @@ class KeyedOperator(ABC):
         if not self.is_global:
             return rows
         names = rows.schema.names if self.over_event_time else self.inputs.names
-        return pa.RecordBatch.from_arrays(
-            [pa.repeat(True, rows.num_rows), *rows.select(names).columns],
-            names=[WHOLE_STREAM, *names],
-        )
+        return with_hidden_key(rows, names)
 
     def arrange(
         self,
@@ -416,12 +413,12 @@ class KeyedOperator(ABC):
     @property
     def is_global(self) -> bool:
         """True if the operator works on a whole stream, which is keyed by no column."""
-        return WHOLE_STREAM in self.schema.keys.names
+        return is_keyed_by_none(self.schema.keys)
 
     @property
     def user_keys(self) -> pa.Schema:
         """Key columns that the user named, without internal ones, as for parts of a hot key."""
-        return pa.schema([field for field in self.keys if field.name not in (PART, WHOLE_STREAM)])
+        return visible_schema(pa.schema([field for field in self.keys if field.name != PART]))
 
     @property
     def hash_columns(self) -> pa.Schema:

@@ -248,7 +248,7 @@ def call_merge(
     try:
         merged = merge(*states)
     except BaseException as error:
-        raise function_failed(operator, merge, key, error) from error
+        raise function_failed(operator, merge, key, error, called="merge(state, other)") from error
     if merged is None:
         of = "".join(f"state {name!r} of " for name in named.values())
         raise UserFunctionError(

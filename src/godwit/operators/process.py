@@ -313,7 +313,9 @@ class ProcessOperator(KeyedOperator):
         except BaseException as error:
             # Also SystemExit and KeyboardInterrupt, which would take the executor's Python with
             # them and say nothing.
-            raise function_failed(self.name, self.function, keys[group], error) from error
+            raise function_failed(
+                self.name, function, keys[group], error, called="function(key, rows, state)"
+            ) from error
         return emitted, ends, removed
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.columns.types import is_key_type, key_type_remedy, visible_schema
+from godwit.columns.types import is_key_type, key_type_remedy
+from godwit.columns.whole_stream import KEY_OF_ALL, visible_names, visible_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
-    WHOLE_STREAM,
     check_column_names,
     check_unique,
     did_you_mean,
@@ -238,7 +238,6 @@ class _Compilation:
         schema, origin = self.columns.of(node.upstream)
         where = f"Operator {node.name!r}"
         keys = _keys_of(node.name, node.keys, schema, origin)
-        keys_of_all = [pa.field(WHOLE_STREAM, pa.bool_())]
         if isinstance(node, JoinNode):
             return self.bind_join(node, (schema, origin))
         if isinstance(node, PassNode):
@@ -278,15 +277,15 @@ class _Compilation:
             elif time.column not in exchanged.names:
                 exchanged = exchanged.append(schema.field(time.column))
             if not node.keys:
-                whole = replace(node, keys=(WHOLE_STREAM,))
-                arriving = pa.schema([*keys_of_all, *exchanged])
+                whole = replace(node, keys=tuple(KEY_OF_ALL.names))
+                arriving = pa.schema([*KEY_OF_ALL, *exchanged])
                 operator = windowed_operator(whole, arriving, inputs, time, self.zone)
             else:
                 operator = windowed_operator(node, exchanged, inputs, time, self.zone)
             self.operators[node.name] = operator
             self.timed.update(source.name for source in sources_of(node))
         else:
-            own = pa.schema(keys or keys_of_all)
+            own = pa.schema(keys or KEY_OF_ALL)
             self.operators[node.name] = keyed_operator(node, own, inputs, self.zone)
             if not exchanged.names:  # rows are counted by a column, whichever it is
                 exchanged = pa.schema([schema.field(0)])
@@ -309,7 +308,7 @@ class _Compilation:
             found += self.bind_tables(node, len(found))
         if isinstance(node, ProcessNode) and time is not None:
             inner = self.operators[node.name]
-            arriving = pa.schema([*([] if node.keys else keys_of_all), *exchanged])
+            arriving = pa.schema([*([] if node.keys else KEY_OF_ALL), *exchanged])
             self.operators[node.name] = InOrder(inner, arriving=arriving, time=time)
         return found
 
@@ -453,8 +452,7 @@ class _Compilation:
                 unique_keys=tuple(
                     columns
                     for keys in self.operators[feed.name].unique_keys
-                    if set(columns := tuple(key for key in keys if key != WHOLE_STREAM))
-                    <= set(schema.names)
+                    if set(columns := tuple(visible_names(keys))) <= set(schema.names)
                 ),
                 sink=sink.sink,
                 formerly=sink.formerly,

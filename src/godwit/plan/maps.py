@@ -18,7 +18,7 @@ from godwit.columns.types import plain_schema
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.frames import user_traceback
 from godwit.model.naming import check_column_names, error_line, function_name, listing, type_name
-from godwit.model.signatures import awaiting_hint
+from godwit.model.signatures import awaiting_hint, passed_on_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,7 +54,8 @@ class ArrowMap:
             text = user_traceback(error)
             raise UserFunctionError(
                 f"{where} raised {_error_text(error)}.",
-                remedy=f"Correct the function{_exit_hint(error)}; its traceback is:\n{text}",
+                remedy=f"Correct the function{_exit_hint(error)}."
+                f"{passed_on_hint(self.function, error, 'map(rows)')} Its traceback is:\n{text}",
                 **context,
             ) from error
         if not isinstance(result, pa.Table):

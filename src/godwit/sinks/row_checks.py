@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.columns.types import is_list, is_text
+from godwit.columns.types import is_date_or_timestamp, is_list, is_text
 from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
 def _beyond_calendar(values: pa.Array) -> pa.BooleanArray | None:
     """Return a mask of dates and times outside of the years 1 to 9999."""
     dtype = values.type
-    if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
+    if not is_date_or_timestamp(dtype):
         return None
     bounds = _within_years(dtype)
     if bounds is None:

@@ -18,7 +18,7 @@ from godwit.model.errors import GodwitError, SinkError, UserFunctionError
 from godwit.model.frames import user_class
 from godwit.model.markup import table, text_block
 from godwit.model.naming import function_name
-from godwit.model.signatures import awaiting_hint, check_signature
+from godwit.model.signatures import awaiting_hint, check_signature, passed_on_hint
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -230,11 +230,12 @@ class ForeachSink(Sink):
             raise
         except Exception as error:
             name = getattr(self._fn, "__qualname__", repr(self._fn))
+            hint = passed_on_hint(self._fn, error, "function(rows, epoch)")
             raise UserFunctionError(
                 f"Foreach sink {self._name!r}: function {name} raised {type(error).__name__} on "
                 f"epoch {output.epoch}: {error}.",
-                remedy="Mend the function and start the query again; the epoch will come again."
-                f"\n{''.join(traceback.format_exception(error))}",
+                remedy="Correct the function and start the query again; the epoch will come again."
+                f"{hint}\n{''.join(traceback.format_exception(error))}",
                 sink=self._name,
                 epoch=output.epoch,
             ) from error

@@ -24,8 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from godwit.columns.nested import has_leaf, with_leaves
-from godwit.columns.time_texts import is_time
-from godwit.columns.types import is_binary, is_text
+from godwit.columns.types import is_binary, is_temporal, is_text
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import listing, type_name
 from godwit.sources.text_values import as_json, exact_numbers, from_json
@@ -339,7 +338,7 @@ _JSON_TYPES: Final = (
     (pa.types.is_string, str),
     (pa.types.is_large_string, str),
     (is_binary, str),  # Base64
-    (is_time, str),  # ISO 8601
+    (is_temporal, str),  # ISO 8601
     (pa.types.is_decimal, Decimal),
 )
 

@@ -27,8 +27,8 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from godwit.columns.nested import has_leaf, with_leaves
-from godwit.columns.time_texts import has_offset, in_calendar, is_time
-from godwit.columns.types import is_list
+from godwit.columns.time_texts import has_offset, in_calendar
+from godwit.columns.types import is_date_or_timestamp, is_instant, is_list, is_temporal
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
 from godwit.sources.file_formats import BadLine, FileFormat, FileRange
@@ -255,7 +255,7 @@ class JsonFormat(_TextFormat):
             column = rows.column(at)
             if not column.type.equals(field.type):
                 rows = rows.set_column(at, field.name, from_json(column.combine_chunks(), field))
-            elif _is_instant(field.type):
+            elif is_instant(field.type):
                 _check_calendar(column)
         return rows
 
@@ -285,7 +285,7 @@ class JsonFormat(_TextFormat):
         has_maps = any(map(_has_maps, fields))  # Arrow's parser has none
         has_decimals = any(has_leaf(field.type, pa.types.is_decimal) for field in fields)
         as_text = {f.name: f.with_type(with_leaves(f.type, as_json)) for f in fields}
-        usual = {f.name: f for f in fields if _is_instant(f.type)}
+        usual = {f.name: f for f in fields if is_instant(f.type)}
         parse_all = _usual_first(
             partial(self._parse_fields, fields, as_text),
             partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
@@ -344,16 +344,6 @@ def _check_calendar(column: pa.ChunkedArray) -> None:
     if not all(map(in_calendar, column.chunks)):
         msg = "a time is not in the years 1 to 9999"
         raise ValueError(msg)
-
-
-def _is_instant(dtype: pa.DataType) -> bool:
-    """Return whether a type is a timestamp with a time zone."""
-    return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)
-
-
-def _is_date_or_timestamp(dtype: pa.DataType) -> bool:
-    """Return whether Arrow reads values of a type from text, as long as they are usual."""
-    return bool(pa.types.is_date(dtype) or pa.types.is_timestamp(dtype))
 
 
 def _has_maps(field: pa.Field) -> bool:
@@ -536,8 +526,8 @@ class CsvFormat(_TextFormat):
             if part.stop is not None and part.stop <= len(header):
                 return
             part = replace(part, start=max(part.start, len(header)))
-        types = {f.name: pa.string() if is_time(f.type) else f.type for f in fields}
-        usual = {f.name: f.type for f in fields if _is_date_or_timestamp(f.type)}
+        types = {f.name: pa.string() if is_temporal(f.type) else f.type for f in fields}
+        usual = {f.name: f.type for f in fields if is_date_or_timestamp(f.type)}
         decimals = [f.name for f in fields if pa.types.is_decimal(f.type)]
         marks = "".join(
             str(self._parse[part] or "") for part in ("quote_char", "escape_char")
@@ -558,7 +548,7 @@ class CsvFormat(_TextFormat):
                 if not column.type.equals(field.type):
                     values = from_text(column.combine_chunks(), field)
                     rows = rows.set_column(at, field.name, values)
-                elif is_time(field.type):
+                elif is_temporal(field.type):
                     _check_calendar(column)
                 elif field.name in decimals:
                     column.validate(full=True)  # the parser takes more digits than there may be

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.nested import convert_leaves
-from godwit.columns.time_texts import is_time, parse_times
-from godwit.columns.types import is_binary, is_list
+from godwit.columns.time_texts import parse_times
+from godwit.columns.types import is_binary, is_list, is_temporal
 
 _SMALL: Final = re.compile(rb"\d\.?[eE]-0*[1-9]\d+(?![\w-])")
 _HIDDEN: Final = re.compile(rb"\\u00(?:2[dD]|3\d|[46]5)")  # escapes of minus, digits, E and e
@@ -29,7 +29,7 @@ _DIGITS_OF_INTEGER: Final = 20
 
 def as_json(dtype: pa.DataType) -> pa.DataType:
     """Return the type as which JSON holds the values of a leaf's type."""
-    return pa.string() if is_time(dtype) or is_binary(dtype) else dtype
+    return pa.string() if is_temporal(dtype) or is_binary(dtype) else dtype
 
 
 def from_json(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -44,7 +44,7 @@ def from_json(column: pa.Array, field: pa.Field) -> pa.Array:
 def from_text(texts: pa.Array, field: pa.Field) -> pa.Array:
     """Return texts as a column of their type; raise ValueError for one that is no such value."""
     try:
-        if is_time(field.type):
+        if is_temporal(field.type):
             return parse_times(texts, field.type)
         if pa.types.is_decimal(field.type):
             values = [_decimal(text, field.type) for text in texts.to_pylist()]
@@ -67,7 +67,7 @@ def _decimal(text: str | None, dtype: pa.DataType) -> Decimal | None:
 
 def _from_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Return an array of leaves in its type."""
-    if is_time(dtype):
+    if is_temporal(dtype):
         return parse_times(array, dtype)
     if is_binary(dtype) and not is_binary(array.type):
         return pa.array([_decoded(text) for text in array.to_pylist()], dtype)

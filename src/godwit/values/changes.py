@@ -24,6 +24,7 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError, UserFunctionError
 from godwit.model.frames import user_traceback
+from godwit.model.signatures import passed_on_hint
 from godwit.values.checks import UnencodableError
 from godwit.values.codec import MsgpackCodec
 from godwit.values.types import node_text
@@ -471,7 +472,8 @@ class PythonStateUpgrade:
                 f"The state_upgrade function of operator {self.operator!r} raised "
                 f"{type(error).__qualname__}: {error}.",
                 remedy="Correct the function: an old state may be of any earlier version that is "
-                f"still in the checkpoint; this one was {old!r:.200}. Its traceback is:\n"
+                f"still in the checkpoint; this one was {old!r:.200}."
+                f"{passed_on_hint(self.function, error, 'upgrade(stored)')} Its traceback is:\n"
                 f"{(text := user_traceback(error))}",
                 operator=self.operator,
                 row=row,

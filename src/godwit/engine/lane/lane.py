@@ -27,6 +27,7 @@ from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
 from godwit.checkpoint.hydration import bring_forward, recover_chains
 from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
+from godwit.columns.whole_stream import without_hidden_key
 from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.lane_flow import shipments
@@ -60,7 +61,6 @@ from godwit.engine.lane.wire import (
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
-from godwit.model.naming import WHOLE_STREAM
 from godwit.operators.operator import OperatorInput
 from godwit.operators.spreading import work_by_time
 from godwit.plan.grouping import keeps_keys
@@ -194,7 +194,7 @@ class _Lane:
         assert schema is not None, "no other operator leaves rows out"
         batches = [unpack_rows(payload, schema) for h, payload in arrived if h.kind == LEFT_OUT]
         if batches:
-            rows = without_hidden_keys(pa.Table.from_batches(batches))
+            rows = without_hidden_key(pa.Table.from_batches(batches))
             self._stage_output(member, member.left_out, rows)
 
     def _stage_output(self, member: LaneOperator, sink: StagedSink, rows: pa.Table) -> None:
@@ -435,7 +435,7 @@ class _Lane:
         rows = pa.Table.from_batches([output])
         role = member.operator.two_phase
         if role is None or role.slot is None:  # others emit states, for an operator of Godwit's
-            rows = without_hidden_keys(rows)
+            rows = without_hidden_key(rows)
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): rows}
 
         def mapped(maps: tuple[ArrowMap, ...]) -> pa.Table:
@@ -566,11 +566,6 @@ class LaneView:
     def min_after(self, column: int, after: int) -> int:
         """Return the smallest value above `after` in a column of integers, given by position."""
         return self.local.min_after(self.key_groups, column, after=after)
-
-
-def without_hidden_keys(rows: pa.Table) -> pa.Table:
-    """Return rows without the key column of operators on whole streams."""
-    return rows.drop_columns(WHOLE_STREAM) if WHOLE_STREAM in rows.schema.names else rows
 
 
 def broadcast_rows(

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.columns.arrays import column_of, mask_of, values_of, words_of
+from godwit.columns.types import is_date_or_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +96,7 @@ def calculate(sign: str, left: Operand, right: Operand) -> pa.Array:
         if sign in "/%":
             return _divide(sign, one, other)
         return _of_numbers(sign, one, other)
-    if sign == "-" and one.type == other.type and _is_moment(one.type):
+    if sign == "-" and one.type == other.type and is_date_or_timestamp(one.type):
         return _between(one, other)
     if sign in "+-" and one.type == other.type and pa.types.is_duration(one.type):
         return _of_numbers(sign, one, other)
@@ -200,11 +201,6 @@ def _as_one_number(one: pa.Array, other: pa.Array, sign: str) -> tuple[pa.Array,
     as_doubles = sign == "/" or decimals
     dtype = pa.float64() if as_doubles else _wider_number(one.type, other.type)
     return as_type(one, dtype), as_type(other, dtype)
-
-
-def _is_moment(dtype: pa.DataType) -> bool:
-    """Return whether a type is of dates or timestamps."""
-    return bool(pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype))
 
 
 # -- numbers and times

@@ -181,7 +181,7 @@ class _Literal(Expression):
             scale = -int(exponent)
             return pa.scalar(value, pa.decimal128(max(len(digits), scale), scale))
         if isinstance(value, int) and not isinstance(value, bool):
-            if -(1 << 63) <= value < 1 << 63:
+            if _fits_long(value):
                 small = -(1 << 31) <= value < 1 << 31
                 return pa.scalar(value, pa.int32() if small else pa.int64())
             return pa.scalar(Decimal(value), pa.decimal128(len(str(abs(value))), 0))
@@ -202,11 +202,16 @@ class _Literal(Expression):
             raise ValueError(dtype)
         elif pa.types.is_floating(dtype) or (self.is_double and is_number(dtype)):
             return pa.scalar(float(value), pa.float64())
-        elif pa.types.is_integer(dtype) and isinstance(value, int):
+        elif pa.types.is_integer(dtype) and isinstance(value, int) and _fits_long(value):
             return pa.scalar(value, pa.int64())
         elif pa.types.is_integer(dtype) or pa.types.is_decimal(dtype):
             return pa.scalar(Decimal(value))
         raise ValueError(dtype)
+
+
+def _fits_long(value: int) -> bool:
+    """Return whether a number is one of Spark's ``bigint``; larger literals are decimals."""
+    return -(1 << 63) <= value < 1 << 63
 
 
 def _text_as(text: str, dtype: pa.DataType) -> pa.Scalar:
@@ -236,18 +241,19 @@ class _Comparison(Expression):
     def evaluate(self, rows: Rows) -> pa.Array:
         """Compare the operands; a literal is converted to the other operand's type."""
         left, right = self.left, self.right
-        one = None if isinstance(left, _Literal) else left.evaluate(rows)
-        other = None if isinstance(right, _Literal) else _after(one, right, rows)
-        if one is None and other is not None:
-            one = left.as_type(other.type)  # type: ignore[attr-defined]  # a literal
-        elif other is None and one is not None:
-            other = right.as_type(one.type)  # type: ignore[attr-defined]  # a literal
-        return _compared(self.sign, one, other)
+        if isinstance(right, _Literal):
+            values = left.evaluate(rows)
+            return _compared(self.sign, values, right.as_type(values.type))
+        if isinstance(left, _Literal):
+            values = right.evaluate(rows)
+            return _compared(self.sign, left.as_type(values.type), values)
+        values = left.evaluate(rows)
+        return _compared(self.sign, values, _after(values, right, rows))
 
 
-def _after(first: pa.Array | None, second: Expression, rows: Rows) -> pa.Array:
+def _after(first: pa.Array, second: Expression, rows: Rows) -> pa.Array:
     """Return the values of a second operand, which Spark computes where the `first` is not null."""
-    if first is not None and second.can_fail:
+    if second.can_fail:
         rows = rows.where(first.is_valid())
     return second.evaluate(rows)
 
@@ -758,11 +764,9 @@ class _Parser:
         return self._compare(sign, left, self._parse_sum())
 
     def _compare(self, sign: str, left: Expression, right: Expression) -> Expression:
-        """Return a comparison; refuse one of literals alone."""
-        if isinstance(left, _Literal) and isinstance(right, _Literal):
-            self.refuse(f"{left} and {right} are compared, neither of which is a column")
-        for one in (left, right):
-            if isinstance(one, _Literal) and one.value is None:
+        """Return a comparison; refuse one with null."""
+        for operand in (left, right):
+            if isinstance(operand, _Literal) and operand.value is None:
                 self.refuse("a value is compared with null, which is never true: write is null")
         return _Comparison(sign, left, right)
 

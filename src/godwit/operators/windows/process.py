@@ -17,7 +17,7 @@ import pyarrow as pa
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.python_values import UTC, Columns, KeyRows, KeysOfRows, rows_as_tuples
-from godwit.columns.types import visible_schema
+from godwit.columns.whole_stream import visible_schema
 from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import kept_rows
@@ -98,7 +98,13 @@ def call_for_windows(
             if result is not None:
                 emitted.extend(result)
         except BaseException as error:
-            raise function_failed(operator.name, operator.function, key, error) from error
+            raise function_failed(
+                operator.name,
+                operator.function,
+                key,
+                error,
+                called="function(key, rows, window)",
+            ) from error
         counts.append(len(emitted))
     return emitted_batch(operator, emitted, counts, of_key)
 

@@ -28,7 +28,7 @@ from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import Groups
-from godwit.columns.types import visible_schema
+from godwit.columns.whole_stream import visible_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
