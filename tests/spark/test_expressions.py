@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 DRAWN, ROWS, FAILING = 280, 24, 12
-COMPARED = [  # with literals, and with no column on either side
+# Literals that are compared, some with no column on either side.  Spark 4.3 makes true of a null
+# that is below a number which its type cannot hold, so nulls are asked for before.
+COMPARED = [
     *(
-        f"{column} {sign} {literal}"
+        f"{column} is not null and {column} {sign} {literal}"
         for column, sign in (("l", "<"), ("i", "="), ("x", ">="), ("n", "<="))
         for literal in ("9223372036854775808", "-9223372036854775809", "99999999999999999999")
     ),
     "5 between b and 10",
     "1.5 between i and x",
-    "l between -9223372036854775809 and 9223372036854775808",
+    "l is not null and l between -9223372036854775809 and 9223372036854775808",
     "9223372036854775808 not in (l, n)",
     "1 < 2 or p",
     "1 > 2.5 and t",

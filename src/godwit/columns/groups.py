@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.hashing import hash_keys
+from godwit.columns.python_values import python_values
 from godwit.model.key_groups import key_groups_of
 from godwit.store.fixed_width import fixed_width, take_rows, values_differ, word_at, words_in
 
@@ -425,7 +426,7 @@ def _split_shared_hashes(
     shared = np.unique(group_of_ordered[position[differing]])
     affected = np.flatnonzero(np.isin(group_of_ordered, shared))
     rows = order[affected]
-    columns = [_float_bits(column.take(pa.array(rows))).to_pylist() for column in keys.columns]
+    columns = [python_values(_float_bits(column.take(pa.array(rows)))) for column in keys.columns]
     rank = np.zeros(len(order), np.int64)
     ranks: dict[tuple[Any, ...], int] = {}
     for at, key in zip(affected.tolist(), zip(*columns, strict=True), strict=True):

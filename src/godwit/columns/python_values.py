@@ -2,11 +2,11 @@
 
 A column becomes a list once for all keys, and only if the function asks for it.
 
-Instants are datetimes to functions.  Python adds to a datetime of a region, and subtracts and
-compares two of one region, by the clock on the wall: ``ts + timedelta(hours=1)`` across the end of
-summer time is two hours later.  So functions get datetimes of a fixed offset, which show the same
-clock and count as instants do.  A datetime without a zone that a function returns is one of the
-session's zone, as Spark takes it.
+Instants are datetimes to functions, and numbers where no datetime holds them.  Python adds to a
+datetime of a region, and subtracts and compares two of one region, by the clock on the wall:
+``ts + timedelta(hours=1)`` across the end of summer time is two hours later.  So functions get
+datetimes of a fixed offset, which show the same clock and count as instants do.  A datetime without
+a zone that a function returns is one of the session's zone, as Spark takes it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import pyarrow as pa
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.nested import has_leaf
-from godwit.columns.types import is_instant
+from godwit.columns.types import is_instant, is_list
 from godwit.columns.whole_stream import visible_names
-from godwit.model.errors import EpochFailedError
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
@@ -43,6 +42,12 @@ else:
 UTC = "UTC"
 _ALWAYS_THE_SAME = frozenset([UTC, "Etc/UTC", "GMT", "Etc/GMT", "Z"])
 _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+FIRST = (dt.datetime.min.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
+"""The first datetime, 0001-01-01, in microseconds of Unix time."""
+LAST = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
+"""The last datetime, 9999-12-31T23:59:59.999999, in microseconds of Unix time."""
 _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
@@ -318,6 +323,29 @@ class Columns(dict[str, list[Any]]):
         return values
 
 
+def _python_value(scalar: pa.Scalar) -> Any:
+    """Return a value as `python_values` does; a time that no datetime holds is a number."""
+    dtype = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(dtype):
+        return {name: _python_value(element) for name, element in scalar.items()}
+    if pa.types.is_map(dtype):
+        pairs = [scalar.values.field(number) for number in range(2)]
+        return list(zip(*([_python_value(each) for each in part] for part in pairs), strict=True))
+    if is_list(dtype):
+        return [_python_value(element) for element in scalar.values]
+    try:
+        return with_offsets([scalar.as_py()], dtype)[0]
+    except OverflowError:
+        return scalar.value
+
+
+def datetime_of(moment: int) -> dt.datetime:
+    """Return microseconds of Unix time as a datetime in UTC, the first or last one if beyond."""
+    return _EPOCH + min(max(moment, FIRST), LAST) * _MICROSECOND
+
+
 def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     """Return the rows of a batch as tuples of Python values, without hidden key columns."""
     columns = [python_values(batch.column(name)) for name in visible_names(batch.schema.names)]
@@ -357,18 +385,17 @@ def row_type(names: tuple[str, ...]) -> Any:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Convert a column to Python values; raise for times outside of the years 1 to 9999."""
+    """Convert a column to Python values.
+
+    A time that no datetime holds, before the year 1 or after 9999, is the number that Arrow stores:
+    microseconds (or the type's unit) since 1970-01-01 in UTC, and days of a date.
+    """
     dtype = column.type
     if numpy_type(dtype) is None or pa.types.is_temporal(dtype):
         try:
-            plain: list[Any] = column.to_pylist()
-        except OverflowError as error:
-            raise EpochFailedError(
-                "A row has a date or timestamp that Python's datetime cannot hold: before the year "
-                "1, or after 9999.",
-                remedy="Leave such rows out in a map, or give another value in their place.",
-            ) from error
-        return with_offsets(plain, dtype)
+            return with_offsets(column.to_pylist(), dtype)
+        except OverflowError:
+            return [_python_value(scalar) for scalar in column]
     values, mask = values_of(column), mask_of(column)
     if mask is not None:
         values = values.astype(object)

@@ -19,11 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import boundaries_of
-from godwit.columns.python_values import Columns, KeyRows, KeysOfRows, R
+from godwit.columns.python_values import FIRST, LAST, Columns, KeyRows, KeysOfRows, R, datetime_of
 from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed
-from godwit.time.event_time import LAST
-from godwit.time.grid import BEGINNING
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
@@ -67,15 +65,16 @@ class Timers:
     def now(self) -> dt.datetime | None:
         """Time of the timers' clock: the watermark, or the driver's clock at the epoch's start.
 
-        With ``timers="event"`` it is ``None`` before the first watermark; at the end of a bounded
-        input (``close_at_end=True``) it is the last possible datetime, in the year 9999.
+        With ``timers="event"`` it is ``None`` before the first watermark, and as long as the
+        watermark is before the year 1. At the end of a bounded input (``close_at_end=True``) it is
+        the last possible datetime, in the year 9999.
 
         Examples
         --------
         >>> gw.Timers([], 0).now
         datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
         """
-        return None if self._now <= BEGINNING else _datetime(self._now)
+        return None if self._now < FIRST else datetime_of(self._now)
 
     def set(self, at: dt.datetime) -> None:
         """Set a timer: ``on_timer`` is called once the timers' clock has passed its time.
@@ -135,7 +134,7 @@ class Timers:
         >>> gw.Timers([3_000_000], 0).list()
         [datetime.datetime(1970, 1, 1, 0, 0, 3, tzinfo=datetime.timezone.utc)]
         """
-        return [_datetime(moment) for moment in self._times]
+        return [datetime_of(moment) for moment in self._times]
 
 
 class TimedRows(KeyRows[R]):
@@ -420,7 +419,7 @@ class Calls:
             at = of_key.timers.pop(0)
             if work.moments is not None and now is None:
                 timers._now = at  # noqa: SLF001 - for operators alone
-            fired = FiredTimer(_datetime(at), timers)
+            fired = FiredTimer(datetime_of(at), timers)
             of_key.touched = True
             assert self.on_timer is not None, "an operator with timers has a function for them"
             yield Call(self.on_timer, fired, state)
@@ -451,19 +450,17 @@ def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]
         begin = end
 
 
-def _datetime(moment: int) -> dt.datetime:
-    """Convert microseconds of Unix time to a datetime in UTC."""
-    return _EPOCH + moment * _MICROSECOND
-
-
 def _microseconds(at: dt.datetime) -> int:
-    """Convert a datetime (UTC without zone) to microseconds of Unix time, or raise."""
+    """Convert a datetime (UTC without zone) to microseconds of Unix time, or raise.
+
+    A time that is beyond the first or last datetime in UTC is that datetime.
+    """
     if not isinstance(at, dt.datetime) or at != at:  # noqa: PLR0124 - pandas' NaT is a datetime
         msg = f"a timer is set to a datetime, not to {at!r}"
         raise TypeError(msg)
     if at.tzinfo is None:
         at = at.replace(tzinfo=dt.UTC)
-    return (at - _EPOCH) // _MICROSECOND
+    return min(max((at - _EPOCH) // _MICROSECOND, FIRST), LAST)
 
 
 class Meter:

@@ -43,13 +43,14 @@ import pyarrow as pa
 from godwit.checkpoint.records import SpreadGrid, SpreadKey
 from godwit.columns.arrays import mask_of
 from godwit.columns.hashing import canonical_keys, hash_int32, hash_keys, is_hashable
+from godwit.columns.python_values import python_values
 from godwit.model.key_groups import key_groups_of
 from godwit.model.key_work import KeyWork, OperatorWork, summed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from godwit.columns.groups import Groups
     from godwit.model.key_groups import KeyGroupLoad
@@ -343,7 +344,5 @@ def work_by_time(
 
 def keys_as_json(keys: pa.RecordBatch) -> list[str]:
     """Return the values of each key as JSON, for people."""
-    rows: Sequence[tuple[object, ...]] = list(
-        zip(*(column.to_pylist() for column in keys.columns), strict=True)
-    )
+    rows = zip(*map(python_values, keys.columns), strict=True)
     return [json.dumps(list(row), default=str) for row in rows]

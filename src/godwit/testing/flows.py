@@ -28,6 +28,7 @@ from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
+from godwit.columns.python_values import datetime_of
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
@@ -1030,7 +1031,7 @@ class Run:
         """
         times = self._driver.epochs.times.times.watermarks
         return {
-            name: EPOCH + dt.timedelta(microseconds=times[name])
+            name: datetime_of(times[name])
             for names in self.flow.watermarks
             for name in names
             if times.get(name, -(2**62)) > -(2**61)

@@ -183,6 +183,10 @@ class CalendarGrid(PaneGrid):
         width_us = PaneGrid.of(*windows).width_us
         return cls(windows=windows, width_us=width_us, calendar=calendar)
 
+    @property
+    def longest_us(self) -> int:
+        return max(window.length_us for window in self.windows) * self.calendar.most_days
+
     def instants(self, bounds: Instants) -> Instants:
         different, of = np.unique(bounds, return_inverse=True)
         begins = [self.calendar.start_of(number) for number in (different // UNIT_US).tolist()]

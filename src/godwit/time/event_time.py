@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from godwit.columns.arrays import mask_of, values_of
+from godwit.columns.python_values import LAST
 from godwit.time.grid import BEGINNING, END
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from godwit.operators.spreading import Spreads
     from godwit.operators.windows.slots import Slots
 
-LAST: Final = 253_402_300_799_999_999
-"""The last event time of a timer, which is the last datetime: 9999-12-31T23:59:59.999999."""
 _SAMPLE: Final = 0xF  # one hash in sixteen
 
 

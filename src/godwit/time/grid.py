@@ -104,6 +104,11 @@ class PaneGrid:
         return cls(windows=windows, width_us=math.gcd(*lengths))
 
     @property
+    def longest_us(self) -> int:
+        """Maximum length of a window, in microseconds."""
+        return max(window.length_us for window in self.windows)
+
+    @property
     def panes_per_window(self) -> int:
         """Number of panes of the longest window."""
         return max(window.length_us for window in self.windows) // self.width_us

@@ -24,6 +24,7 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import decode_batch, encode_batch
 from godwit.columns.arrays import values_of
 from godwit.columns.hashing import canonical_keys, hash_keys
+from godwit.columns.python_values import python_values
 from godwit.engine.lane.packing import pack, raw_schema
 from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
@@ -416,7 +417,7 @@ def check_keys_stay_in_lane(
     if not strays.size:
         return
     by = f"map {upstream.maps[-1].name!r}" if upstream.maps else "its function"
-    key = keys.slice(int(strays[0]), 1).to_pylist()[0]
+    key = {n: python_values(keys.column(n).slice(int(strays[0]), 1))[0] for n in keys.schema.names}
     raise EpochFailedError(
         f"Operators {sender.name!r} and {upstream.operator!r} share a component, so rows stay in "
         f"their lane between the two; but {by} has given a row another key than the one it was "

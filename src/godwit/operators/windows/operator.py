@@ -25,7 +25,7 @@ from godwit.operators.operator import STATE, KeyedOperator
 from godwit.store.changes import EntryRange
 from godwit.time.calendar import Calendar, CalendarGrid
 from godwit.time.event_time import Arrivals
-from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.time.grid import BEGINNING, END, PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,6 +51,9 @@ class EventTimeOperator(KeyedOperator):
     grid: PaneGrid
     update: bool = False  # whether windows are emitted as they grow, not when they are over
     lateness_us: int = 0  # how long windows that have come out take rows, in microseconds
+    # rows of event times outside of these are left out: as late, and as too far ahead of the clock
+    earliest: int = BEGINNING
+    latest: int = END
 
     @property
     def keys(self) -> pa.Schema:
@@ -110,9 +113,9 @@ class EventTimeOperator(KeyedOperator):
         column = rows.column(self.time.column)
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = time.max_event_time(input_number)
+        not_after = min(time.max_event_time(input_number), self.latest)
         ahead = (times > not_after) & ~untimed
-        late = (self.is_late(times, time.closed) | (times < BEGINNING)) & ~untimed & ~ahead
+        late = (self.is_late(times, time.closed) | (times < self.earliest)) & ~untimed & ~ahead
         out = untimed | ahead | late
         left_out = arrivals = None
         if out.any():

@@ -1,5 +1,7 @@
 """``window(...).process``: a user's function over the rows of a key and window that closes.
 
+Bounds of windows are datetimes, so rows are left out whose windows no datetimes bound.
+
 The state is the rows themselves: an entry per row, identified by key, pane and a number that grows
 in order of arrival.  A row is stored once, however many windows it belongs to.
 """
@@ -16,7 +18,15 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
-from godwit.columns.python_values import UTC, Columns, KeyRows, KeysOfRows, rows_as_tuples
+from godwit.columns.python_values import (
+    FIRST,
+    LAST,
+    UTC,
+    Columns,
+    KeyRows,
+    KeysOfRows,
+    rows_as_tuples,
+)
 from godwit.columns.whole_stream import visible_schema
 from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
@@ -56,7 +66,8 @@ class Window:
     start, end
         Bounds of the window: `start` is inclusive, `end` exclusive. They are datetimes in UTC, with
         a time zone if the event-time column is a ``timestamp``, and without one if it is a
-        ``timestamp_ntz``.
+        ``timestamp_ntz``. Rows whose windows would begin before the year 1, or end after 9999, are
+        left out: as late, and as too far ahead of the clock.
 
     Examples
     --------
@@ -134,6 +145,7 @@ class WindowedProcess(EventTimeOperator):
         apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
         self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
         self.function, self.zone, self.output_class = function, zone, output_class
+        self.earliest, self.latest = FIRST + grid.longest_us, LAST - grid.longest_us
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Insert the identity columns of the rows' entries: pane and number."""
@@ -222,6 +234,7 @@ class SessionProcess(SessionCompute):
             gap_us=gap_us,
             output=output,
         )
+        self.earliest, self.latest = FIRST, LAST - gap_us
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Call the user's function for the sessions that close; return the rows that it emits."""
