@@ -84,6 +84,10 @@ class ReplacedFiles:
         self._keys, self._epoch_keys = list(keys), rows.select(list(keys))
         self._near = rows_near(rows, [key for key in keys if key not in partitioned])
         tasks = self._tasks(table)
+        for task in tasks.values():
+            if (what := _unreadable(task.file)) is not None:
+                msg = f"the table {what}"
+                raise ValueError(msg)
         self._seen = {path: _deletes(task) for path, task in tasks.items()}
         touched = self._with_keys_of_epoch(table, tasks.values())
         self.files = [task.file for task in touched]
@@ -97,7 +101,7 @@ class ReplacedFiles:
             if task is None or _deletes(task) != self._seen[file.file_path]:
                 return False
         new = [task for path, task in tasks.items() if path not in self._seen]
-        if self._with_keys_of_epoch(table, new):
+        if any(_unreadable(task.file) for task in new) or self._with_keys_of_epoch(table, new):
             return False
         self._seen |= {task.file.file_path: _deletes(task) for task in new}
         return True
@@ -231,11 +235,20 @@ def unreadable_files(table: Table) -> str | None:
     snapshot = table.current_snapshot()
     for manifest in [] if snapshot is None else snapshot.manifests(table.io):
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            file = entry.data_file
-            if file.content == DataFileContent.EQUALITY_DELETES:
-                return "has equality deletes"
-            if file.content == DataFileContent.DATA and file.file_format != "PARQUET":
-                return f"has data files in {file.file_format}"
+            if (what := _unreadable(entry.data_file)) is not None:
+                return what
+    return None
+
+
+def _unreadable(file: DataFile) -> str | None:
+    """Return what an upsert cannot read of a file, as text; ``None``: nothing.
+
+    Of ORC, pyiceberg reads times as nanoseconds, and no values of fixed types.
+    """
+    if file.content == DataFileContent.EQUALITY_DELETES:
+        return "has equality deletes"
+    if file.content == DataFileContent.DATA and file.file_format != "PARQUET":
+        return f"has data files in {file.file_format.name}"
     return None
 
 

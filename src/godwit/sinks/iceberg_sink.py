@@ -210,8 +210,8 @@ class IcebergSink(TargetSink):
         ):
             if self._merge_keys and (what := unreadable_files(table)) is not None:
                 raise self._target_error(
-                    f"the table {what}, which pyiceberg does not read, so that rows with the keys "
-                    "of an epoch cannot be replaced",
+                    f"the table {what}, which pyiceberg does not read, or not all values of, so "
+                    "that rows with the keys of an epoch cannot be replaced",
                     "Let the engine that wrote them compact the table (CALL "
                     "system.rewrite_data_files, with rewrite-all), or append epochs to it.",
                 )

@@ -243,6 +243,73 @@ def _no_room(*_: object, **__: object) -> None:
     raise OSError("no room")
 
 
+def _add_foreign_file(lake: Lake, file_format: str, path: Path) -> None:
+    """Add a data file with the row ``k="a", n=0``, as an engine that writes ORC or Avro does."""
+    import fastavro
+    from pyarrow import orc
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    table = lake.catalog.load_table("db.t")
+    file = path / f"foreign-{file_format}"
+    if file_format == "ORC":
+        rows = _epoch(0, [("a", AT, 0.5, 0)]).table
+        orc.write_table(
+            rows.cast(schema_to_pyarrow(table.schema(), file_format=FileFormat.ORC)), file
+        )
+    else:
+        types = [("k", "string"), ("at", "long"), ("x", "double"), ("n", "long")]
+        fields = [
+            {"name": name, "type": ["null", kind], "field-id": number}
+            for number, (name, kind) in enumerate(types, 1)
+        ]
+        schema = {"type": "record", "name": "r", "fields": fields}
+        with file.open("wb") as stream:
+            fastavro.writer(stream, schema, [{"k": "a", "at": -1, "x": 0.5, "n": 0}])
+    added = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"file://{file}",
+        file_format=FileFormat[file_format],
+        partition=Record(),
+        file_size_in_bytes=file.stat().st_size,
+        record_count=1,
+        spec_id=0,
+    )
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot().fast_append() as snapshot,
+    ):
+        snapshot.append_data_file(added)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("when", ["before", "while it runs"])
+@pytest.mark.parametrize("file_format", ["ORC", "AVRO"])
+def test_data_files_of_others_in(
+    lake: Lake, way: str, when: str, file_format: str, tmp_path: Path
+) -> None:
+    lake.create()
+    sink = None if when == "before" else lake.sink(way)
+    _add_foreign_file(lake, file_format, tmp_path)
+    if way == "upsert":
+        with pytest.raises(SinkError, match=f"has data files in {file_format}"):
+            (sink or lake.sink(way)).deliver(_epoch(0, ROWS))
+        with pytest.raises(SinkError, match=f"has data files in {file_format}, which pyiceberg"):
+            lake.sink(way)
+        return
+    sink = sink or lake.sink(way)
+    sink.deliver(_epoch(0, ROWS))
+    sink.deliver(_epoch(1, LATER))
+    if way == "complete":
+        assert lake.numbers() == WAYS[way]
+    elif file_format == "ORC":  # pyiceberg does not read the other one
+        assert lake.numbers() == [0, *WAYS[way]]
+    else:
+        files = lake.catalog.load_table("db.t").inspect.data_files()
+        assert sorted(files["file_format"].to_pylist()) == ["AVRO", "PARQUET", "PARQUET"]
+
+
 def test_a_trial_leaves_nothing(lake: Lake, tmp_path: Path) -> None:
     _partitioned(("at", "day"))(lake)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
