@@ -428,6 +428,7 @@ class _Result:
     first: int  # position of its first column among the operator's state columns
     fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
     is_narrowed: bool  # whether its state has no room for sums that do not fit on the way
+    is_users: bool  # whether a class of the user computes it
 
     def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return this aggregate's state columns, named without the prefix of the result."""
@@ -495,7 +496,7 @@ class _Result:
         except GodwitError:
             raise
         except (Exception, SystemExit) as error:
-            if not isinstance(user_aggregate(self.aggregate), Aggregator):
+            if not self.is_users:
                 if isinstance(error, MemoryError) or not isinstance(error, FAILURES):
                     raise
                 raise failed(
@@ -509,7 +510,7 @@ class _Result:
                 f"{method}() raised {type(error).__name__}: {error}",
                 f"Correct the function; its traceback is:\n{user_traceback(error)}",
             ) from error
-        if isinstance(user_aggregate(self.aggregate), Aggregator):
+        if self.is_users:
             self._check_result(method, result, count)
         return result
 
@@ -655,6 +656,7 @@ def _bind_results(
                 first=first,
                 fields=fields,
                 is_narrowed=bound is not whole,
+                is_users=isinstance(user_aggregate(bound), Aggregator),
             )
         )
         first += len(fields)

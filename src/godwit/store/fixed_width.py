@@ -30,6 +30,7 @@ _OFFSETS: Final[dict[pa.DataType, np.dtype[Any]]] = {
     pa.large_binary(): np.dtype(np.int64),
 }
 _MIN_ROWS: Final = 1024  # of fewer, a look at the offsets is not worth it
+_MANY_ROWS: Final = 8192  # fewer are taken fastest by one call of Arrow's for all columns
 _MAX_WIDTH: Final = 256
 _BLOCK: Final = 16_384  # values compared at a time: their copies stay in the cache
 
@@ -58,11 +59,13 @@ def word_at(values: FixedWidth, offset: int, dtype: str) -> npt.NDArray[Any]:
 
 
 def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return the given rows of a batch; faster than Arrow's ``take`` for some columns.
+    """Return the given rows of a batch; of many rows faster than Arrow's ``take`` for some columns.
 
     These are values of one length, and columns that are all null, as those of aggregates for what
     hardly ever happens.
     """
+    if len(rows) < _MANY_ROWS:
+        return batch.take(pa.array(rows))
     which = pa.array(rows)
     columns = [_take_column(column, rows, which) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -94,10 +94,11 @@ def test_rows_are_taken_and_compared_as_arrow_does(width: int, dtype: pa.DataTyp
             "n": pa.nulls(ROWS, dtype),
         }
     )
-    rows, others = rng.integers(0, ROWS, 2000), rng.integers(0, ROWS, 2000)
-    taken = take_rows(batch, rows)
-    taken.validate(full=True)
-    assert taken.equals(batch.take(pa.array(rows)))
+    for count in (2000, 10_000):  # few rows, and many
+        rows, others = rng.integers(0, ROWS, count), rng.integers(0, ROWS, count)
+        taken = take_rows(batch, rows)
+        taken.validate(full=True)
+        assert taken.equals(batch.take(pa.array(rows)))
     values = fixed_width(column)
     assert values is not None
     plain = column.to_pylist()
