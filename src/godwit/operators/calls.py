@@ -271,6 +271,10 @@ class CalledKey:
         """Reset the key, with these timers, to its state before the first call."""
         self.timers, self.touched, self.dropped = list(timers), False, False
 
+    def is_due(self, due: int) -> bool:
+        """Return whether a timer is set to a time up to `due`."""
+        return bool(self.timers) and self.timers[0] <= due and not self.dropped
+
     def after_call(self, dropped: bool) -> None:
         """Record the end of a call; if it `dropped` the key's state, delete its timers too."""
         self.dropped = dropped
@@ -353,21 +357,19 @@ class Calls:
         if work.moments is not None:
             for begin, end in _runs(work.moments, first, last):
                 at = work.moments[begin]
-                state = yield from self._timer_calls(work, group, state, timers, due=at - 1)
+                yield from self._timer_calls(work, group, state, timers, due=at - 1)
                 timers._now = at  # noqa: SLF001 - for operators alone
                 state = yield from self._row_call(work, group, state, timers, span=(begin, end))
-            state = yield from self._timer_calls(work, group, state, timers, due=work.before.due)
+            yield from self._timer_calls(work, group, state, timers, due=work.before.due)
         else:
-            if self.order == "before_rows":
-                state = yield from self._timer_calls(
-                    work, group, state, timers, due=work.before.due
-                )
+            if self.order == "before_rows" and of_key.is_due(work.before.due):
+                yield from self._timer_calls(work, group, state, timers, due=work.before.due)
             if first < last:
                 state = yield from self._row_call(work, group, state, timers, span=(first, last))
         timers._now = work.after.now  # noqa: SLF001 - for operators alone
-        yield from self._timer_calls(
-            work, group, state, timers, due=work.after.due, now=work.after.now
-        )
+        now, due = work.after
+        if of_key.is_due(due):
+            yield from self._timer_calls(work, group, state, timers, due=due, now=now)
 
     def _row_call(
         self, work: KeysToCall, group: int, state: Any, timers: Timers, *, span: tuple[int, int]
@@ -395,8 +397,8 @@ class Calls:
         *,
         due: int,
         now: int | None = None,
-    ) -> Generator[Call, None, Any]:
-        """Yield the calls for timers of a key up to `due`, earliest first; return its state.
+    ) -> Iterator[Call]:
+        """Yield the calls for timers of a key up to `due`, earliest first.
 
         Raises if they do not end. `now`: time of the clock; ``None``: that of each timer where
         timers fire between rows, else as it is.
@@ -404,7 +406,7 @@ class Calls:
         key, of_key = work.keys[group], work.called[group]
         most = _MOST_FIRED + len(of_key.timers)  # those that are set already may be many
         fired_so_far = 0
-        while of_key.timers and of_key.timers[0] <= due and not of_key.dropped:
+        while of_key.is_due(due):
             fired_so_far += 1
             if fired_so_far > most:
                 raise UserFunctionError(
@@ -424,7 +426,6 @@ class Calls:
             assert self.on_timer is not None, "an operator with timers has a function for them"
             yield Call(self.on_timer, fired, state)
             of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
-        return state
 
     def _call_function(
         self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
