@@ -25,12 +25,7 @@ import numpy as np
 import pyarrow as pa
 from benchmarks.driver import OF_OTHERS, Driver, flow_of
 from benchmarks.options import read_options
-
-from godwit.adapt import Control
-from godwit.adapt.executor_speeds import Speeds
-from godwit.adapt.planner_thread import PlannerThread
-from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
-from godwit.cluster.simulated import (
+from godwit_lab.simulator import (
     Keys,
     Machine,
     Rate,
@@ -40,7 +35,12 @@ from godwit.cluster.simulated import (
     Simulation,
     UpstreamFeed,
 )
-from godwit.cluster.simulated.run import controlled_by
+from godwit_lab.simulator.run import controlled_by
+
+from godwit.adapt import Control
+from godwit.adapt.executor_speeds import Speeds
+from godwit.adapt.planner_thread import PlannerThread
+from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import even_assignment
 from godwit.planning import Limits, Problem
 from godwit.planning.preview import table

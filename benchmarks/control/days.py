@@ -12,11 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from benchmarks.control.figure import Figure
-
-from godwit.adapt import Control
-from godwit.adapt.forecast import Forecast
-from godwit.adapt.scaling import latency
-from godwit.cluster.simulated import (
+from godwit_lab.simulator import (
     CostModel,
     Keys,
     Machine,
@@ -28,6 +24,10 @@ from godwit.cluster.simulated import (
     Simulation,
     controlled_by,
 )
+
+from godwit.adapt import Control
+from godwit.adapt.forecast import Forecast
+from godwit.adapt.scaling import latency
 from godwit.model import events
 
 __all__ = ["Days", "daily", "days", "play_days"]

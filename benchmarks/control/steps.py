@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.control.figure import Figure
-
-from godwit.adapt import Control
-from godwit.adapt.scaling import fixed, latency
-from godwit.cluster.simulated import (
+from godwit_lab.simulator import (
     CostModel,
     Keys,
     Machine,
@@ -30,12 +27,15 @@ from godwit.cluster.simulated import (
     Surge,
     controlled_by,
 )
+
+from godwit.adapt import Control
+from godwit.adapt.scaling import fixed, latency
 from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.cluster.simulated import History
+    from godwit_lab.simulator import History
 
 __all__ = ["Step", "draw", "figures", "play", "steps"]
 

@@ -28,13 +28,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from godwit_lab.control.executor_centric import Homes
+from godwit_lab.control.migration_sequence import SAMPLE, MigrationSequence
+from godwit_lab.planners.intervals.projected import estimate_transitions
 
 from godwit.adapt.cost_benefit import LEAN, Terms, is_uneven, load_distance, select_moves
-from godwit.adapt.executor_centric import Homes
 from godwit.adapt.executor_speeds import changed_speed
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
-from godwit.adapt.migration_sequence import SAMPLE, MigrationSequence
 from godwit.adapt.scaling import LoadRange, ScalingSituation, Scripted, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
@@ -42,7 +43,6 @@ from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
 from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
-from godwit.planning.intervals.projected import estimate_transitions
 from godwit.planning.problem import ComponentFacts, joint_problem
 from godwit.planning.registry import Planner, a_load_range, one_range_each, some_tau, some_traffic
 from godwit.planning.solution import make_solution
@@ -222,7 +222,7 @@ def resource_usage(problem: Problem) -> Mapping[str, float]:
 def gathered(problem: Problem) -> IntArray:
     """Return an assignment by ranges of key groups, for planners that require one to start from."""
     # Its solver is a package that only flows with such a planner need.
-    from godwit.planning.intervals.ranges import gather_ranges  # noqa: PLC0415
+    from godwit_lab.planners.intervals.ranges import gather_ranges  # noqa: PLC0415
 
     return gather_ranges(problem)
 

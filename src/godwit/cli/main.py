@@ -71,19 +71,19 @@ _COMMANDS = {
         "cli",
         "what an ordinary Spark streaming run lost to unbalanced state, from its event log",
     ),
-    "plan": ("godwit.cli.plan", "planning", "what a planner would do with a problem"),
+    "plan": ("godwit_lab.cli.plan", "planning", "what a planner would do with a problem"),
     "sim": (
-        "godwit.cli.sim",
+        "godwit_lab.cli.sim",
         "planning",
         "what the controller would do on a cluster that you do not have",
     ),
     "what-if": (
-        "godwit.cli.what_if",
+        "godwit_lab.cli.what_if",
         "planning",
         "latency of a stream with other executors or rates, before anybody pays for them",
     ),
     "reproduce": (
-        "godwit.cli.reproduce.command",
+        "godwit_lab.cli.reproduce.command",
         "planning",
         "redraw the figures of the papers, and say where ours agree",
     ),

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from godwit_lab.cli.what_if_play import Answer
+    from godwit_lab.simulator import History
+
     from godwit.cli.demo.recording import Mark, Recording, ScenarioRun
     from godwit.cli.stage_advice import StageAdvice
-    from godwit.cli.what_if_play import Answer
-    from godwit.cluster.simulated import History
     from godwit.planning.preview import PlanPreview
 
 _PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"

@@ -14,7 +14,7 @@ the list of planners.  The planners themselves, by family:
 ==============  =====  ==============================================================
 
 The middle column is the paper, see ``docs/bibliography.md``.  Start with `problem`, then any one
-planner, such as `godwit.planning.intervals.ssm`.
+planner, such as `godwit_lab.planners.intervals.ssm`.
 """
 
 from __future__ import annotations

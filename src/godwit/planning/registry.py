@@ -22,14 +22,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+from godwit_lab.planners.cores.core_assignment import CoreAssignmentProblem
+from godwit_lab.planners.intervals.projected import ProjectedCost, Transitions
 
 from godwit.model.errors import InvalidProblemError
 from godwit.model.naming import did_you_mean
 from godwit.planning.arrays import is_contiguous, wrong_value
 from godwit.planning.cores.core_allocation import CoreAllocationProblem
-from godwit.planning.cores.core_assignment import CoreAssignmentProblem
 from godwit.planning.fusion import FusionProblem
-from godwit.planning.intervals.projected import ProjectedCost, Transitions
 from godwit.planning.problem import Problem
 from godwit.planning.solution import Solution
 

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit_lab.sources.nexmark import NexmarkKind, NexmarkSource
+
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package, no_such_name, type_name
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
-from godwit.sources.nexmark import NexmarkKind, NexmarkSource
 from godwit.sources.source import Lag, Position, Source, Split, Unreadable
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from godwit_lab.cli.plan_json import EXAMPLES
 
 import godwit
 from godwit.cli.main import main
-from godwit.cli.plan_json import EXAMPLES
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_a_command_imports_no_other_commands_nor_what_they_need(command: str) ->
         "from godwit.cli.main import main\n"
         "with contextlib.suppress(SystemExit):\n"
         f"    main([*{[command] if command else []}, '--help'])\n"
-        "others = {'godwit.cli.plan', 'godwit.cli.top', 'scipy', 'pandas', 'pyspark'}\n"
+        "others = {'godwit_lab.cli.plan', 'godwit.cli.top', 'scipy', 'pandas', 'pyspark'}\n"
         "print(sorted(others & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from godwit_lab.sources.nexmark import SCHEMAS, NexmarkSource
 
 import godwit as gw
 from godwit.sources.generated import RateSource
-from godwit.sources.nexmark import SCHEMAS, NexmarkSource
 
 START = "2024-05-01T08:00:00Z"
 START_US = int(dt.datetime.fromisoformat(START).timestamp() * 1e6)

@@ -384,7 +384,7 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
 def _figures(run: ScenarioRun) -> dict[str, float]:
     """Return the figures of a run by name, such as ``rows_per_s``; times in seconds."""
     # Executors import this module for its function, and none of the simulator.
-    from godwit.cluster.simulated.history import Delays  # noqa: PLC0415
+    from godwit_lab.simulator.history import Delays  # noqa: PLC0415
 
     epochs = run.recording.epochs
     took_s = [epoch.duration_ms / 1e3 for epoch in epochs] or [0.0]

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from experiments.paper3.figure7 import consolidated
+from godwit_lab.experiments.paper3.figure7 import consolidated
 from tests.oracles.windows import Windows
 from tests.support.window_flows import TIME, WindowedRun
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from godwit_lab.planners.baselines import plan_flux
 from tests.support.problems import placed as problem
 
 from godwit.model.errors import InvalidProblemError
@@ -14,7 +15,6 @@ from godwit.planning import metrics
 from godwit.planning.allocation import milp
 from godwit.planning.allocation.milp import load_distance_bound, plan_milp, program_size
 from godwit.planning.allocation.model import build_model, single_units
-from godwit.planning.baselines import plan_flux
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status, validate_solution
 

@@ -1,0 +1,152 @@
+"""Paper 3, figures 14 and 15: random jobs (§7), and the three scores of fusion on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.fusion import FusionProblem, plan_fusion
+from godwit_lab.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+    look_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.planning.fusion import Score
+
+
+OPERATORS = (50, 100, 150)
+SCORES: dict[str, Score] = {
+    "baseline": "baseline",
+    "score = PA": "attributes",
+    "score = COMM": "traffic",
+}
+WORKLOAD = (
+    "The paper's: 500 random jobs (40 if quick) of 50, 100 and 150 operators with 30 partition "
+    "attributes; components may form cycles, which the paper does not exclude."
+)
+_ATTRIBUTES = 30
+
+
+def random_job(operators: int, rng: np.random.Generator) -> FusionProblem:
+    """Draw a job: random attributes, levels, and rows sent to the next level only."""
+    size, attributes = _ATTRIBUTES // 2, []
+    for _ in range(operators):
+        size = int(np.clip(size + rng.integers(-2, 3), 1, _ATTRIBUTES))
+        chosen = rng.choice(_ATTRIBUTES, size, replace=False)
+        attributes.append(frozenset(f"a{i}" for i in chosen))
+    levels = int(rng.integers(3, int(0.75 * operators) + 1))
+    level = np.arange(operators) * levels // operators
+    source, target, rate = [], [], []
+    for sender in range(operators):
+        left = 1000.0
+        for receiver in np.flatnonzero(level == level[sender] + 1).tolist():
+            sent = left * rng.random() * rng.random()
+            left -= sent
+            source.append(sender)
+            target.append(receiver)
+            rate.append(sent)
+    return FusionProblem(
+        operators=tuple(f"o{i}" for i in range(operators)),
+        attributes=tuple(attributes),
+        source=np.array(source, np.int32),
+        target=np.array(target, np.int32),
+        rate=np.array(rate),
+    )
+
+
+def fuse(run: FigureRun) -> list[Row]:
+    """Fuse random jobs by every score; means for every number of operators.
+
+    Switched off, the score by communication is the baseline.
+    """
+    rows: list[Row] = []
+    for operators in OPERATORS:
+        jobs = [random_job(operators, run.rng(operators, at)) for at in range(run.pick(40, 500))]
+        for name, score in SCORES.items():
+            run.progress(f"{operators} operators, {name}")
+            used: Score = "baseline" if run.off and score == "traffic" else score
+            plans = [
+                plan_fusion(job, score=used, acyclic=False, rng=run.rng(operators, at, 1))
+                for at, job in enumerate(jobs)
+            ]
+            rows.append(
+                {
+                    "operators": operators,
+                    "score": name,
+                    "components": float(np.mean([p.num_components for p in plans])),
+                    "between_percent": float(100 * np.mean([p.communication for p in plans])),
+                }
+            )
+    return rows
+
+
+def ratios(rows: Sequence[Row], column: str, of: str, to: str) -> list[float]:
+    """Ratio of two scores' figures for every number of operators."""
+    found = look_up(rows, "score", "operators", of=column)
+    return [found[of, n] / max(found[to, n], 1e-9) for n in OPERATORS]
+
+
+@figure(
+    title="Number of components after fusion",
+    claim="The score that minimises communication forms the most components, the score by "
+    "attributes few.",
+    workload=WORKLOAD,
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="operators", y="components", by="score", x_label="operators",
+              y_label="components, mean"),
+    ),
+    reason="COMM forms more components than PA, but the baseline leaves more than either: it grows "
+    "one component after the other, and a large one soon shares no attribute with its neighbours.",
+)  # fmt: skip
+def figure14(run: FigureRun) -> FigureResult:
+    rows = fuse(run)
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_least("COMM forms most components: smallest ratio to PA",
+                     min(ratios(rows, "components", "score = COMM", "score = PA")), 1.0,
+                     decisive=True),
+            at_least("COMM forms more than the baseline: smallest ratio",
+                     min(ratios(rows, "components", "score = COMM", "baseline")), 1.0),
+            at_most("PA forms fewer than the baseline: largest ratio",
+                    max(ratios(rows, "components", "score = PA", "baseline")), 1.0),
+        ),
+    )  # fmt: skip
+
+
+@figure(
+    title="Communication between components after fusion",
+    claim="The score that minimises communication leaves the least of it between components.",
+    workload=WORKLOAD,
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="operators", y="between_percent", by="score", x_label="operators",
+              y_label="rows between components (%)"),
+    ),
+    mechanism="the score by communication (the baseline in its place)",
+)  # fmt: skip
+def figure15(run: FigureRun) -> FigureResult:
+    rows = fuse(run)
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_most("COMM leaves less between components than PA: largest ratio",
+                    max(ratios(rows, "between_percent", "score = COMM", "score = PA")), 0.999,
+                    decisive=True),
+            at_most("COMM leaves less than the baseline: largest ratio",
+                    max(ratios(rows, "between_percent", "score = COMM", "baseline")), 0.999,
+                    decisive=True),
+        ),
+    )  # fmt: skip
