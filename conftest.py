@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from tests.kafka_broker import kafka, kafka_server
 from tests.postgres_server import postgres, postgres_server
@@ -101,6 +101,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _scope(test: str) -> str:
+    test = test.removeprefix("lab/")
     file = test.partition("::")[0]
     if file in _ONE_RUN:
         return file
@@ -131,6 +132,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def _rank(test: str) -> int:
+    test = test.removeprefix("lab/")
     ranks = (n for n, place in enumerate(_LONGEST_FIRST) if test.startswith(place))
     return next(ranks, len(_LONGEST_FIRST))
 

@@ -25,6 +25,15 @@ import numpy as np
 import pyarrow as pa
 from benchmarks.driver import OF_OTHERS, Driver, flow_of
 from benchmarks.options import read_options
+
+from godwit.adapt import Control
+from godwit.adapt.executor_speeds import Speeds
+from godwit.adapt.planner_thread import PlannerThread
+from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
+from godwit.model.assignment import even_assignment
+from godwit.planning import Limits, Problem
+from godwit.planning.preview import table
+from godwit.planning.registry import planner
 from godwit_lab.simulator import (
     Keys,
     Machine,
@@ -36,15 +45,6 @@ from godwit_lab.simulator import (
     UpstreamFeed,
 )
 from godwit_lab.simulator.run import controlled_by
-
-from godwit.adapt import Control
-from godwit.adapt.executor_speeds import Speeds
-from godwit.adapt.planner_thread import PlannerThread
-from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
-from godwit.model.assignment import even_assignment
-from godwit.planning import Limits, Problem
-from godwit.planning.preview import table
-from godwit.planning.registry import planner
 
 if TYPE_CHECKING:
     import argparse

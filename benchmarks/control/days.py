@@ -12,6 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from benchmarks.control.figure import Figure
+
+from godwit.adapt import Control
+from godwit.adapt.forecast import Forecast
+from godwit.adapt.scaling import latency
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     Keys,
@@ -24,11 +29,6 @@ from godwit_lab.simulator import (
     Simulation,
     controlled_by,
 )
-
-from godwit.adapt import Control
-from godwit.adapt.forecast import Forecast
-from godwit.adapt.scaling import latency
-from godwit.model import events
 
 __all__ = ["Days", "daily", "days", "play_days"]
 

@@ -10,9 +10,9 @@ from statistics import median
 
 import numpy as np
 from benchmarks.control.figure import Figure
-from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
 
 from godwit.model.assignment import Move
+from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
 
 __all__ = ["peers"]
 

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.control.figure import Figure
+
+from godwit.adapt import Control
+from godwit.adapt.scaling import fixed, latency
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     Keys,
@@ -27,10 +31,6 @@ from godwit_lab.simulator import (
     Surge,
     controlled_by,
 )
-
-from godwit.adapt import Control
-from godwit.adapt.scaling import fixed, latency
-from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

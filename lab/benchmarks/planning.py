@@ -22,6 +22,15 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from godwit.planning import metrics
+from godwit.planning.cores.core_allocation import (
+    CoreAllocationProblem,
+    QueueingNetwork,
+    plan_core_allocation,
+)
+from godwit.planning.cores.intra_executor import balance_lanes
+from godwit.planning.problem import Limits, Problem
 from godwit_lab.planners.balancing import plan_clb, plan_elb
 from godwit_lab.planners.baselines import plan_pkg, plan_universal_hashing
 from godwit_lab.planners.cores.core_assignment import (
@@ -34,15 +43,6 @@ from godwit_lab.planners.intervals.oms import count_partitionings
 from godwit_lab.planners.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit_lab.planners.intervals.projected import Transitions, last_cuts_within_tau
 from godwit_lab.planners.intervals.ssm import plan_ssm
-
-from godwit.planning import metrics
-from godwit.planning.cores.core_allocation import (
-    CoreAllocationProblem,
-    QueueingNetwork,
-    plan_core_allocation,
-)
-from godwit.planning.cores.intra_executor import balance_lanes
-from godwit.planning.problem import Limits, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,8 +256,9 @@ def cores() -> None:
 
 
 def largest(seconds: float) -> None:
-    from godwit_lab.planners.intervals.on_spark import SparkBlockMap
     from pyspark.sql import SparkSession  # only this part needs Spark
+
+    from godwit_lab.planners.intervals.on_spark import SparkBlockMap
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     sizes, tau = (3, 4, 5), 1.2

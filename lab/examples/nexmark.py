@@ -1,8 +1,8 @@
 """NEXMark: queries 1 to 8, 11 and 12 over an auction house, each compared with pandas.
 
-    python examples/nexmark.py            # all queries
-    python examples/nexmark.py q4 q7      # some of them
-    python examples/nexmark.py --events 100000 --seed 3
+    python lab/examples/nexmark.py            # all queries
+    python lab/examples/nexmark.py q4 q7      # some of them
+    python lab/examples/nexmark.py --events 100000 --seed 3
 
 The queries are those of Tucker et al., "NEXMark - A Benchmark for Queries over Data Streams", with
 the windows of their later versions, in this process and without Spark; between epochs key groups
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import godwit as gw
+from godwit_lab.sources.nexmark import nexmark
 
 WINDOW_S, EVERY_S, GAP_S = 10, 2, 2
 TICK_S = 3  # that the clock is moved on between two epochs
@@ -46,7 +47,7 @@ class House:
         rows = self.events // 50 * KINDS[kind]
         share = -(-rows // self.epochs)
         options: dict[str, Any] = {"num_rows": rows, "max_rows_per_epoch": share, **_PLAN}
-        return gw.sources.nexmark(kind, seed=self.seed, **options)
+        return nexmark(kind, seed=self.seed, **options)
 
     def table(self, kind: Kind) -> pd.DataFrame:
         """Return all events of a kind, with the number of the epoch that reads them."""

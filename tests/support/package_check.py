@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 WANTED = (
-    *("godwit/py.typed", "godwit/cli/main.py", "godwit/experiments/"),
+    *("godwit/py.typed", "godwit/cli/main.py"),
     *("licenses/LICENSE", "entry_points.txt"),
 )
 UNWANTED = re.compile(r"(^|/)(tests|benchmarks|docs|\.ci|\.venv|__pycache__)/")
@@ -76,7 +76,7 @@ def check_sdist(sdist: Path) -> None:
         "CHANGELOG.md",
         "LICENSE",
         "run",
-        "tests/conftest.py",
+        "conftest.py",
         "docs/conf.py",
     ):
         assert needed in names, f"the source distribution lacks {needed}"

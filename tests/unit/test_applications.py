@@ -116,9 +116,3 @@ def test_sums_over_overlapping_windows_are_those_of_pandas() -> None:
     fast = windows.play(windows.fast(source), rows, epochs=4).values()
     for length, sums in zip(windows.FAST, fast, strict=True):
         windows.check(sums, windows.expected(rows, (length,)))
-
-
-@pytest.mark.parametrize("name", ["q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q11", "q12"])
-def test_a_query_of_nexmark_is_that_of_pandas(name: str) -> None:
-    nexmark = example("nexmark")
-    assert nexmark.check(name, nexmark.House(events=4000, epochs=5, seed=7), seed=7) > 0

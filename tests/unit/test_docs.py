@@ -51,7 +51,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 def test_tests_that_hold_a_row_of_the_papers_exist() -> None:
     text, file = (ROOT / "docs/papers.md").read_text(), ""
-    named = re.findall(r"`(tests/[\w/]+\.py)?::(test_\w+)`", text)
+    named = re.findall(r"`((?:lab/)?tests/[\w/]+\.py)?::(test_\w+)`", text)
     assert len(named) > len(re.findall(r"^\| \d\.\d+ \|", text, re.MULTILINE)) == 44
     for path, test in named:
         file = path or file

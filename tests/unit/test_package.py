@@ -88,5 +88,5 @@ def test_the_distribution_has_a_name_of_its_own_and_the_packages_version() -> No
 def test_no_text_says_to_install_the_package_of_another_project() -> None:
     root = Path(__file__).parents[2]
     texts = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("src/**/*.py")]
-    wrong = re.compile(r"pip install +['\"]?godwit(?!-streams)|godwit\[")
+    wrong = re.compile(r"pip install +['\"]?godwit(?!-streams|-lab)|godwit\[")
     assert [str(path) for path in texts if wrong.search(path.read_text())] == []

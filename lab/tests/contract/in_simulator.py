@@ -12,6 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.contract.flow import NUM_KEY_GROUPS, SHARDS, key_group_of
+
+from godwit.migration import LanesRequested, MigrationRequested
+from godwit.model.errors import MigrationError
 from godwit_lab.simulator import (
     Keys,
     Machine,
@@ -24,15 +28,10 @@ from godwit_lab.simulator import (
 )
 from godwit_lab.simulator.flow import Routed
 from godwit_lab.simulator.workload import Batch
-from tests.contract.flow import NUM_KEY_GROUPS, SHARDS, key_group_of
-
-from godwit.migration import LanesRequested, MigrationRequested
-from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from godwit_lab.simulator.flow import ComponentWork, EpochWork
     from tests.contract.scenario import Misfortune, Policy, Warming
 
     from godwit.migration import (
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     )
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
+    from godwit_lab.simulator.flow import ComponentWork, EpochWork
 
 __all__ = ["InSimulator"]
 

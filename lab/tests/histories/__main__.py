@@ -9,10 +9,10 @@ import time
 from collections import Counter, defaultdict
 from functools import partial
 
+from lab.tests import histories
 from lab.tests.histories.drawing import BASELINES, PLANNED_BY, draw
 from lab.tests.histories.playing import play
 from lab.tests.histories.steady import FIRST_S, count_moves
-from tests import histories
 
 from godwit.model import events
 from godwit.planning.preview import table

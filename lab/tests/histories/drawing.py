@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from tests.support.controls import control_of
+
+from godwit.adapt.scaling import utilisation
+from godwit.migration import Bounds
+from godwit.model.assignment import Assignment
+from godwit.planning import Limits, Problem
+from godwit.planning.registry import PLANNERS
 from godwit_lab.simulator import (
     CostModel,
     Death,
@@ -20,13 +27,6 @@ from godwit_lab.simulator import (
     Surge,
     UpstreamFeed,
 )
-from tests.support.controls import control_of
-
-from godwit.adapt.scaling import utilisation
-from godwit.migration import Bounds
-from godwit.model.assignment import Assignment
-from godwit.planning import Limits
-from godwit.planning.registry import PLANNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,11 +51,11 @@ _ROW_MS = 0.2
 _COSTS = CostModel(fixed_ms=100, source_row_ms=0.0005, row_ms=0.001, key_ms=0.01, key_group_ms=0.03)
 
 PLANNED_BY: tuple[str, ...] = tuple(
-    p.name for p in PLANNERS.values() if p.asks == "assignment" and p.kind != "baseline"
+    p.name for p in PLANNERS.values() if p.asks is Problem and p.kind != "baseline"
 )
 """Planners that say where key groups should be, all but the baselines."""
 BASELINES: tuple[str, ...] = tuple(
-    p.name for p in PLANNERS.values() if p.asks == "assignment" and p.kind == "baseline"
+    p.name for p in PLANNERS.values() if p.asks is Problem and p.kind == "baseline"
 )
 
 _INTERVALS = ("ssm", "simple_ssm", "oms", "mtm", "storm_default")

@@ -6,8 +6,9 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from godwit_lab.simulator import Simulation, controlled_by
 from lab.tests.histories.promises import Watched, broken, uneven
+
+from godwit_lab.simulator import Simulation, controlled_by
 
 if TYPE_CHECKING:
     from lab.tests.histories.drawing import Drawn

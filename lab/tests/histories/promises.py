@@ -18,11 +18,11 @@ from godwit.planning.registry import planner as planner_named
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit_lab.simulator import History, Simulation
     from lab.tests.histories.drawing import Drawn
 
     from godwit.adapt import CommittedEpoch, Controller
     from godwit.model.latency import LatencyHistogram
+    from godwit_lab.simulator import History, Simulation
 
 __all__ = ["Watched", "broken", "uneven"]
 

@@ -1,8 +1,8 @@
 """Steady streams, which nothing should move: drawn, played and counted.
 
-``python -m lab.tests.histories --steady N [--seed S] [--minutes M]``: of N streams whose keys and rates
-stay as they are, how many saw a key group move after the first minutes, and how many key groups
-moved an hour, as a share of all. Noise is all that there is: few rows or many, rows of
+``python -m lab.tests.histories --steady N [--seed S] [--minutes M]``: of N streams whose keys and
+rates stay as they are, how many saw a key group move after the first minutes, and how many key
+groups moved an hour, as a share of all. Noise is all that there is: few rows or many, rows of
 unequal cost, keys of unequal frequency, machines that do other things besides.
 """
 
@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.support.controls import control_of
+
+from godwit.migration import Bounds
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     Keys,
@@ -25,10 +29,6 @@ from godwit_lab.simulator import (
     controlled_by,
 )
 from godwit_lab.simulator.flow import SimulatedFlow
-from tests.support.controls import control_of
-
-from godwit.migration import Bounds
-from godwit.model import events
 
 if TYPE_CHECKING:
     from godwit_lab.simulator.flow import ComponentWork

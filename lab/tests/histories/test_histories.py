@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from godwit_lab.simulator import Keys, Machine, Rate, SimulatedCluster
 from lab.tests.histories.drawing import BASELINES, PLANNED_BY, TROUBLES, draw
 from lab.tests.histories.playing import play
 from lab.tests.histories.steady import FIRST_S, draw_steady, moved, play_steady
 
 from godwit.model import events
+from godwit_lab.simulator import Keys, Machine, Rate, SimulatedCluster
 
 # Solvers take seconds for what the others plan in milliseconds.
 SLOW = {"albic", "milp", "mtm", "simple_ssm"}

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from godwit_lab.planners.allocation.albic import plan_albic
-from godwit_lab.planners.balancing import plan_elb
-from godwit_lab.planners.baselines import plan_flux
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
@@ -19,6 +16,9 @@ from godwit.planning.allocation.milp import load_distance_bound, plan_milp
 from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.allocation.search import AllocationSearch
 from godwit.planning.solution import Status, validate_solution
+from godwit_lab.planners.allocation.albic import plan_albic
+from godwit_lab.planners.balancing import plan_elb
+from godwit_lab.planners.baselines import plan_flux
 
 if TYPE_CHECKING:
     from godwit.planning.problem import Problem

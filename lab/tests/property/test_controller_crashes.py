@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.controls import control_of
+
+from godwit.adapt import Controller
+from godwit.adapt.scaling import utilisation
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     Keys,
@@ -18,11 +23,6 @@ from godwit_lab.simulator import (
     Simulation,
     Surge,
 )
-from tests.support.controls import control_of
-
-from godwit.adapt import Controller
-from godwit.adapt.scaling import utilisation
-from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable

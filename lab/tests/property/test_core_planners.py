@@ -6,12 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from godwit_lab.planners.cores.core_assignment import (
-    CoreAssignmentProblem,
-    core_migration_bytes,
-    plan_core_assignment,
-    plan_naive_core_assignment,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.core_counts import erlang_c, fewest_cores, least_latency_s
@@ -21,6 +15,12 @@ from godwit.planning.cores.core_allocation import (
     QueueingNetwork,
     erlang_b,
     plan_core_allocation,
+)
+from godwit_lab.planners.cores.core_assignment import (
+    CoreAssignmentProblem,
+    core_migration_bytes,
+    plan_core_assignment,
+    plan_naive_core_assignment,
 )
 
 profile = settings(derandomize=True, deadline=None, max_examples=200)

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab.tests.oracles.interval_plans import (
+    cheapest_sequence,
+    fewest_bytes,
+    random_line_problem,
+)
+
+from godwit.planning.solution import Status, validate_solution
 from godwit_lab.planners.intervals import ssm
 from godwit_lab.planners.intervals.oms import plan_oms
 from godwit_lab.planners.intervals.ssm import plan_simple_ssm, plan_ssm
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from lab.tests.oracles.interval_plans import cheapest_sequence, fewest_bytes, random_line_problem
-
-from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:
     from godwit.planning.problem import Problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from godwit_lab.planners.balancing import plan_clb, plan_elb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.problems import placed
@@ -14,6 +13,7 @@ from godwit.planning import metrics
 from godwit.planning.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import validate_solution
+from godwit_lab.planners.balancing import plan_clb, plan_elb
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from godwit_lab.planners.allocation.albic import plan_albic
-from godwit_lab.planners.balancing import plan_clb
 
 from godwit.planning import metrics
 from godwit.planning.allocation.milp import plan_milp
 from godwit.planning.problem import Limits, Problem, Traffic
+from godwit_lab.planners.allocation.albic import plan_albic
+from godwit_lab.planners.balancing import plan_clb
 
 if TYPE_CHECKING:
     from collections.abc import Callable

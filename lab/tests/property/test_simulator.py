@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
-from godwit_lab.simulator.history import Delays
-from godwit_lab.simulator.holdings import WaitBuffers
-from godwit_lab.simulator.transfers import Links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from godwit.model.assignment import Move
+from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
+from godwit_lab.simulator.history import Delays
+from godwit_lab.simulator.holdings import WaitBuffers
+from godwit_lab.simulator.transfers import Links
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)
 SIZES = st.integers(1, 50)

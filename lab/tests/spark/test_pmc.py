@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from lab.tests.oracles.interval_plans import line_problem
+
 from godwit_lab.planners.intervals.on_spark import SparkBlockMap
 from godwit_lab.planners.intervals.pmc import projected_cost
 from godwit_lab.planners.intervals.projected import Transitions
-from lab.tests.oracles.interval_plans import line_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,6 +30,7 @@ from godwit.adapt.policy import ManualOverrides, PolicyLoop, Proposal
 from godwit.adapt.rebalancing import LaneBalancing, LaneChange, Rebalance, Rebalancing
 from godwit.adapt.resizing import Resizing
 from godwit.adapt.statistics import Statistics
+from godwit.adapt.styles import STATIC
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.planning import metrics
@@ -204,14 +205,14 @@ class Controller:
             "speeds": {e: round(v, 2) for e, v in self._speed_of.items() if v != 1.0},
             "leftAlone": {w: round(s, 1) for w, s in self._overrides.seconds_left(now_s).items()},
             "notDone": dict(self._loop.skipped),
-            **({} if (remote := self._planning.remote) is None else {"remote": remote}),
+            **self._planning.status,
         }
 
     # -- evaluate ---------------------------------------------------------------------------------
 
     def propose(self, now_s: float) -> Iterator[Proposal]:
         """Yield proposals at the end of a period: lanes, number of executors, and moves."""
-        view, static = self._migrations.view, self._settings.elasticity == "static"
+        view, static = self._migrations.view, self._settings.elasticity == STATIC
         if view.executors.keys() - self._executors and self._joined_after is None:
             self._joined_after = view.committed
         self._executors = frozenset(view.executors)
@@ -275,7 +276,7 @@ class Controller:
         Moves are planned again if executors drain by the proposal. Without `scale`, the loads are
         neither announced nor added to the history.
         """
-        own = self._rebalancing.ids if self._can_replan else frozenset()
+        own = self._rebalancing.ids if self._planning.replans else frozenset()
         busy = {
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
@@ -306,16 +307,6 @@ class Controller:
             # Nothing is planned of what stays as it is, so nothing is to be said of it, either.
             if not busy.keys() >= set(plan.measured.components):
                 yield from self._propose_moves(plan)
-
-    @property
-    def _can_replan(self) -> bool:
-        """True if a new plan may be made while another is carried out.
-
-        Not for interval planners, since key groups form no intervals meanwhile, nor for lent cores.
-        """
-        known = self._settings.registered
-        ranges = known is not None and known.plans_intervals
-        return self._settings.elasticity == "resource_centric" and not ranges
 
     def _propose_scaling(
         self,

@@ -8,8 +8,8 @@ comparing like with like.  State is what a move would carry: nothing, where a ke
 an empty slot at its destination (instant migration, paper 3 §4.5).
 
 What is planned together is what runs at the same time: one *stage* (see `Topology`), or everything
-where the planner collocates, as in paper 2; planners by ranges get one component at a time, whose
-key groups form one line.  The most unbalanced goes first, since all of them share one budget.
+where the planner collocates, as in paper 2; a style of placement may say otherwise
+(`godwit.adapt.styles`).  The most unbalanced goes first, since all of them share one budget.
 
 A planner may be a function of the user's: it may raise, return something that is no plan, or never
 return.  What comes out here is a plan that can be carried out, or `PlannerFailedError` with the
@@ -20,7 +20,6 @@ is on a draining executor, every plan that leaves here moves at least one off; s
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import time
 from collections import deque
@@ -28,23 +27,27 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from godwit_lab.control.executor_centric import Homes
-from godwit_lab.control.migration_sequence import SAMPLE, MigrationSequence
-from godwit_lab.planners.intervals.projected import estimate_transitions
 
 from godwit.adapt.cost_benefit import LEAN, Terms, is_uneven, load_distance, select_moves
 from godwit.adapt.executor_speeds import changed_speed
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
-from godwit.adapt.scaling import LoadRange, ScalingSituation, Scripted, Station
+from godwit.adapt.scaling import LoadRange, ScalingSituation, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
+from godwit.adapt.styles import Turn, load_style
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
 from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
 from godwit.planning.problem import ComponentFacts, joint_problem
-from godwit.planning.registry import Planner, a_load_range, one_range_each, some_tau, some_traffic
+from godwit.planning.registry import (
+    Planner,
+    StreamHistory,
+    a_load_range,
+    one_range_each,
+    some_tau,
+)
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
@@ -219,14 +222,6 @@ def resource_usage(problem: Problem) -> Mapping[str, float]:
     return dict(zip(problem.resources, total.tolist(), strict=True))
 
 
-def gathered(problem: Problem) -> IntArray:
-    """Return an assignment by ranges of key groups, for planners that require one to start from."""
-    # Its solver is a package that only flows with such a planner need.
-    from godwit_lab.planners.intervals.ranges import gather_ranges  # noqa: PLC0415
-
-    return gather_ranges(problem)
-
-
 def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
     """Return a plan that moves at least one key group off draining executors, if they own any.
 
@@ -330,7 +325,6 @@ _HISTORY = 8
 """Past periods that planners over a history get, at least."""
 _SIZES = 256
 """Numbers of executors that are remembered."""
-_BY_PLAN = "resource_centric"
 _NEARLY = 0.05
 _WORK = 500_000
 """Key groups times executors times rounds that the default planner may search in a decision."""
@@ -376,22 +370,7 @@ class Planning:
         self._changed_in = 0  # period in which these, or places of key groups, last changed
         self._random = np.random.default_rng(0)
         self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
-        self._homes = None
-        if settings.elasticity.endswith("executor_centric"):
-            self._homes = Homes(naive=settings.elasticity.startswith("naive"))
-        known = settings.registered
-        joint = known is not None and some_traffic in known.requires
-        self._groups = (topology.components,) if joint else topology.stages
-        by_plan = settings.elasticity == _BY_PLAN
-        self._by_ranges = by_plan and known is not None and known.plans_intervals
-        if self._by_ranges:
-            self._groups = tuple((name,) for name in topology.components)
-        self._sequence = None
-        if self._by_ranges and settings.planner_name == "oms":
-            self._sequence = MigrationSequence(announce)
-        # numbers of executors to come, where the planner's options name them
-        named = settings.search.options.get("targets", ()) if targets is None else targets
-        self._targets = tuple(named)
+        self._style = load_style(settings)(settings, topology, announce, targets=targets)
         self._failure = ""
         self._learning = Learning()
         # the last period in which nothing changed
@@ -406,16 +385,18 @@ class Planning:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """Numbers of executors after each next migration, by the planner's option ``targets``."""
-        return self._targets
+        """Numbers of executors after each next migration, where the style plans several."""
+        return self._style.targets
 
     @property
-    def remote(self) -> dict[str, float] | None:
-        """Use of lent cores, by all components: ``keyGroups`` there, ``bytesPerS`` sent to them.
+    def status(self) -> Mapping[str, Any]:
+        """Entries that the style adds to the controller's status."""
+        return self._style.status
 
-        ``None`` unless the elasticity is executor-centric.
-        """
-        return None if self._homes is None else self._homes.remote
+    @property
+    def replans(self) -> bool:
+        """True if a new plan may be made while another is carried out."""
+        return self._style.replans
 
     def record_size(self, executors: int) -> None:
         """Append a number of executors to the history that planners predict from (paper 1 §5.2)."""
@@ -505,8 +486,8 @@ class Planning:
                 group,
                 statistics=period,
                 view=view,
-                # Planners by ranges know no speeds: a slow executor's key groups count as heavy.
-                speeds={} if self._by_ranges else speeds,
+                # Without speeds, a slow executor's key groups count as heavy.
+                speeds=speeds if self._style.minds_speeds else {},
                 means=settings.worth.means,
                 limits=settings.search.limits,
                 draining=draining,
@@ -514,7 +495,7 @@ class Planning:
                 topology=self._topology,
                 seconds_per_byte=settings.worth.seconds_per_byte,
             )
-            for group in self._groups
+            for group in self._style.groups
             if all(name in view.components for name in group)
         ]
         self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in measured)
@@ -550,18 +531,11 @@ class Planning:
         measured = replace(measured, problem=replace(measured.problem, limits=limits))
         measured = fill_limits(settings.registered, measured, settings.worth.max_load_distance)
         problem = measured.problem
-        planned, gathers = problem.current, False
+        planned, first = problem.current, None
         if not fixed.issuperset(measured.components):
-            gathers = (
-                self._by_ranges and not one_range_each.holds(problem) and not self._waits(problem)
-            )
-            if gathers and self._sequence is not None and not hypothetical:
-                self._sequence.forget(measured.components, "ranges were laid out anew")
-            asked = (
-                gathered(problem)
-                if gathers
-                else self._run_planner(measured, hypothetical=hypothetical)
-            )
+            turn = self._turn(problem, hypothetical=hypothetical)
+            first = self._style.before(measured, turn)
+            asked = self._run_planner(measured, turn) if first is None else first
             planned = with_evacuation(problem, asked)
             for name in fixed & set(measured.components):
                 planned = planned.copy()
@@ -586,18 +560,27 @@ class Planning:
                 held_bytes=measured.held_bytes,
                 variance=measured.variance,
                 alone=alone,
-                whole=self._by_ranges,
-                must=gathers,
+                whole=self._style.whole,
+                must=first is not None,
             ),
-            planner=settings.elasticity if self._homes is not None else settings.planner_name,
+            planner=self._style.name,
         )
 
-    def _run_planner(self, measured: MeasuredProblem, *, hypothetical: bool) -> IntArray:
-        """Return the planner's assignment for a problem, or the present one.
+    def _turn(self, problem: Problem, *, hypothetical: bool) -> Turn:
+        """Return the circumstances of a decision about a problem; `hypothetical`: see `plan`."""
+        return Turn(
+            hypothetical=hypothetical,
+            waits=self._coming > 0 and not problem.draining[problem.current].any(),
+            running_s=self._now_s - self.started_s,
+            try_plan=self._try_plan,
+            search=lambda: self._search(problem),
+        )
 
-        The present one if the planner fails, if no executor is available, or if none drains and
-        loads are even enough, it is not the planner's turn, or executors will join soon.
-        `hypothetical`: see `plan`.
+    def _run_planner(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
+        """Return the style's assignment for a problem, or the present one.
+
+        The present one if no executor is available, or if none drains and loads are even enough, or
+        it is not the planner's turn.
         """
         problem = measured.problem
         if not len(problem.available):
@@ -609,19 +592,10 @@ class Planning:
             return problem.current  # whatever a planner said, it would not be worth it
         if self._periods % self._settings.search.every and not needed:
             return problem.current
-        if self._homes is not None:
-            return self._homes.plan(measured, measured.rows_per_s)
-        if self._sequence is not None:
-            if self._waits(problem):
-                return problem.current
-            return self._sequence.assignment(
-                measured.components,
-                problem,
-                self._executors_to_come(len(problem.available), hypothetical=hypothetical),
-                measured.variance,
-                plan=lambda widened, targets: self._try_plan(widened, targets=targets),
-                hypothetical=hypothetical,
-            )
+        return self._style.plan(measured, turn)
+
+    def _search(self, problem: Problem) -> IntArray:
+        """Return the planner's assignment, by as few moves as suffice; the present one if none."""
         limits, best = problem.limits, problem.current
         for moves in self._move_limits(problem):
             solution = self._try_plan(replace(problem, limits=replace(limits, max_moves=moves)))
@@ -633,10 +607,6 @@ class Planning:
                 break  # more moves would not help
         return best
 
-    def _waits(self, problem: Problem) -> bool:
-        """Return whether new ranges should wait for executors that will join."""
-        return self._coming > 0 and not problem.draining[problem.current].any()
-
     def _move_limits(self, problem: Problem) -> tuple[int | None, ...]:
         """Return limits on the number of moves, to be tried in order until a plan is even.
 
@@ -647,37 +617,16 @@ class Planning:
         known, most = self._settings.registered, problem.limits.max_moves
         if self._any_gain or known is None or "max_moves" in known.refuses:
             return (most,)
-        if self._settings.elasticity != _BY_PLAN:
-            return (most,)
         few = 2 * _excess_key_groups(problem) + 4
         counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
         return tuple(n if most is None else min(n, most) for n in counts)
 
-    def _executors_to_come(self, have: int, *, hypothetical: bool) -> tuple[int, ...]:
-        """Return the present number of executors (`have`), and the later ones that a user planned.
-
-        Unless `hypothetical`, later numbers that are reached are forgotten.
-        """
-        model, later = self._settings.scaling_model, self._targets
-        if later:
-            while later and later[0] == have:
-                later = later[1:]
-            if not hypothetical:
-                self._targets = later
-        elif isinstance(model, Scripted):
-            later = model.to_come(self._now_s - self.started_s)
-        numbers = (have, *later)
-        changes = [True, *(n != before for before, n in itertools.pairwise(numbers))]
-        return tuple(itertools.compress(numbers, changes))
-
-    def _try_plan(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
+    def _try_plan(self, problem: Problem, /, **options: Any) -> Solution | None:
         """Return the planner's solution; ``None`` if it fails, which is announced once per reason.
 
-        `targets`: executors after each of the migrations to plan; empty: only the next one.
+        `options`: take precedence over those of the user.
         """
-        settings, options = self._settings, self._planner_options(problem)
-        if targets:
-            options = {"sample": SAMPLE} | options | {"targets": targets}
+        settings, options = self._settings, self._planner_options(problem) | options
         try:
             solution = guarded_plan(
                 settings.registered or settings.planner,  # type: ignore[arg-type]
@@ -712,11 +661,11 @@ class Planning:
         options = dict(settings.search.options)
         if known is None:
             return options
-        if "transitions" in known.takes and not options.keys() & {"transitions", "projected"}:
-            sizes = sorted({*self._sizes, problem.target_executors})
-            options["transitions"] = estimate_transitions(self._sizes, sizes=sizes)
-        if known.name == "universal_hashing":
-            options["rng"] = self._random  # another function every time
+        if known.from_history is not None:
+            history = StreamHistory(
+                sizes=tuple(self._sizes), problem=problem, given=options, rng=self._random
+            )
+            options |= known.from_history(history)
         if known.name == "milp":
             options.setdefault("rounds", int(np.clip(_WORK // self._searched, 0, 30)))
             options.setdefault("patience", 10)

@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from godwit.adapt.forecast import Forecast
 from godwit.adapt.scaling import custom
+from godwit.adapt.styles import BY_PLAN, STATIC, load_style
 from godwit.migration.strategy import Bounds
-from godwit.model.errors import GodwitError, InvalidControlError
+from godwit.model import plugins
+from godwit.model.errors import GodwitError, InvalidControlError, PluginError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_number
 from godwit.model.signatures import check_signature
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from godwit.time.durations import DurationOrSeconds
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
-Elasticity: TypeAlias = Literal[
-    "resource_centric", "executor_centric", "naive_executor_centric", "static"
-]
 
 
 @user_class
@@ -280,11 +279,10 @@ class Control:
     min_executors, max_executors
         Limits on the number of executors; ``None``: no upper limit.
     elasticity
-        Way in which work and cores are brought together (paper 5 §5). ``"resource_centric"``: key
-        groups move between executors. ``"executor_centric"``: a key group keeps a home executor,
-        and uses cores of other executors only if those of its home are not enough.
-        ``"naive_executor_centric"``: the same, ignoring state and locality. ``"static"``: nothing
-        moves.
+        Way in which work and cores are brought together. ``"resource_centric"``: key groups move
+        between executors. ``"static"``: nothing moves. Other packages may add further ones, as
+        `godwit-lab` does: in ``"executor_centric"`` a key group keeps a home executor, and uses
+        cores of other executors only if those of its home are not enough.
     period
         Statistics period, as text such as ``"10 seconds"`` or in seconds: the interval between
         decisions. It lasts longer if it has fewer than ``min_epochs`` of `gw.Cadence` epochs.
@@ -318,7 +316,7 @@ class Control:
     scaling: ScalingModel | Callable[..., Any] | None = None
     min_executors: int = 1
     max_executors: int | None = None
-    elasticity: Elasticity = "resource_centric"
+    elasticity: str = "resource_centric"
     period: DurationOrSeconds = 10.0
     budget: Budget = field(default_factory=Budget)
     # More at once than by hand: executors that have come are idle until the last epoch of it.
@@ -338,12 +336,7 @@ class Control:
         ):
             _check_kind(name, getattr(self, name), kind)
         self._check_planner()
-        if self.elasticity not in get_args(Elasticity):
-            raise InvalidControlError(
-                f"There is no elasticity {self.elasticity!r}.",
-                remedy=f"Use one of {', '.join(get_args(Elasticity))}.",
-                elasticity=self.elasticity,
-            )
+        self._check_elasticity()
         _check_number("min_executors", self.min_executors, least=1, whole=True)
         if self.max_executors is not None:
             _check_number("max_executors", self.max_executors, least=1, whole=True)
@@ -365,19 +358,16 @@ class Control:
         try:
             known = planner(self.planner)
             known.load()
-            if known.plans_intervals:
-                planner("oms").load()  # by its solver ranges are laid out first
         except GodwitError as error:
             raise InvalidControlError(
                 f"The controller cannot plan by {self.planner!r}: {error.message}",
                 remedy=error.remedy,
                 planner=self.planner,
             ) from error
-        if known.asks != "assignment":
+        if known.asks is not Problem:
             raise InvalidControlError(
-                f"Planner {known.name!r} says nothing about where key groups should be.",
-                remedy="Take one whose question is an assignment, such as milp or flux; see "
-                "`godwit plan --help`.",
+                f"Planner {known.name!r} does not compute an assignment of key groups.",
+                remedy="Use one that does, such as milp.",
                 planner=known.name,
             )
         unknown = sorted(set(self.search.options) - set(known.takes))
@@ -387,13 +377,32 @@ class Control:
                 remedy=f"Its options are {', '.join(known.takes) or 'none'}.",
                 planner=known.name,
             )
-
-        if "taus" in self.search.options:
+        once = sorted(set(self.search.options) & set(known.for_one_call))
+        if once:
             raise InvalidControlError(
-                "The option taus is one of a single call: a stream's steps follow one another.",
-                remedy="Give gw.Search(limits=Limits(tau=...)), which holds for every step.",
+                f"The option {once[0]} is one of a single call: a stream's steps follow one "
+                "another.",
+                remedy=f"Leave it out; {known.for_one_call[once[0]]}.",
                 planner=known.name,
             )
+
+    def _check_elasticity(self) -> None:
+        """Raise `InvalidControlError` if no style of placement has the name `elasticity`."""
+        known = (BY_PLAN, STATIC, *plugins.names("policies"))
+        if self.elasticity not in (*known, *plugins.absent("policies")):
+            raise InvalidControlError(
+                f"There is no elasticity {self.elasticity!r}.",
+                remedy=f"Use one of {', '.join(known)}.",
+                elasticity=self.elasticity,
+            )
+        try:
+            load_style(self)
+        except PluginError as error:
+            raise InvalidControlError(
+                f"The controller has no elasticity {self.elasticity!r}: {error.message}",
+                remedy=error.remedy,
+                elasticity=self.elasticity,
+            ) from error
 
     def _check_scaling(self) -> None:
         """Raise `InvalidControlError` if scaling settings are wrong or contradict each other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import GodwitError
@@ -30,20 +31,22 @@ def bounded(kind: type, low: float, high: float = float("inf"), name: str = "num
     return parsed
 
 
-def save_picture(draw: Callable[[Any], Any], path: Path, option: str = "--plot") -> None:
+def save_picture(
+    draw: Callable[[Any], Any], path: Path, option: str = "--plot", module: str = "godwit.cli.plots"
+) -> None:
     """Draw a figure, and write it to an image file.
 
-    `draw`: gets the module `godwit.cli.plots`, which is imported here, since matplotlib is slow to
-    import; returns the figure. `option`: that names the file, for errors.
+    `draw`: gets `module`, which is imported here, since matplotlib is slow to import; returns the
+    figure. `option`: that names the file, for errors.
     """
     try:
-        from godwit.cli import plots  # noqa: PLC0415  see above
+        plots = import_module(module)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("matplotlib"):
             raise
         raise GodwitError(
             f"{option} needs the package matplotlib, which is not installed.",
-            remedy="pip install 'godwit-streams[planning]'",
+            remedy="pip install matplotlib",
         ) from None
     try:
         with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks

@@ -1,5 +1,7 @@
 """The command line, `godwit`; the composition root, which may import everything.
 
+Other packages add commands by entry points of the group ``godwit.commands``.
+
 Exit statuses: 0 done; 1 the answer is no (a checkpoint that is damaged, a demo that differs); 2 it
 could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
 """
@@ -12,11 +14,12 @@ import re
 import sys
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from godwit import __version__
-from godwit.model.errors import GodwitError
+from godwit.cli.command import Command
+from godwit.model import plugins
+from godwit.model.errors import GodwitError, PluginError
 from godwit.model.naming import did_you_mean
 from godwit.model.wording import printable
 
@@ -36,70 +39,71 @@ start here:
   godwit ui PATH                       the same as a page in the browser
   godwit report PATH -o run.html       ... as one file to send
   godwit advise EVENTLOG               what an ordinary Spark run lost to unbalanced state
-  godwit plan example assignment > p.json  a problem for the planners ...
-  godwit plan compare p.json           ... and what each of them would do
-  godwit sim skew                      the controller on a cluster that you do not have
-  godwit what-if PATH --rate 10x       a stream with other executors, before you pay for them
-  godwit reproduce --list              the figures of the papers, redrawn
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.
 """
 
 
-# Command, its module, whose `add_<command>_arguments` configures its parser, the extra with what it
-# needs, and what it is for.
+_CLI = "godwit-streams[cli]"
 _COMMANDS = {
-    "demo": (
-        "godwit.cli.demo.command",
-        "demo",
-        "a live migration and a killed executor, on your machine, in a minute or two",
+    "demo": Command(
+        module="godwit.cli.demo.command",
+        purpose="a live migration and a killed executor, on your machine, in a minute or two",
+        needs="matplotlib",
+        install="godwit-streams[demo]",
     ),
-    "checkpoint": (
-        "godwit.cli.checkpoint",
-        "cli",
-        "what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
+    "checkpoint": Command(
+        module="godwit.cli.checkpoint",
+        purpose="what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
+        needs="rich",
+        install=_CLI,
     ),
-    "top": (
-        "godwit.cli.top",
-        "cli",
-        "a running stream in the terminal: load, speed, migrations, decisions",
+    "top": Command(
+        module="godwit.cli.top",
+        purpose="a running stream in the terminal: load, speed, migrations, decisions",
+        needs="rich",
+        install=_CLI,
     ),
-    "ui": ("godwit.cli.ui", "cli", "a running or past stream as a page in the browser"),
-    "report": ("godwit.cli.ui", "cli", "a run as one HTML file to send"),
-    "advise": (
-        "godwit.cli.advise",
-        "cli",
-        "what an ordinary Spark streaming run lost to unbalanced state, from its event log",
+    "ui": Command(
+        module="godwit.cli.ui",
+        purpose="a running or past stream as a page in the browser",
+        needs="rich",
+        install=_CLI,
     ),
-    "plan": ("godwit_lab.cli.plan", "planning", "what a planner would do with a problem"),
-    "sim": (
-        "godwit_lab.cli.sim",
-        "planning",
-        "what the controller would do on a cluster that you do not have",
+    "report": Command(
+        module="godwit.cli.ui",
+        purpose="a run as one HTML file to send",
+        needs="rich",
+        install=_CLI,
     ),
-    "what-if": (
-        "godwit_lab.cli.what_if",
-        "planning",
-        "latency of a stream with other executors or rates, before anybody pays for them",
-    ),
-    "reproduce": (
-        "godwit_lab.cli.reproduce.command",
-        "planning",
-        "redraw the figures of the papers, and say where ours agree",
+    "advise": Command(
+        module="godwit.cli.advise",
+        purpose="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
+        needs="rich",
+        install=_CLI,
     ),
 }
-# A package of each extra, by which `godwit --help` sees whether it is installed.
-_PACKAGE_OF = {"cli": "rich", "demo": "matplotlib", "planning": "scipy"}
 
 
-def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands: Godwit's own, and those that other packages add."""
+    return (*_COMMANDS, *(name for name in plugins.names("commands") if name not in _COMMANDS))
+
+
+def _command(name: str) -> Command:
+    """Return a command; raise `PluginError` if it cannot be imported from its package."""
+    command: Command = _COMMANDS[name] if name in _COMMANDS else plugins.load("commands", name)
+    return command
+
+
+def parser(commands: Collection[str] | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
     Parameters
     ----------
     commands
-        Commands whose modules are imported for their arguments, which takes up to a second. The
-        parser knows only the name and the purpose of the others.
+        Commands whose modules are imported for their arguments, which takes up to a second; all by
+        default. The parser knows only the name and the purpose of the others.
 
     Raises
     ------
@@ -117,14 +121,25 @@ def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentPar
         "--traceback", action="store_true", help="show where in the code an error comes from"
     )
     subparsers = root.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (module, extra, purpose) in _COMMANDS.items():
-        if find_spec(_PACKAGE_OF[extra]) is None:
-            purpose = f"(needs: pip install 'godwit-streams[{extra}]')"  # noqa: PLW2901
+    for name in command_names():
+        try:
+            described = _command(name)
+        except PluginError as error:
+            if commands is not None and name in commands:
+                raise
+            subparsers.add_parser(name, help=f"({error.message})")
+            continue
+        missing = described.missing
+        purpose = f"(needs: pip install '{missing}')" if missing else described.purpose
         command = subparsers.add_parser(name, help=purpose)
-        if name in commands:
-            with _naming_the_extra(name):
+        if commands is None or name in commands:
+            with _naming_what_to_install(name):
                 added = f"add_{name.replace('-', '_')}_arguments"
-                getattr(import_module(module), added)(command)
+                getattr(import_module(described.module), added)(command)
+    for name, package in plugins.absent("commands").items():
+        subparsers.add_parser(name, help=f"(needs: pip install {package})")
+        if commands is not None and name in commands:
+            plugins.load("commands", name)
     return root
 
 
@@ -151,18 +166,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 @contextmanager
-def _naming_the_extra(command: str) -> Iterator[None]:
-    """Context in which a missing package's error names the extra to install for a command."""
+def _naming_what_to_install(command: str) -> Iterator[None]:
+    """Context in which a missing package's error says what to install for a command."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("", "godwit"):
             raise
-        extra = _COMMANDS[command][1]
         raise GodwitError(
             f"It needs the package {package}, which is not installed.",
-            remedy=f"pip install 'godwit-streams[{extra}]'",
+            remedy=f"pip install '{_command(command).install or package}'",
             package=package,
         ) from error
 
@@ -183,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.command is None:
             command_line.print_help()
             return 2
-        with _naming_the_extra(command):
+        with _naming_what_to_install(command):
             status: int = args.run(args)
         # Here and not at exit, where a closed pipe could not be answered any more.
         sys.stdout.flush()

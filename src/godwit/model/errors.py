@@ -31,6 +31,7 @@ __all__ = [
     "LocalStoreError",
     "MigrationError",
     "PlannerFailedError",
+    "PluginError",
     "ScalingError",
     "SinkError",
     "SourceError",
@@ -130,6 +131,21 @@ class InvalidControlError(GodwitError):
     Traceback (most recent call last):
         ...
     godwit.model.errors.InvalidControlError: The controller cannot plan by 'the...
+    """
+
+
+class PluginError(GodwitError):
+    """A part that comes with another package is not installed, or cannot be imported.
+
+    Examples
+    --------
+    >>> error = gw.errors.PluginError(
+    ...     "The planner 'albic' comes with godwit-lab, which is not installed.",
+    ...     remedy="pip install godwit-lab",
+    ...     package="godwit-lab",
+    ... )
+    >>> error.context["package"]
+    'godwit-lab'
     """
 
 
@@ -403,10 +419,10 @@ class SourceError(GodwitError):
 
     Examples
     --------
-    >>> gw.sources.nexmark("bid")
+    >>> gw.sources.rate(rows_per_second=-1)
     Traceback (most recent call last):
         ...
-    godwit.model.errors.SourceError: NEXMark has no 'bid'. Did you mean 'bids'?...
+    godwit.model.errors.SourceError: rows_per_second is -1. Give at least 0.
     """
 
 

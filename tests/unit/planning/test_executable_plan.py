@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from godwit_lab.planners.baselines import plan_potc
 
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
@@ -12,6 +11,7 @@ from godwit.planning.allocation.milp import plan_milp
 from godwit.planning.preview import preview
 from godwit.planning.problem import ComponentFacts, Limits, Problem, joint_problem
 from godwit.planning.solution import Solution, Status, executable_plan
+from godwit_lab.planners.baselines import plan_potc
 
 
 def uneven(running: Assignment, **limits: Any) -> Problem:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from godwit_lab.cli.plan_json import EXAMPLES, problem_from_json
-from godwit_lab.planners.intervals.ssm import plan_ssm
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.copy_routes import CopyRoute
 from godwit.planning.preview import preview
 from godwit.planning.problem import Problem
 from godwit.planning.solution import executable_plan, make_solution
+from godwit_lab.cli.plan_json import EXAMPLES, problem_from_json
+from godwit_lab.planners.intervals.ssm import plan_ssm
 
 if TYPE_CHECKING:
     from godwit.planning.solution import Solution

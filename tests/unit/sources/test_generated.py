@@ -6,11 +6,8 @@ import datetime as dt
 import itertools
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from godwit_lab.sources.nexmark import SCHEMAS, NexmarkSource
 
 import godwit as gw
 from godwit.sources.generated import RateSource
@@ -35,18 +32,6 @@ def rows_of(source: gw.sources.Source, first: int, stop: int, parallelism: int =
     return pa.Table.from_batches(batches, source.schema)
 
 
-def unpaced(kind: str, **options: Any) -> gw.sources.Source:
-    return gw.sources.nexmark(
-        kind,  # type: ignore[arg-type]
-        **{"paced": False, "start": START, "num_rows": 100_000, **options},
-    )
-
-
-@pytest.mark.parametrize("kind", list(SCHEMAS))
-def test_nexmark_keeps_the_contract(kind: str) -> None:
-    gw.testing.check_source(unpaced(kind, seed=3), max_rows=500)
-
-
 def test_rate_keeps_the_contract() -> None:
     source = gw.sources.rate(1000, num_keys=5, paced=False, num_rows=10_000, start=START)
     gw.testing.check_source(source, max_rows=700)
@@ -64,18 +49,12 @@ def test_a_paced_rate_keeps_the_contract_while_its_clock_goes_on() -> None:
 
 
 def test_any_range_of_rows_is_what_it_is_within_all_of_them() -> None:
-    for source in (*map(unpaced, SCHEMAS), gw.sources.rate(3.7, num_keys=9, start=START)):
-        everything = rows_of(source, 0, 70_000)
-        assert everything.num_rows == 70_000
-        for first, stop in ((0, 1), (49, 51), (65_530, 65_540), (69_999, 70_000)):
-            assert rows_of(source, first, stop) == everything.slice(first, stop - first)
-        assert rows_of(source, 0, 70_000, parallelism=13) == everything
-
-
-def test_another_seed_gives_other_rows_and_the_same_moments() -> None:
-    one, other = (rows_of(unpaced("bids", seed=seed), 0, 1000) for seed in (1, 2))
-    assert one["price"] != other["price"]
-    assert one["date_time"] == other["date_time"]
+    source = gw.sources.rate(3.7, num_keys=9, start=START)
+    everything = rows_of(source, 0, 70_000)
+    assert everything.num_rows == 70_000
+    for first, stop in ((0, 1), (49, 51), (65_530, 65_540), (69_999, 70_000)):
+        assert rows_of(source, first, stop) == everything.slice(first, stop - first)
+    assert rows_of(source, 0, 70_000, parallelism=13) == everything
 
 
 def test_a_paced_source_has_the_rows_that_are_due_and_keeps_limits() -> None:
@@ -109,51 +88,6 @@ def test_a_start_that_is_not_given_is_the_first_start_and_stays_in_the_position(
     assert first.timestamp() * 1e6 == START_US + 10_000_000  # of a start of its own
 
 
-@pytest.mark.parametrize("kind", list(SCHEMAS))
-def test_nexmark_has_a_row_when_its_event_has_happened(kind: str) -> None:
-    clock = Clock()
-    source = NexmarkSource(kind, events_per_s=50, paced=True, now_us=clock, **OPTIONS)
-    moments = rows_of(source, 0, 200)["date_time"].cast(pa.int64()).to_numpy()
-    for after_us in range(0, 4_000_000, 20_000):
-        clock.now_us = START_US + after_us
-        there = source.latest(source.start())["rows"]
-        assert there == np.count_nonzero(moments <= clock.now_us), after_us
-
-
-def test_nexmark_has_the_shares_of_its_definition() -> None:
-    bids = rows_of(unpaced("bids"), 46_000, 92_000)  # events 50,000 to 100,000
-    is_hot_auction = np.mean(bids["auction"].to_numpy() % 100 == 0)
-    assert 0.48 < is_hot_auction < 0.53  # one of two, and one of a hundred others
-    is_hot_bidder = np.mean(bids["bidder"].to_numpy() % 100 == 1)
-    assert 0.73 < is_hot_bidder < 0.78  # three of four
-    hot_channels = pc.mean(
-        pc.is_in(bids["channel"], pa.array(["Google", "Apple", "Baidu", "Facebook"]))
-    )
-    assert 0.48 < hot_channels.as_py() < 0.52
-    prices = bids["price"].to_numpy()
-    assert prices.min() >= 100
-    assert prices.max() <= 100_000_000
-    assert 8e4 < np.median(prices) < 12e4  # the logarithm is uniform: 10 ** 3 dollars
-    persons, auctions = rows_of(unpaced("persons"), 0, 2000), rows_of(unpaced("auctions"), 0, 6000)
-    assert persons["id"].to_pylist() == list(range(1000, 3000))
-    assert auctions["id"].to_pylist() == list(range(1000, 7000))
-    assert pc.all(pc.greater(auctions["expires"], auctions["date_time"])).as_py()
-    assert pc.all(pc.greater(auctions["reserve"], auctions["initial_bid"])).as_py()
-    assert set(auctions["category"].unique().to_pylist()) == set(range(10, 15))
-
-
-def test_nexmark_bids_are_for_auctions_that_there_are_or_will_be_soon() -> None:
-    bids, auctions = rows_of(unpaced("bids"), 0, 46_000), rows_of(unpaced("auctions"), 0, 3000)
-    last = np.searchsorted(
-        auctions["date_time"].cast(pa.int64()).to_numpy(),
-        bids["date_time"].cast(pa.int64()).to_numpy(),
-        side="right",
-    )
-    ids = bids["auction"].to_numpy() - 1000
-    assert (ids <= last + 10).all()
-    assert (ids >= np.maximum(last - 201, 0)).all()
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -163,7 +97,6 @@ def test_nexmark_bids_are_for_auctions_that_there_are_or_will_be_soon() -> None:
         (lambda: gw.sources.rate(start="tomorrow"), "'tomorrow'"),
         (lambda: gw.sources.rate(num_keys=0), "num_keys is 0"),
         (lambda: gw.sources.rate(max_rows_per_epoch=0), "max_rows_per_epoch is 0"),
-        (lambda: gw.sources.nexmark("bid"), "Did you mean 'bids'"),  # type: ignore[arg-type]
         (lambda: gw.sources.rate(per_second=1), "has no argument 'per_second'"),  # type: ignore[call-arg]
     ],
 )
@@ -172,8 +105,8 @@ def test_options_that_make_no_sense_are_refused(make: Any, said: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("source", [gw.sources.rate(paced=False, num_rows=10_000), unpaced("bids")])
-def test_few_rows_are_known_to_be_few_so_that_the_driver_reads_them(source: Any) -> None:
+def test_few_rows_are_known_to_be_few_so_that_the_driver_reads_them() -> None:
+    source: Any = gw.sources.rate(paced=False, num_rows=10_000)
     begin = source.start()
     end = source.latest(begin, limit=1000)
     splits = source.splits(begin, end, 2)

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from godwit_lab.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
-from godwit_lab.planners.intervals.pmc import approximate_projected_cost, projected_cost, serially
-from godwit_lab.planners.intervals.projected import ProjectedCost, Transitions, estimate_transitions
 
 from godwit.cli.arguments import save_picture
 from godwit.model.errors import InvalidProblemError
@@ -23,12 +20,16 @@ from godwit.planning.preview import PlanPreview, preview, table
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
 from godwit.planning.solution import Solution
+from godwit_lab.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
+from godwit_lab.planners.intervals.pmc import approximate_projected_cost, projected_cost, serially
+from godwit_lab.planners.intervals.projected import ProjectedCost, Transitions, estimate_transitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit_lab.planners.intervals.pmc import BlockMap
 
+_PLOTS = "godwit_lab.cli.plots"
 _EPILOG = """\
 exit status:
   0    a plan within all limits
@@ -190,7 +191,7 @@ def _solve_with_planner(args: argparse.Namespace) -> int:
                 field="plot",
                 value=str(args.plot),
             )
-        save_picture(lambda plots: plots.preview_figure(shown), args.plot)
+        save_picture(lambda plots: plots.preview_figure(shown), args.plot, module=_PLOTS)
     return 3 if str(getattr(solution, "status", "")) == "infeasible" else 0
 
 
@@ -206,7 +207,7 @@ def _run_compare(args: argparse.Namespace) -> int:
         )
     solutions, refused = [], []
     for entry in PLANNERS.values():
-        if entry.asks != "assignment":
+        if entry.asks is not Problem:
             continue
         reason = entry.refusal(problem)
         if not reason:
@@ -231,6 +232,7 @@ def _run_compare(args: argparse.Namespace) -> int:
         save_picture(
             lambda plots: plots.preview_figure(one) if one else plots.compare_figure(shown),
             args.plot,
+            module=_PLOTS,
         )
     return 0
 
@@ -263,8 +265,9 @@ def _run_precompute(args: argparse.Namespace) -> int:
     transitions = _transitions(args.transitions)
     block_map: BlockMap = serially
     if args.spark:
-        from godwit_lab.planners.intervals.on_spark import SparkBlockMap  # noqa: PLC0415  for the same reason
         from pyspark.sql import SparkSession  # noqa: PLC0415  Spark is slow to import
+
+        from godwit_lab.planners.intervals.on_spark import SparkBlockMap  # noqa: PLC0415  for the same reason
 
         session = SparkSession.builder.appName("godwit plan precompute").getOrCreate()
         block_map = SparkBlockMap(session.sparkContext)

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from godwit_lab.planners.cores.core_assignment import CoreAssignmentProblem
 from msgspec import UNSET, Meta, UnsetType
 
 from godwit.model.errors import InvalidProblemError
@@ -23,6 +22,7 @@ from godwit.planning.cores.core_allocation import CoreAllocationProblem, Queuein
 from godwit.planning.fusion import FusionProblem
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.solution import Solution
+from godwit_lab.planners.cores.core_assignment import CoreAssignmentProblem
 
 __all__ = ["EXAMPLES", "KINDS", "plain", "problem_from_json", "schema_of", "solution_to_dict"]
 

@@ -6,18 +6,18 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
-
-from godwit_lab.simulator import Simulation, calibration, controlled_by
-from godwit_lab.simulator.scenario import SCENARIOS, Size, scenario
+from typing import TYPE_CHECKING
 
 from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
-from godwit.adapt.settings import Elasticity
+from godwit.adapt.styles import BY_PLAN, STATIC
 from godwit.cli.arguments import save_picture
-from godwit.model import events
+from godwit.model import events, plugins
 from godwit.planning.preview import table
+from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS
+from godwit_lab.simulator import Simulation, calibration, controlled_by
+from godwit_lab.simulator.scenario import SCENARIOS, Size, scenario
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,10 +89,11 @@ def add_sim_arguments(parser: argparse.ArgumentParser) -> None:
             default=default,
             help=f"{what} (default: {default})",
         )
-    planners = [p.name for p in PLANNERS.values() if p.asks == "assignment"]
+    planners = [p.name for p in PLANNERS.values() if p.asks is Problem]
     parser.add_argument("--planner", choices=planners, default="milp", metavar="PLANNER",
                         help=f"one of {', '.join(planners)} (default: milp)")  # fmt: skip
-    parser.add_argument("--elasticity", choices=get_args(Elasticity), default="resource_centric",
+    elasticities = (BY_PLAN, STATIC, *plugins.names("policies"))
+    parser.add_argument("--elasticity", choices=elasticities, default=BY_PLAN,
                         help="how work and cores are matched")  # fmt: skip
     parser.add_argument("--no-scaling", action="store_true", help="keep the number of executors")
     parser.add_argument("--period", type=float, default=5.0, help="seconds between decisions")
@@ -132,7 +133,10 @@ def _run_sim(args: argparse.Namespace) -> int:
     if args.figure is not None:
         title = f"{args.scenario}, {settings.planner_name}"
         save_picture(
-            lambda plots: plots.histories_figure(runs, title=title), args.figure, "--figure"
+            lambda plots: plots.histories_figure(runs, title=title),
+            args.figure,
+            "--figure",
+            "godwit_lab.cli.plots",
         )
     return 0
 

@@ -9,17 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from godwit_lab.cli.what_if_play import Accuracy, Answer, Question, accuracy, answers, fewest
-from godwit_lab.cli.what_if_stream import measured_stream
-
 from godwit.cli.arguments import save_picture
 from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cli.opening import add_checkpoint, flow_name, opened_checkpoint
 from godwit.model.errors import InvalidControlError
 from godwit.model.naming import did_you_mean
 from godwit.model.wording import counted, human_bytes
+from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS
 from godwit.time.durations import seconds
+from godwit_lab.cli.what_if_play import Accuracy, Answer, Question, accuracy, answers, fewest
+from godwit_lab.cli.what_if_stream import measured_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,9 @@ def _run_what_if(args: argparse.Namespace) -> int:
     flow = flow_name(storage)
     if args.plot is not None:
         save_picture(
-            lambda plots: plots.what_if_figure(found, target_s=target_s, title=flow), args.plot
+            lambda plots: plots.what_if_figure(found, target_s=target_s, title=flow),
+            args.plot,
+            module="godwit_lab.cli.plots",
         )
     if args.json:
         print(json.dumps(_plain(flow, stream, question, known, found), indent=2))
@@ -151,7 +153,7 @@ def _run_what_if(args: argparse.Namespace) -> int:
 
 def _planner(name: str | None) -> str | None:
     """Return the name of a planner of assignments; raise if there is none of that name."""
-    known = [p.name for p in PLANNERS.values() if p.asks == "assignment"]
+    known = [p.name for p in PLANNERS.values() if p.asks is Problem]
     if name is not None and name not in known:
         raise InvalidControlError(
             f"There is no planner {name!r} of where key groups are.",

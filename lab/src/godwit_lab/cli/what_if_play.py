@@ -20,6 +20,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from godwit.adapt import Budget, Control
+from godwit.adapt.scaling import fixed
+from godwit.adapt.settings import Cadence
 from godwit_lab.simulator import (
     Keys,
     Machine,
@@ -32,17 +36,12 @@ from godwit_lab.simulator import (
     controlled_by,
 )
 
-from godwit.adapt import Budget, Control
-from godwit.adapt.scaling import fixed
-from godwit.adapt.settings import Cadence
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from godwit_lab.cli.what_if_stream import MeasuredStream, MeasuredTime
-
     from godwit.adapt import CommittedEpoch, Controller
     from godwit.model.latency import LatencyHistogram
+    from godwit_lab.cli.what_if_stream import MeasuredStream, MeasuredTime
 
 MEDIAN, TAIL = 0.5, 0.99
 _SMALL = 4096

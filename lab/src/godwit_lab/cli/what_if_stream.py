@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from godwit_lab.simulator import CostModel, MeasuredKeyGroups, SimulatedComponent, UpstreamFeed
 
 from godwit.adapt.stream_record import STREAM, EpochColumns, StreamSummary
 from godwit.checkpoint.journal import read_tail
@@ -30,6 +29,7 @@ from godwit.migration import LoadSummary
 from godwit.model.errors import CheckpointError, InvalidControlError
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.latency import LatencyHistogram
+from godwit_lab.simulator import CostModel, MeasuredKeyGroups, SimulatedComponent, UpstreamFeed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,16 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from godwit.adapt.styles import PlacementStyle
+from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit_lab.planners.cores.core_assignment import (
     CoreAssignmentProblem,
     plan_core_assignment,
     plan_naive_core_assignment,
 )
 
-from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from godwit.adapt.interfaces import MeasuredProblem
+    from godwit.adapt.styles import Turn
     from godwit.planning.arrays import FloatArray, IntArray
 
 Counts = npt.NDArray[np.integer[Any]]
@@ -37,6 +41,34 @@ _IDLE = 1e-9
 """Lanes' worth of work below which an elastic executor counts as idle."""
 _SLOTS = 8
 """Slots that an elastic executor has on average, at least: coarser ones could not be lent."""
+
+
+class ExecutorCentric(PlacementStyle):
+    """Key groups have a home executor, which uses cores of others if its own do not suffice."""
+
+    replans = False  # lent cores are planned once at a time
+    naive = False
+
+    def __init__(self, settings: Any, topology: Any, announce: Any, **more: Any) -> None:
+        super().__init__(settings, topology, announce, **more)
+        self.name = settings.elasticity
+        self._homes = Homes(naive=self.naive)
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """Use of lent cores, by all components: ``keyGroups`` there, ``bytesPerS`` sent to them."""
+        return {"remote": self._homes.remote}
+
+    def plan(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
+        """Return the executor of each key group: its home, or one that lends cores."""
+        del turn
+        return self._homes.plan(measured, measured.rows_per_s)
+
+
+class NaiveExecutorCentric(ExecutorCentric):
+    """The same, ignoring state and locality (paper 5 §5.4)."""
+
+    naive = True
 
 
 class Homes:

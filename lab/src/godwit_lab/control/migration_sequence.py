@@ -13,20 +13,27 @@ long as loads and sizes stay: the rest of a cheapest path is a cheapest path.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from godwit_lab.planners.intervals.ssm import present_cuts
 
 from godwit.adapt.cost_benefit import load_errors
+from godwit.adapt.scaling import Scripted
 from godwit.model import events
 from godwit.planning import metrics
+from godwit_lab.control.ranges import RangePlacement
+from godwit_lab.planners.intervals.oms import match_intervals
+from godwit_lab.planners.intervals.ssm import present_cuts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from godwit.adapt.interfaces import MeasuredProblem, Topology
     from godwit.adapt.policy import Announce
+    from godwit.adapt.settings import Control
+    from godwit.adapt.styles import Turn
     from godwit.planning import Problem, Solution
     from godwit.planning.arrays import FloatArray, IntArray
 
@@ -57,6 +64,70 @@ class _Path:
             if path.cuts and path.executors == wanted[: len(path.executors)]:
                 return path
         return None
+
+
+class SequencePlacement(RangePlacement):
+    """Ranges by the steps of a known sequence of migrations.
+
+    The sequence is that of the planner's option ``targets``, or of ``scaling=gw.scripted(...)``.
+    """
+
+    def __init__(
+        self,
+        settings: Control,
+        topology: Topology,
+        announce: Announce,
+        *,
+        targets: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(settings, topology, announce, targets=targets)
+        options = settings.search.options
+        self.targets = tuple(options.get("targets", ()) if targets is None else targets)
+        self._sample = options.get("sample", SAMPLE)
+        self._model = settings.scaling_model
+        self._sequence = MigrationSequence(announce)
+
+    def before(self, measured: MeasuredProblem, turn: Turn) -> IntArray | None:
+        """Return ranges of about equal load where there are none; a planned sequence then ends."""
+        ranges = super().before(measured, turn)
+        if ranges is not None and not turn.hypothetical:
+            self._sequence.forget(measured.components, "ranges were laid out anew")
+        return ranges
+
+    def plan(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
+        """Return the assignment of the present step."""
+        problem = measured.problem
+        if turn.waits:
+            return problem.current
+
+        def plan(widened: Problem, targets: tuple[int, ...]) -> Solution | None:
+            return turn.try_plan(widened, targets=targets, sample=self._sample)
+
+        return self._sequence.assignment(
+            measured.components,
+            problem,
+            self._executors_to_come(len(problem.available), turn),
+            measured.variance,
+            plan=plan,
+            hypothetical=turn.hypothetical,
+        )
+
+    def _executors_to_come(self, present: int, turn: Turn) -> tuple[int, ...]:
+        """Return the present number of executors, and the later ones that a user planned.
+
+        Unless the decision is hypothetical, later numbers that are reached are forgotten.
+        """
+        later = self.targets
+        if later:
+            while later and later[0] == present:
+                later = later[1:]
+            if not turn.hypothetical:
+                self.targets = later
+        elif isinstance(self._model, Scripted):
+            later = self._model.to_come(turn.running_s)
+        numbers = (present, *later)
+        changes = [True, *(n != before for before, n in itertools.pairwise(numbers))]
+        return tuple(itertools.compress(numbers, changes))
 
 
 class MigrationSequence:
@@ -114,15 +185,7 @@ class MigrationSequence:
         stays = np.array_equal(path.cuts[0], present_cuts(problem))
         if stays and not problem.draining[problem.current].any():
             return problem.current
-        return _match_intervals(problem, path.cuts[0])
-
-
-def _match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
-    """Return the executor of each key group: intervals between cuts go where most state stays."""
-    # Its solver is a package that only flows with such a planner need.
-    from godwit_lab.planners.intervals.oms import match_intervals  # noqa: PLC0415
-
-    return match_intervals(problem, cuts)
+        return match_intervals(problem, path.cuts[0])
 
 
 def _why_anew(
@@ -141,7 +204,7 @@ def _why_anew(
         return f"it was planned for {', '.join(map(str, known.executors))} executors"
     if len(path.executors) == 1 < len(wanted):
         return "the planned steps are over"
-    assignment = _match_intervals(problem, path.cuts[0])
+    assignment = match_intervals(problem, path.cuts[0])
     excess = metrics.load_index(problem, assignment) - (1 + path.tau) * metrics.mean_index(problem)
     beyond = np.flatnonzero(excess > _MARGIN * load_errors(problem, assignment, variance))
     if len(beyond):

@@ -24,6 +24,7 @@ from godwit.adapt.settings import Budget, Search, Worth
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.planning.preview import table
+from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS
 from godwit_lab.simulator import Simulation, controlled_by
 from godwit_lab.simulator.scenario import Size, scenario
@@ -59,7 +60,7 @@ def main() -> None:
     names = [
         p.name
         for p in PLANNERS.values()
-        if p.asks == "assignment" and p.name not in _TOO_SLOW and p.name != "albic"
+        if p.asks is Problem and p.name not in _TOO_SLOW and p.name != "albic"
     ]
     rows, runs = [], {}
     for name in ["nobody", *names]:

@@ -18,10 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.model.errors import SourceError
+from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, is_one_of, listing
 from godwit.sources.generated import GeneratedSource, draw, event_times_of, fractions
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
@@ -313,3 +315,61 @@ _COLUMNS: Final[dict[tuple[str, str], Callable[[_Events], pa.Array]]] = {
     **{(kind, "date_time"): _Events.event_times for kind in SCHEMAS},
     **{(kind, "extra"): _Events.draw_filler for kind in SCHEMAS},
 }
+
+
+@user_call
+def nexmark(
+    kind: NexmarkKind,
+    *,
+    events_per_second: float = 10_000.0,
+    paced: bool = True,
+    max_rows_per_epoch: int | None = None,
+    num_rows: int | None = None,
+    start: dt.datetime | str | None = None,
+    seed: int = 0,
+) -> NexmarkSource:
+    """Generate bids, auctions or persons of the NEXMark benchmark.
+
+    Of every 50 events one is a person, 3 are auctions and 46 are bids. Three sources with the same
+    seed, start and rate are consistent: a bid names an auction that was opened before it.
+
+    Parameters
+    ----------
+    kind
+        ``"bids"``, ``"auctions"`` or ``"persons"``. Each kind has its own columns; the event time
+        of all is ``date_time``.
+    events_per_second
+        Events per second of all three kinds together.
+    paced
+        ``True``: a row arrives when the clock reaches its time. ``False``: rows arrive as fast as
+        they are read, with times ahead of the clock; give `max_rows_per_epoch` or `num_rows` too.
+    max_rows_per_epoch
+        Maximum rows of this kind that one epoch reads; by default all that have arrived.
+    num_rows
+        Number of rows of this kind after which the source ends; by default it never does.
+    start
+        Time of the first event of all three kinds, a datetime or ISO 8601 text; by default the time
+        of the query's first start.
+    seed
+        Seed of the rows' values. The same seed, start and rate always give the same rows.
+
+    Raises
+    ------
+    SourceError
+        If there is no such kind, an option is wrong, or ``paced=False`` has neither
+        `max_rows_per_epoch` nor `num_rows`.
+
+    Examples
+    --------
+    >>> nexmark("bids", events_per_second=1000.0).schema.names
+    ['auction', 'bidder', 'price', 'channel', 'url', 'date_time', 'extra']
+    """
+    return NexmarkSource(
+        kind,
+        events_per_s=events_per_second,
+        paced=paced,
+        max_rows_per_epoch=max_rows_per_epoch,
+        num_rows=num_rows,
+        start=start,
+        seed=seed,
+    )

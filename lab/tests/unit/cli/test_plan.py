@@ -4,10 +4,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from godwit_lab.cli.plan_json import EXAMPLES
 
 from godwit.cli.main import main
+from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS
+from godwit_lab.cli.plan_json import EXAMPLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ def test_compare_shows_every_planner_or_says_why_not(
     assert _run("compare", problem, "--plot", str(picture)) == 0
     out = capsys.readouterr().out
     for name, entry in PLANNERS.items():
-        assert (name in out) == (entry.asks == "assignment")
+        assert (name in out) == (entry.asks is Problem)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -9,10 +9,10 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from godwit_lab.cli.plan_json import EXAMPLES
 
 from godwit.cli.main import main
 from godwit.planning.registry import PLANNERS
+from godwit_lab.cli.plan_json import EXAMPLES, problem_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +25,9 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 VARIANTS = int(os.environ.get("GODWIT_FUZZ_VARIANTS", "400"))
 METHODS = {
-    "assignment": [name for name, entry in PLANNERS.items() if entry.asks == "assignment"],
-    **{
-        kind: [name for name, entry in PLANNERS.items() if entry.asks == kind]
-        for kind in EXAMPLES
-        if kind != "assignment"
-    },
+    kind: [name for name, entry in PLANNERS.items() if entry.asks is type(problem)]
+    for kind in EXAMPLES
+    for problem, _ in [problem_from_json(json.dumps(EXAMPLES[kind]))]
 }
 RICH = EXAMPLES["assignment"] | {
     "intervals": False,

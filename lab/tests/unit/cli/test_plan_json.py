@@ -5,6 +5,10 @@ import json
 from typing import Any
 
 import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.fusion import FusionProblem
+from godwit.planning.problem import Limits, Problem
 from godwit_lab.cli.plan_json import (
     EXAMPLES,
     KINDS,
@@ -14,10 +18,6 @@ from godwit_lab.cli.plan_json import (
     solution_to_dict,
 )
 from godwit_lab.planners.intervals.ssm import plan_ssm
-
-from godwit.model.errors import InvalidProblemError
-from godwit.planning.fusion import FusionProblem
-from godwit.planning.problem import Limits, Problem
 
 
 def _problem(values: dict[str, Any]) -> Any:

@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.checkpoints import write_checkpoint
+from tests.support.controls import control_of
+
+from godwit.checkpoint.journal import JournalWriter
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cli.main import main
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     Keys,
@@ -21,13 +28,6 @@ from godwit_lab.simulator import (
     UpstreamFeed,
     controlled_by,
 )
-from tests.support.checkpoints import write_checkpoint
-from tests.support.controls import control_of
-
-from godwit.checkpoint.journal import JournalWriter
-from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cli.main import main
-from godwit.model import events
 
 if TYPE_CHECKING:
     from pathlib import Path

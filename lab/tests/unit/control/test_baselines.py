@@ -6,6 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from godwit.adapt import Control
+from godwit.adapt.scaling import load_range
+from godwit.adapt.settings import Budget, Search, Worth
+from godwit.model import events
+from godwit.model.assignment import Assignment
+from godwit.model.errors import InvalidControlError
 from godwit_lab.simulator import (
     History,
     Keys,
@@ -19,13 +26,6 @@ from godwit_lab.simulator import (
     controlled_by,
 )
 from godwit_lab.simulator.cluster import Pool
-
-from godwit.adapt import Control
-from godwit.adapt.scaling import load_range
-from godwit.adapt.settings import Budget, Search, Worth
-from godwit.model import events
-from godwit.model.assignment import Assignment
-from godwit.model.errors import InvalidControlError
 
 
 def play(settings: Control, **changed: Any) -> History:

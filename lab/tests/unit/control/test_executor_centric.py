@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from godwit.adapt import Control
 from godwit_lab.control.executor_centric import _allocate_servers
 from godwit_lab.simulator import (
     History,
@@ -17,8 +19,6 @@ from godwit_lab.simulator import (
     UpstreamFeed,
     controlled_by,
 )
-
-from godwit.adapt import Control
 
 
 def run(elasticity: str, *, chain: bool) -> History:
@@ -40,7 +40,7 @@ def run(elasticity: str, *, chain: bool) -> History:
         keys=Keys(number=5000, zipf=0.9, shifts_s=(20.0,)),
         duration_s=60.0,
     )
-    settings = Control(elasticity=elasticity, period=4.0)  # type: ignore[arg-type]
+    settings = Control(elasticity=elasticity, period=4.0)
     return Simulation(scenario, seed=0, control=controlled_by(settings)).run()
 
 

@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.control import steps
+from tests.support.controls import control_of
+
+from godwit.adapt import Budget
+from godwit.adapt.scaling import ScalingSituation, WantedExecutors, custom, latency
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     History,
@@ -24,11 +29,6 @@ from godwit_lab.simulator import (
     controlled_by,
 )
 from godwit_lab.simulator.flow import EpochWork, SimulatedFlow
-from tests.support.controls import control_of
-
-from godwit.adapt import Budget
-from godwit.adapt.scaling import ScalingSituation, WantedExecutors, custom, latency
-from godwit.model import events
 
 COSTS = CostModel(
     fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50

@@ -8,6 +8,10 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from tests.support.controls import control_of
+
+from godwit.adapt.planner_thread import PlannerThread
+from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
     Keys,
@@ -19,10 +23,6 @@ from godwit_lab.simulator import (
     Simulation,
     controlled_by,
 )
-from tests.support.controls import control_of
-
-from godwit.adapt.planner_thread import PlannerThread
-from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.controls import control_of
+
+from godwit.adapt.scaling import utilisation
+from godwit.migration import Bounds
+from godwit.model import events
+from godwit.planning.allocation import milp as milp_planner
 from godwit_lab.planners.baselines import plan_flux
 from godwit_lab.simulator import (
     CostModel,
@@ -21,12 +27,6 @@ from godwit_lab.simulator import (
     Slowdown,
     controlled_by,
 )
-from tests.support.controls import control_of
-
-from godwit.adapt.scaling import utilisation
-from godwit.migration import Bounds
-from godwit.model import events
-from godwit.planning.allocation import milp as milp_planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

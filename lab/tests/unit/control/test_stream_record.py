@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+from godwit.adapt import Topology
+from godwit.adapt.stream_record import STREAM, EpochColumns, StreamRecorder, StreamSummary
+from godwit.model.assignment import even_assignment
 from godwit_lab.simulator import (
     Keys,
     Machine,
@@ -16,10 +20,6 @@ from godwit_lab.simulator import (
     SimulatedComponent,
     Simulation,
 )
-
-from godwit.adapt import Topology
-from godwit.adapt.stream_record import STREAM, EpochColumns, StreamRecorder, StreamSummary
-from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray

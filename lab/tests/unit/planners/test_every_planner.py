@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from godwit_lab.cli.plan_json import solution_to_dict
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.problem import Limits, Problem, Traffic
@@ -21,11 +20,12 @@ from godwit.planning.solution import (
     illegalities,
     validate_solution,
 )
+from godwit_lab.cli.plan_json import solution_to_dict
 
 if TYPE_CHECKING:
     from godwit.planning.registry import Planner
 
-ASSIGNMENT = [entry for entry in PLANNERS.values() if entry.asks == "assignment"]
+ASSIGNMENT = [entry for entry in PLANNERS.values() if entry.asks is Problem]
 MATRIX = {"sizes": [1, 2, 3, 4], "probability": np.full((4, 4), 0.25)}
 SOLVERS = {"albic", "milp"}  # each plan takes as long as a hundred of another planner's
 OPTIONS: dict[str, dict[str, Any]] = {"mtm": {"transitions": MATRIX, "gamma": 0.5}}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.simulator.workload import Rate, RowArrivals, Surge
 
 from godwit.model.errors import InvalidProblemError
+from godwit_lab.simulator.workload import Rate, RowArrivals, Surge
 
 
 def arrivals(rate: Rate, duration_s: float = 10.0, seed: int = 1) -> RowArrivals:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from godwit.adapt.interfaces import PoolView
+from godwit.model.errors import InvalidProblemError
 from godwit_lab.simulator.cluster import (
     Death,
     Executors,
@@ -13,9 +16,6 @@ from godwit_lab.simulator.cluster import (
     SimulatedCluster,
     Slowdown,
 )
-
-from godwit.adapt.interfaces import PoolView
-from godwit.model.errors import InvalidProblemError
 
 
 def executors(machines: int = 2, **cluster: object) -> Executors:

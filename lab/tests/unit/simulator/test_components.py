@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from godwit_lab.simulator.flow import SimulatedComponent, UpstreamFeed, levels_of
 
 from godwit.model.errors import InvalidFlowError
+from godwit_lab.simulator.flow import SimulatedComponent, UpstreamFeed, levels_of
 
 
 def test_a_component_is_one_level_below_the_lowest_that_feeds_it() -> None:

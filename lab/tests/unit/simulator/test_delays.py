@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from godwit_lab.simulator.history import Delays
 from godwit_lab.simulator.workload import Rate, RowArrivals, Surge
 

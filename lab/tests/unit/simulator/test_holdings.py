@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.simulator.holdings import Holdings
-from godwit_lab.simulator.workload import Keys, KeySpread
 
 from godwit.model.assignment import even_assignment
+from godwit_lab.simulator.holdings import Holdings
+from godwit_lab.simulator.workload import Keys, KeySpread
 
 SPREAD = KeySpread(keys=Keys(number=1000, zipf=0.0), key_groups=4, seed=(1,))
 

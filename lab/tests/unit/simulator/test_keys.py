@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.simulator.workload import Keys, KeySpread
 
 from godwit.model.errors import InvalidProblemError
+from godwit_lab.simulator.workload import Keys, KeySpread
 
 
 def test_shares_are_those_of_the_keys_in_each_key_group() -> None:

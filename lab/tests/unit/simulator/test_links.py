@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
-from godwit_lab.simulator.transfers import Links, fair_rates
 
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidProblemError
+from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
+from godwit_lab.simulator.transfers import Links, fair_rates
 
 
 def test_rates_are_max_min_fair() -> None:

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.model import events
+from godwit.model.errors import InvalidProblemError
+from godwit.model.events import EpochCommitted
 from godwit_lab.simulator import (
     CostModel,
     Death,
@@ -21,11 +26,6 @@ from godwit_lab.simulator import (
     Slowdown,
     UpstreamFeed,
 )
-
-from godwit.migration import Bounds, MigrationRequested, Strategy
-from godwit.model import events
-from godwit.model.errors import InvalidProblemError
-from godwit.model.events import EpochCommitted
 
 if TYPE_CHECKING:
     from godwit.adapt.interfaces import CommittedEpoch

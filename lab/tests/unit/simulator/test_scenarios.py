@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from godwit_lab.simulator import Simulation, controlled_by
-from godwit_lab.simulator.scenario import SCENARIOS, Size, scenario
 
 from godwit.adapt import Control
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
+from godwit_lab.simulator import Simulation, controlled_by
+from godwit_lab.simulator.scenario import SCENARIOS, Size, scenario
 
 SIZE = Size(executors=3, key_groups=64, keys=1000, duration_s=15)
 

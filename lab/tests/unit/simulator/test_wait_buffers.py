@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.simulator.holdings import WaitBuffers
 
 from godwit.model.errors import MigrationError
+from godwit_lab.simulator.holdings import WaitBuffers
 
 NONE, ALL = np.zeros(2, np.bool_), np.ones(2, np.bool_)
 

@@ -6,6 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
+from godwit.migration import (
+    Bounds,
+    CopiesFrom,
+    MigrationRequested,
+    PeerCopies,
+    Policy,
+    StartWarming,
+    Warmed,
+)
+from godwit.model import events
 from godwit_lab.simulator import (
     Death,
     Keys,
@@ -18,17 +29,6 @@ from godwit_lab.simulator import (
 )
 from godwit_lab.simulator.holdings import Holdings
 from godwit_lab.simulator.transfers import Warming
-
-from godwit.migration import (
-    Bounds,
-    CopiesFrom,
-    MigrationRequested,
-    PeerCopies,
-    Policy,
-    StartWarming,
-    Warmed,
-)
-from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -383,19 +384,17 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
 
 def _figures(run: ScenarioRun) -> dict[str, float]:
     """Return the figures of a run by name, such as ``rows_per_s``; times in seconds."""
-    # Executors import this module for its function, and none of the simulator.
-    from godwit_lab.simulator.history import Delays  # noqa: PLC0415
-
     epochs = run.recording.epochs
     took_s = [epoch.duration_ms / 1e3 for epoch in epochs] or [0.0]
     # From rows' arrival to their commit: all rows of a file came at once.
-    delays = Delays(np.array([(rows, s, s) for rows, s in run.delays or [(1, 0.0)]]))
+    rows, delay_s = np.array(sorted(run.delays or [(1, 0.0)], key=itemgetter(1))).T
+    through = np.searchsorted(np.cumsum(rows), 0.99 * rows.sum() - 1e-9)
     return {
         "rows_per_s": run.recording.rows / epochs[-1].at_s if epochs else 0.0,
         "epoch_s_median": float(np.median(took_s)),
         "epoch_s_99th": float(np.quantile(took_s, 0.99)),
-        "delay_s_mean": delays.mean_s,
-        "delay_s_99th": delays.quantile_s(0.99),
+        "delay_s_mean": float(np.average(delay_s, weights=rows)),
+        "delay_s_99th": float(delay_s[through]),
         "rows_behind_at_most": max(run.behind_rows, default=0),
         "busiest_over_mean_median": float(np.median(run.imbalance or [1.0])),
         "executors_at_most": max(run.executors, default=0),

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from godwit_lab.experiments.paper3.figure7 import consolidated
 from tests.oracles.windows import Windows
 from tests.support.window_flows import TIME, WindowedRun
 
@@ -22,6 +21,7 @@ from godwit.operators.windows.operator import PANE
 from godwit.planning import windows as planning
 from godwit.time.event_time import EpochTime
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit_lab.experiments.paper3.figure7 import consolidated
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from godwit_lab.planners.baselines import plan_flux
 from tests.support.problems import placed as problem
 
 from godwit.model.errors import InvalidProblemError
@@ -17,6 +16,7 @@ from godwit.planning.allocation.milp import load_distance_bound, plan_milp, prog
 from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status, validate_solution
+from godwit_lab.planners.baselines import plan_flux
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,30 +1,25 @@
 """Catalogue of the papers' figures: those that scripts define, and those that cannot be redrawn.
 
-Scripts lie in ``experiments`` beside the source, or within the installed package.  They are
-imported as the package ``experiments``, wherever it lies, so that they can import one another.
+A script is imported when its figure is asked for: ``papers`` imports this module.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import godwit
 from godwit.model.errors import GodwitError
+from godwit_lab import experiments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import ModuleType
 
     from godwit_lab.cli.reproduce.figure import Figure
 
-_PACKAGE = "experiments"
 _KINDS = ("figure", "table")
 _FIGURES = re.compile(r"^@figure\(.*?^def (\w+)|^(figure\d+) = ", re.DOTALL | re.MULTILINE)
 """Names of the figures in the text of a script, which is not imported for them."""
@@ -63,7 +58,7 @@ class Entry:
 
     def load(self) -> Figure:
         """Import the figure's script, and return the figure."""
-        module = importlib.import_module(f"{_PACKAGE}.{self.module}")
+        module = importlib.import_module(f"{experiments.__name__}.{self.module}")
         figure: Figure = getattr(module, self.name.partition("/")[2])
         return figure
 
@@ -77,21 +72,14 @@ class Entry:
 
 
 def home() -> Path:
-    """Return the directory with the scripts; raise `GodwitError` if there is none."""
-    package = Path(godwit.__file__).resolve().parent
-    for place in (package / _PACKAGE, package.parents[1] / _PACKAGE):
-        if (place / "papers.py").is_file():
-            return place
-    raise GodwitError(
-        f"The scripts of the figures are neither in {package / _PACKAGE} nor beside the source.",
-        remedy="Install godwit-streams again, or run the command of a checkout.",
-    )
+    """Return the directory with the scripts."""
+    return Path(experiments.__file__).parent
 
 
 def papers() -> Mapping[str, Paper]:
     """Return the papers by name, ``paper1`` to ``paper5``."""
-    found: Mapping[str, Paper] = _scripts().PAPERS
-    return found
+    scripts: Mapping[str, Paper] = importlib.import_module(f"{experiments.__name__}.papers").PAPERS
+    return scripts
 
 
 def entries() -> tuple[Entry, ...]:
@@ -146,18 +134,3 @@ def _split(name: str) -> tuple[str, int]:
     """Return kind and number of a figure, from its name."""
     match = re.fullmatch(r"([a-z_]+?)_?(\d+)", name)
     return (match[1], int(match[2])) if match else (name, 0)
-
-
-def _scripts() -> ModuleType:
-    """Import and return the package of the scripts."""
-    place = home()
-    if _PACKAGE not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            _PACKAGE, place / "__init__.py", submodule_search_locations=[str(place)]
-        )
-        if spec is None or spec.loader is None:
-            raise GodwitError(f"{place} cannot be imported.", remedy="Install Godwit again.")
-        package = importlib.util.module_from_spec(spec)
-        sys.modules[_PACKAGE] = package
-        spec.loader.exec_module(package)
-    return importlib.import_module(f"{_PACKAGE}.papers")

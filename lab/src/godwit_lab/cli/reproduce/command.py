@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from godwit_lab.cli.reproduce import catalogue
-from godwit_lab.cli.reproduce.figure import FigureRun, Verdict
-from godwit_lab.cli.reproduce.running import Result, no_mechanism, place_of, reproduce, stored
-
 from godwit.model.errors import GodwitError
 from godwit.model.wording import printable
 from godwit.planning.preview import table
+from godwit_lab.cli.reproduce import catalogue
+from godwit_lab.cli.reproduce.figure import FigureRun, Verdict
+from godwit_lab.cli.reproduce.running import Result, no_mechanism, place_of, reproduce, stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import godwit
+import godwit_lab
 from godwit import __version__
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ Roots = tuple[tuple[str, Path], ...]
 
 def digest(script: Path) -> str:
     """Return a digest of a script of ``experiments/paperN`` and of all that it imports."""
-    beside = script.parents[2]
+    checkout = Path(godwit_lab.__file__).parents[3]
     roots = (
         ("godwit", Path(godwit.__file__).parent),
-        *((name, beside / name) for name in ("experiments", "benchmarks", "tests")),
+        ("godwit_lab", Path(godwit_lab.__file__).parent),
+        *((name, checkout / name) for name in ("benchmarks", "tests")),
     )
     hashed = hashlib.sha256(__version__.encode())
     for file in sorted(find_files(script, roots)):

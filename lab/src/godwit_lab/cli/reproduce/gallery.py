@@ -8,12 +8,11 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from godwit.model.errors import GodwitError
+from godwit.model.wording import counted
 from godwit_lab.cli.reproduce.command import shown
 from godwit_lab.cli.reproduce.figure import Verdict
 from godwit_lab.cli.reproduce.running import place_of, stored
-
-from godwit.model.errors import GodwitError
-from godwit.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

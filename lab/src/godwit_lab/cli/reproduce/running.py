@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from godwit_lab.cli.reproduce.dependencies import digest
-from godwit_lab.cli.reproduce.figure import Check, Verdict, verdict_of
 
 from godwit import __version__
 from godwit.model.errors import GodwitError
+from godwit_lab.cli.reproduce.dependencies import digest
+from godwit_lab.cli.reproduce.figure import Check, Verdict, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,13 +20,12 @@ from godwit_lab.simulator import Simulation, controlled_by
 
 if TYPE_CHECKING:
     from godwit.adapt import Controller
-    from godwit.adapt.settings import Elasticity
     from godwit.migration import MigrationRequested
     from godwit_lab.cli.reproduce.figure import FigureRun
     from godwit_lab.simulator import History, Scenario
 
 SYNCHRONISED = "resource-centric, synchronised"
-POLICIES: dict[str, Elasticity] = {
+POLICIES: dict[str, str] = {
     "static": "static",
     "resource-centric": "resource_centric",
     "naive executor-centric": "naive_executor_centric",

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph, traffic_with_executors
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
@@ -35,6 +34,7 @@ from godwit.planning.allocation.model import (
 from godwit.planning.allocation.search import Placement
 from godwit.planning.arrays import IndexArray, IntArray, wrong_value
 from godwit.planning.solution import make_solution
+from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph, traffic_with_executors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,11 +15,11 @@ import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
-from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 from godwit.planning import metrics
 from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
 from godwit.planning.solution import make_solution
+from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 if TYPE_CHECKING:
     from godwit.planning.problem import Problem

@@ -15,6 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from godwit.planning.arrays import wrong_value
+from godwit.planning.solution import make_solution
 from godwit_lab.planners.intervals.oms import kept_bytes, match_intervals
 from godwit_lab.planners.intervals.pmc import (
     approximate_projected_cost,
@@ -27,18 +30,14 @@ from godwit_lab.planners.intervals.pmc import (
 from godwit_lab.planners.intervals.projected import Transitions, last_cuts_within_tau
 from godwit_lab.planners.intervals.ssm import line_of, load_bound, plan_ssm, present_cuts
 
-from godwit.planning.arrays import wrong_value
-from godwit.planning.solution import make_solution
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from godwit_lab.planners.intervals.projected import ProjectedCost
-
     from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
+    from godwit_lab.planners.intervals.projected import ProjectedCost
 
 ROUNDS = 4
 """Times that the neighbours of the best candidate are looked at."""

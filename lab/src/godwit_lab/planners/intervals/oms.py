@@ -19,6 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.arrays import wrong_value
+from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 from godwit_lab.planners.intervals.ssm import (
     assign_intervals,
     best_cuts,
@@ -29,11 +34,6 @@ from godwit_lab.planners.intervals.ssm import (
     plan_ssm,
     present_cuts,
 )
-from scipy.optimize import linear_sum_assignment
-
-from godwit.model.errors import InvalidProblemError
-from godwit.planning.arrays import wrong_value
-from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,6 +24,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
+from scipy.sparse import csr_array
+
+from godwit.model.errors import InvalidProblemError
 from godwit_lab.planners.intervals.oms import (
     MAX_PARTITIONINGS,
     count_partitionings,
@@ -38,17 +41,13 @@ from godwit_lab.planners.intervals.ssm import (
     least_bound,
     present_cuts,
 )
-from scipy.sparse import csr_array
-
-from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit_lab.planners.intervals.projected import Transitions
-
     from godwit.planning.arrays import Clock, FloatArray, IntArray
     from godwit.planning.problem import Problem
+    from godwit_lab.planners.intervals.projected import Transitions
 
 BLOCK_PAIRS = 1 << 14
 """Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""

@@ -12,11 +12,13 @@ import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
-from godwit_lab.planners.intervals.ssm import last_cuts_of
 
 from godwit.planning.arrays import wrong_value
+from godwit.planning.registry import Number, WholeNumber, read_option
 from godwit.planning.solution import RELATIVE_TOLERANCE
+from godwit_lab.planners.intervals.ssm import last_cuts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +80,21 @@ class Transitions:
         probability.setflags(write=False)
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "probability", probability)
+
+    @classmethod
+    def from_option(cls, value: Any, name: str) -> Transitions | None:
+        """Return the matrix of a planner's option `name`, from a matrix or plain values."""
+        if value is None or isinstance(value, Transitions):
+            return value
+        matrix: _Matrix = read_option(value, _Matrix, name)
+        return cls(sizes=matrix.sizes, probability=np.array(matrix.probability, np.float64))
+
+
+class _Matrix(msgspec.Struct, forbid_unknown_fields=True):
+    """Plain values of `Transitions`."""
+
+    sizes: tuple[WholeNumber, ...]
+    probability: list[list[Number]]
 
 
 def estimate_transitions(
@@ -161,6 +178,13 @@ class ProjectedCost:
     # the same on average over the partitionings of the table
     measured_mean_error: float | None = None
     partitionings_in_all: int = 0  # how many partitionings within τ there are
+
+    @classmethod
+    def from_option(cls, value: Any, name: str) -> ProjectedCost:
+        """Return the table of a planner's option `name`; refuse anything else."""
+        if not isinstance(value, ProjectedCost):
+            raise wrong_value(name, value, "give a table made by `godwit plan precompute`")
+        return value
 
     @classmethod
     def of(cls, problem: Problem, space: Space, **facts: Any) -> ProjectedCost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from godwit_lab.planners.intervals.oms import match_intervals
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from godwit_lab.cli.reproduce import catalogue
-from godwit_lab.cli.reproduce.dependencies import find_files
 
 import godwit
+import godwit_lab
+from godwit_lab.cli.reproduce import catalogue
+from godwit_lab.cli.reproduce.dependencies import find_files
 
 SCRIPT = """
 from typing import TYPE_CHECKING
@@ -68,8 +69,8 @@ def test_what_nobody_imports_at_run_time_does_not_count(files: set[str]) -> None
 
 
 def test_a_figure_of_planners_does_not_depend_on_what_runs_on_spark() -> None:
-    package = Path(godwit.__file__).parent
+    package, laboratory = (Path(str(p.__file__)).parent for p in (godwit, godwit_lab))
     (entry,) = catalogue.choose(["1/table3"])
-    files = find_files(entry.script, (("godwit", package), ("experiments", catalogue.home())))
-    assert package / "planning/intervals/oms.py" in files
+    files = find_files(entry.script, (("godwit", package), ("godwit_lab", laboratory)))
+    assert laboratory / "planners/intervals/oms.py" in files
     assert not [path for path in files if (package / "cluster/spark") in path.parents]

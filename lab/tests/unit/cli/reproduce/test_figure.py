@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+
 from godwit_lab.cli.reproduce import drawing
 from godwit_lab.cli.reproduce.figure import (
     Chart,

@@ -7,6 +7,8 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+
+from godwit.model.errors import GodwitError
 from godwit_lab.cli.reproduce import drawing, running
 from godwit_lab.cli.reproduce.catalogue import Entry
 from godwit_lab.cli.reproduce.figure import (
@@ -19,8 +21,6 @@ from godwit_lab.cli.reproduce.figure import (
     at_most,
 )
 from godwit_lab.cli.reproduce.running import place_of, reproduce, stored
-
-from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from godwit_lab.planners.allocation.albic import collocate, plan_albic, score_pairs
-from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
@@ -14,6 +12,8 @@ from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.allocation.search import Placement
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.solution import validate_solution
+from godwit_lab.planners.allocation.albic import collocate, plan_albic, score_pairs
+from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 
 def pipeline(current: list[int], *, pairs: int = 4, executors: int = 2, **fields: Any) -> Problem:

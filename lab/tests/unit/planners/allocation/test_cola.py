@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.planners.allocation.cola import plan_cola
-from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.problem import Problem, Traffic
+from godwit_lab.planners.allocation.cola import plan_cola
+from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 
 def two_cliques(size: int = 6) -> Problem:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-from godwit_lab.planners.baselines import plan_flux
 from tests.support.problems import placed as problem
 
 from godwit.planning.problem import Limits
+from godwit_lab.planners.baselines import plan_flux
 
 
 def test_heaviest_key_group_that_lowers_the_variance_moves_from_first_to_last() -> None:

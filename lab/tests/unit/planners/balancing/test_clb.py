@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from godwit_lab.planners.balancing import plan_clb, split_by_covariance
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
+from godwit_lab.planners.balancing import plan_clb, split_by_covariance
 
 if TYPE_CHECKING:
     from godwit.planning.problem import Problem

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from godwit_lab.planners.balancing import plan_elb
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
@@ -12,6 +11,7 @@ from godwit.planning import metrics
 from godwit.planning.metrics import wanted_executors
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status
+from godwit_lab.planners.balancing import plan_elb
 
 
 def problem(

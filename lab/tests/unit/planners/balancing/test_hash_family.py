@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from godwit_lab.planners.baselines import hash_choice, plan_universal_hashing, universal_hash
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
+from godwit_lab.planners.baselines import hash_choice, plan_universal_hashing, universal_hash
 
 if TYPE_CHECKING:
     from godwit.planning.problem import Problem

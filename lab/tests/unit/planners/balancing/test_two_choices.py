@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from godwit_lab.planners.baselines import plan_pkg, plan_potc, two_candidates
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.metrics import SplitKeys
 from godwit.planning.preview import preview
 from godwit.planning.problem import Problem, Traffic
+from godwit_lab.planners.baselines import plan_pkg, plan_potc, two_candidates
 
 if TYPE_CHECKING:
     from godwit.planning.solution import Solution

@@ -4,6 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from lab.tests.oracles.interval_plans import line_problem, random_line_problem
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.solution import Status, validate_solution
 from godwit_lab.planners.baselines import (
     plan_consistent_hashing,
     plan_redistribution,
@@ -11,10 +15,6 @@ from godwit_lab.planners.baselines import (
     ring_owners,
 )
 from godwit_lab.planners.intervals.ssm import plan_ssm
-from lab.tests.oracles.interval_plans import line_problem, random_line_problem
-
-from godwit.model.errors import InvalidProblemError
-from godwit.planning.solution import Status, validate_solution
 
 APPENDIX_A = line_problem(
     [0] * 6 + [1] * 6, load=[1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1], num_executors=3, tau=0.25

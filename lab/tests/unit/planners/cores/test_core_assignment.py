@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from godwit.model.errors import InvalidProblemError
 from godwit_lab.planners.cores.core_assignment import (
     CoreAssignmentProblem,
     core_migration_bytes,
     plan_core_assignment,
     remote_bytes_per_s,
 )
-
-from godwit.model.errors import InvalidProblemError
 
 
 def problem(**changes: Any) -> CoreAssignmentProblem:

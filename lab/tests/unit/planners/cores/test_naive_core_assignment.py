@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from godwit_lab.planners.cores.core_assignment import (
     CoreAssignmentProblem,
     plan_core_assignment,

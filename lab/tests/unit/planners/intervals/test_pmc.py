@@ -4,6 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from lab.tests.oracles.interval_plans import line_problem, random_line_problem, valid_cuts
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.problem import Limits, Problem
+from godwit.planning.solution import Status, validate_solution
 from godwit_lab.planners.intervals.mtm import plan_mtm
 from godwit_lab.planners.intervals.oms import count_partitionings, kept_bytes, partitionings
 from godwit_lab.planners.intervals.pmc import approximate_projected_cost, projected_cost
@@ -14,11 +19,6 @@ from godwit_lab.planners.intervals.projected import (
     last_cuts_within_tau,
 )
 from godwit_lab.planners.intervals.ssm import plan_ssm
-from lab.tests.oracles.interval_plans import line_problem, random_line_problem, valid_cuts
-
-from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import Status, validate_solution
 
 TABLE_4 = Transitions(
     sizes=(2, 3, 4),

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from godwit_lab.planners.intervals.ranges import even_cuts, gather_ranges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from godwit.planning.arrays import is_contiguous
 from godwit.planning.problem import Problem
+from godwit_lab.planners.intervals.ranges import even_cuts, gather_ranges
 
 
 @given(st.integers(0, 2**32 - 1))

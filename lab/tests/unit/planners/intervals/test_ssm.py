@@ -4,13 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from godwit_lab.planners.intervals.oms import plan_oms
-from godwit_lab.planners.intervals.ssm import plan_simple_ssm, plan_ssm
 from lab.tests.oracles.interval_plans import cheapest_sequence, line_problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status
+from godwit_lab.planners.intervals.oms import plan_oms
+from godwit_lab.planners.intervals.ssm import plan_simple_ssm, plan_ssm
 
 
 def test_table_3_single_step_moves_four_key_groups() -> None:

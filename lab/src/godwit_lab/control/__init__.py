@@ -1,0 +1,1 @@
+"""Placement styles and elasticities of the papers, for Godwit's controller."""

@@ -1,0 +1,1 @@
+"""Planners of the papers and what these compare with; `registry` describes them."""

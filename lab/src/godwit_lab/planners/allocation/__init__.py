@@ -1,0 +1,1 @@
+"""Allocation with regard to traffic between key groups (paper 2)."""

@@ -1,0 +1,1 @@
+"""Cores of machines to executors (paper 5)."""

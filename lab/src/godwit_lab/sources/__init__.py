@@ -1,0 +1,1 @@
+"""Sources for experiments."""
