@@ -6,7 +6,6 @@ it annotates, is ignored.  So an `AvroType` has a logical type only if that type
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import uuid
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
+from godwit.sources.text_values import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,11 +113,11 @@ def parse_schema(text: str) -> AvroType:
     """
     parser = _Parser()
     try:
-        schema = json.loads(text)
+        schema = load_json(text)
         if isinstance(schema, dict) and "references" in schema and "schema" in schema:
             for reference in schema["references"]:
-                parser.parse(json.loads(reference), "", "")
-            schema = json.loads(schema["schema"])
+                parser.parse(load_json(reference), "", "")
+            schema = load_json(schema["schema"])
         found = parser.parse(schema, "", "")
         min_size(found)
     except RecursionError:

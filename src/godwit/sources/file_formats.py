@@ -21,7 +21,7 @@ from godwit.columns.nested import has_leaf
 from godwit.sources.parquet_times import times_of, true_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -130,11 +130,16 @@ class FileFormat(ABC):
 
     @abstractmethod
     def read(
-        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch | BadLine]:
         """Yield the rows of a range of a file, and its bad lines unless these are refused.
 
         Of the columns `fields`, those that the file has, perhaps with others and with other types.
+        `known`: names of all columns of the schema.
         """
 
 
@@ -216,7 +221,11 @@ class ParquetFormat(_RowFormat):
         return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
     def read(
-        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch]:
         with self._open(directory, part.file) as opened:
             edges = self._layout_of(opened.metadata).edges
@@ -225,6 +234,7 @@ class ParquetFormat(_RowFormat):
             if not groups:
                 return
             stored = opened.schema_arrow
+            check_names(stored.names, fields, known)
             names = [f.name for f in fields if _has_column(stored, f.name)]
             schema = pa.schema([stored.field(name) for name in names])
             restore = times_of(opened, stored, names)
@@ -285,11 +295,16 @@ class ArrowFormat(_RowFormat):
         return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
     def read(
-        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch]:
         file = part.file
         with self._open(directory, file) as opened:
             schema = opened.schema
+        check_names(schema.names, fields, known)
         columns = [schema.get_field_index(f.name) for f in fields if _has_column(schema, f.name)]
         edges = self.layout(directory, file).edges if part.is_cut else None
         with self._open(directory, file, columns or [0]) as opened:
@@ -302,6 +317,24 @@ class ArrowFormat(_RowFormat):
                 if first < upto and after > part.start:
                     skipped = max(part.start - first, 0)
                     yield opened.get_batch(number).slice(skipped, upto - first - skipped)
+
+
+def check_names(names: Sequence[str], fields: Iterable[pa.Field], known: Container[str]) -> None:
+    """Raise if a file lacks a column, and has it with other capitals or blanks around its name.
+
+    `names`: columns of the file. `known`: names of all columns of the schema.
+    """
+    missing = [field.name for field in fields if field.name not in names]
+    if not missing:
+        return
+    similar = {name.strip().casefold(): name for name in names if name not in known}
+    for name in missing:
+        if (other := similar.get(name.strip().casefold())) is not None:
+            msg = (
+                f"it has no column {name!r}, but {other!r}: write the name in schema= as the file "
+                "has it, or change it in the file"
+            )
+            raise ValueError(msg)
 
 
 def _repeated_text(

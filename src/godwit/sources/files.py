@@ -61,6 +61,7 @@ _UNREADABLE: Final = pa.schema(
     [("path", pa.string()), ("value", pa.binary()), ("error", pa.string())]
 )
 _logger = logging.getLogger("godwit")
+_missing: set[tuple[str, str]] = set()  # sources and columns of which a warning was logged
 
 
 class FileSource(Source):
@@ -476,7 +477,7 @@ class FileSource(Source):
         # A line is good or bad whichever columns are asked for.
         parsed = schema if self._on_bad == "refuse" else self.schema
         fields = [field for field in parsed if field.name not in partitions]
-        batches = self._format.read(self._directory, piece, fields)
+        batches = self._format.read(self._directory, piece, fields, self.schema.names)
         named = self._directory.file_name(file)
         bad: list[BadLine] = []
         checked = not fields or not self._format.has_columns
@@ -484,18 +485,21 @@ class FileSource(Source):
             if isinstance(batch, BadLine):
                 bad.append(batch)
                 continue
-            if not checked and not any(field.name in batch.schema.names for field in fields):
-                self._check_columns(file)
+            if not checked:
+                missing = [f.name for f in fields if f.name not in batch.schema.names]
+                if len(missing) == len(fields):
+                    self._check_columns(file)
+                self._warn_of_missing(named, missing)
             checked = True
             columns = []
             for field in schema:
-                at = batch.schema.get_field_index(field.name)
+                place = batch.schema.get_field_index(field.name)
                 if field.name in partitions:
                     columns.append(
                         _constant_column(partitions[field.name], field, batch.num_rows, named)
                     )
-                elif at >= 0:
-                    columns.append(cast_column(batch.column(at), field, named))
+                elif place >= 0:
+                    columns.append(cast_column(batch.column(place), field, named))
                 else:
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -513,6 +517,13 @@ class FileSource(Source):
                 remedy="Move it out of the directory, or give a schema= with columns of it.",
                 file=named,
             )
+
+    def _warn_of_missing(self, file: str, missing: Sequence[str]) -> None:
+        """Log that a file lacks columns, once for each column of the source in a process."""
+        new = [name for name in missing if (self.identity, name) not in _missing]
+        if new:
+            _missing.update((self.identity, name) for name in new)
+            _logger.warning("The file %r lacks %s, null in its rows.", file, quoted(new))
 
     def _to_unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
         """Return lines that cannot be parsed as unreadable rows of a file."""

@@ -15,7 +15,7 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
@@ -27,7 +27,7 @@ from godwit.columns.nested import has_leaf, with_leaves
 from godwit.columns.types import is_binary, is_temporal, is_text
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import listing, type_name
-from godwit.sources.text_values import as_json, exact_numbers, from_json
+from godwit.sources.text_values import as_json, exact_numbers, from_json, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,20 +198,23 @@ class JsonMessages(MessageFormat):
         """Decode each message as a JSON object; what the schema lacks may have any depth."""
         if None in values:
             values = [b"{}" if value is None else value for value in values]
-        is_exact = pa.types.is_decimal
+        is_exact = _needs_exact_numbers
         try:
             rows = _decode_objects(values, schema)
         except msgspec.ValidationError as error:
             if "Expected `int" not in str(error) or "got `float`" not in str(error):
                 raise
-            _decode_objects(values, schema, float)  # refuses numbers in quotes
-            rows, is_exact = _decode_objects(values, schema, Decimal), _is_integer_or_decimal
+            rows, is_exact = _decode_objects(values, schema, any_number=True), _has_integers
         columns = []
         for position, (field, dtype) in enumerate(zip(schema, _types_in_json(schema), strict=True)):
             cells = list(map(attrgetter(f"f{position}"), rows))
-            if has_leaf(dtype, is_exact):
+            if is_exact(field.type):
                 cells = exact_numbers(cells, field)
-            column = to_array(cells, field.name, dtype)
+            try:
+                column = to_array(cells, field.name, dtype)
+            except ValueError:
+                exact_numbers(cells, field)  # raises for the number that does not fit
+                raise
             columns.append(column if dtype.equals(field.type) else from_json(column, field))
         return columns
 
@@ -234,25 +237,42 @@ class JsonMessages(MessageFormat):
         _row_type(schema)
 
 
-def _decode_objects(values: Sequence[Value], schema: pa.Schema, integer: type = int) -> list[Any]:
-    """Decode messages as JSON objects; `integer`: class of the values of integers."""
-    decode = _json_decoder(schema, integer).decode
+def _decode_objects(
+    values: Sequence[Value], schema: pa.Schema, *, any_number: bool = False
+) -> list[Any]:
+    """Decode messages as JSON objects; `any_number`: integers may have a point or an exponent."""
+    decode = _json_decoder(schema, any_number).decode
     try:
         return list(map(decode, values))  # type: ignore[arg-type]
+    except InvalidOperation:
+        msg = "a number has an exponent of more digits than any type holds"
+        raise ValueError(msg) from None
     except RecursionError:
         levels = 1 + max((_num_levels(field.type) for field in schema), default=0)
         return [_decode_deep(decode, value, levels) for value in values if value is not None]
 
 
-def _is_integer_or_decimal(dtype: pa.DataType) -> bool:
-    """Return whether values are exact numbers."""
-    return bool(pa.types.is_integer(dtype) or pa.types.is_decimal(dtype))
+def _needs_exact_numbers(dtype: pa.DataType) -> bool:
+    """Return whether a type has decimals, or maps with numbers as keys."""
+    return has_leaf(dtype, pa.types.is_decimal) or _has_number_keys(dtype)
+
+
+def _has_integers(dtype: pa.DataType) -> bool:
+    """Return whether a type has integers, or values of `_needs_exact_numbers`."""
+    return has_leaf(dtype, pa.types.is_integer) or _needs_exact_numbers(dtype)
+
+
+def _has_number_keys(dtype: pa.DataType) -> bool:
+    """Return whether a type contains a map whose keys are numbers."""
+    if pa.types.is_map(dtype) and is_number(dtype.key_type):
+        return True
+    return any(_has_number_keys(dtype.field(n).type) for n in range(dtype.num_fields))
 
 
 @lru_cache(maxsize=64)
-def _json_decoder(schema: pa.Schema, integer: type = int) -> msgspec.json.Decoder[Any]:
+def _json_decoder(schema: pa.Schema, any_number: bool = False) -> msgspec.json.Decoder[Any]:
     """Create the decoder of a schema's JSON objects; cached."""
-    return msgspec.json.Decoder(_row_type(schema, integer))
+    return msgspec.json.Decoder(_row_type(schema, any_number), float_hook=Decimal)
 
 
 def _decode_deep(decode: Callable[[bytes], Any], value: bytes, levels: int) -> Any:
@@ -315,12 +335,12 @@ def _without_levels(text: bytes, levels: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _row_type(schema: pa.Schema, integer: type = int) -> Any:
+def _row_type(schema: pa.Schema, any_number: bool = False) -> Any:
     """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ...
 
-    `integer`: class of the values of integers.
+    `any_number`: see `_decode_objects`.
     """
-    types = [_json_type(field, integer) for field in schema]
+    types = [_json_type(field, any_number) for field in schema]
     fields = [(f"f{i}", python | None, None) for i, python in enumerate(types)]
     names = {f"f{i}": field.name for i, field in enumerate(schema)}
     return msgspec.defstruct("Row", fields, rename=names, gc=False)
@@ -339,26 +359,27 @@ _JSON_TYPES: Final = (
     (pa.types.is_large_string, str),
     (is_binary, str),  # Base64
     (is_temporal, str),  # ISO 8601
-    (pa.types.is_decimal, Decimal),
+    (pa.types.is_decimal, Any),  # a number or a text; `exact_numbers` has the rule
 )
 
 
-def _json_type(field: pa.Field, integer: type = int) -> Any:
+def _json_type(field: pa.Field, any_number: bool = False) -> Any:
     """Return the Python type as which msgspec decodes a column; raise if JSON has no such form."""
     dtype = field.type
     if pa.types.is_integer(dtype):
-        return integer
+        return Any if any_number else int
     for matches, python in _JSON_TYPES:
         if matches(dtype):
             return python
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        item = _json_type(dtype.value_field, integer)
+        item = _json_type(dtype.value_field, any_number)
         return list[item | None]  # type: ignore[valid-type]
     if pa.types.is_struct(dtype):
-        inner = {part.name: _json_type(part, integer) | None for part in dtype}
+        inner = {part.name: _json_type(part, any_number) | None for part in dtype}
         return TypedDict("Inner", inner, total=False)  # type: ignore[operator]
     if pa.types.is_map(dtype):
-        key, item = _json_type(dtype.key_field), _json_type(dtype.item_field, integer)
+        key = str if is_number(dtype.key_type) else _json_type(dtype.key_field)
+        item = _json_type(dtype.item_field, any_number)
         return dict[key, item | None]  # type: ignore[valid-type]
     raise InvalidFlowError(
         f"Column {field.name!r} of type {dtype} has no form in JSON.",

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets, shown_uri
+from godwit.sources.text_values import load_json
 
 _TIMEOUT_S: Final = 10.0
 _UNKNOWN_S: Final = 10.0  # between two requests for a schema that the registry does not have
@@ -55,7 +56,7 @@ def check_url(registry: str) -> None:
 def schema_text(schema: object) -> str:
     """Return a schema, given as JSON text or a mapping, as JSON text."""
     if isinstance(schema, str):
-        return json.dumps(json.loads(schema))
+        return json.dumps(load_json(schema))
     return json.dumps(schema)
 
 
@@ -176,7 +177,7 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
 def _names_what_is_missing(answer: str) -> bool:
     """Return whether a "not found" is of a schema, and not of the path, as by a wrong URL."""
     try:
-        told = json.loads(answer)
+        told = load_json(answer)
     except ValueError:
         return False
     return isinstance(told, dict) and told.get("error_code") != 404

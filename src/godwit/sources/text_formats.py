@@ -31,17 +31,26 @@ from godwit.columns.time_texts import has_offset, in_calendar
 from godwit.columns.types import is_date_or_timestamp, is_instant, is_list, is_temporal
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
-from godwit.sources.file_formats import BadLine, FileFormat, FileRange
-from godwit.sources.message_formats import JsonMessages, max_level
+from godwit.sources.file_formats import BadLine, FileFormat, FileRange, check_names
+from godwit.sources.message_formats import (
+    NOT_OF_MESSAGES,
+    JsonMessages,
+    error_text,
+    max_level,
+)
 from godwit.sources.text_values import (
     as_json,
     from_json,
     from_text,
+    has_hexadecimals,
+    has_names_of_numbers,
     has_small_numbers,
+    is_number,
+    narrow_floats,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from godwit.sources.directory import Directory, File
     from godwit.sources.file_formats import FileLayout
@@ -55,7 +64,6 @@ _CARRIAGE_RETURNS: Final = (
     "it has a line that ends with a carriage return alone (CR), as old programs for Macintosh "
     "write them; write it with line feeds (LF or CR LF)"
 )
-_POINT_OF_INTEGER: Final = re.compile(r"JSON to u?int\d+, couldn't parse:-?\d+[.eE]")
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
@@ -63,6 +71,8 @@ _RETURN: Final = 0x0D
 _WHOLE_NUMBER: Final = r"^\s*[+-]?\d{16,}\s*$"
 _EXACT_DOUBLES: Final = 1 << 53  # up to here every whole number is a double
 _MAX_LEVELS: Final = 100  # of a type that is inferred
+_MAX_DIGITS: Final = 400  # of whole numbers from which a type is inferred; no type has as many
+_HEXADECIMAL: Final = "^[ \\t]*[+-]?0[xX]"
 _LINE: Final = re.compile(rb"[^\r\n]+")
 _NO_LINES: Final = re.compile(rb"[\r\n]*\Z")
 _NOT_OBJECT: Final = re.compile(rb"\s*[^{\s]")
@@ -233,6 +243,10 @@ def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
+class _LinesError(ValueError):
+    """A text whose lines are not JSON objects."""
+
+
 class JsonFormat(_TextFormat):
     """One JSON object a line: refused otherwise, whether or not a file is cut there."""
 
@@ -251,10 +265,11 @@ class JsonFormat(_TextFormat):
         )
         rows = _parse_objects(text, parse)
         for field in fields:
-            at = rows.schema.get_field_index(field.name)
-            column = rows.column(at)
-            if not column.type.equals(field.type):
-                rows = rows.set_column(at, field.name, from_json(column.combine_chunks(), field))
+            place = rows.schema.get_field_index(field.name)
+            column = rows.column(place)
+            if not column.type.equals(field.type) or has_leaf(field.type, pa.types.is_floating):
+                column = from_json(column.combine_chunks(), field)
+                rows = rows.set_column(place, field.name, column)
             elif is_instant(field.type):
                 _check_calendar(column)
         return rows
@@ -266,11 +281,18 @@ class JsonFormat(_TextFormat):
                 f"The first file has values that are nested over more than {_MAX_LEVELS} levels.",
                 remedy="Give schema=, with the columns that you need.",
             )
-        schema = _parse_objects(text, None).schema
+        try:
+            schema = _parse_objects(text, None).schema
+        except pa.ArrowInvalid as error:
+            if "specified twice" not in str(error):
+                raise
+            objects = [_loads(line) for line in _lines_of(text)]  # the last of two values counts
+            text = b"\n".join(json.dumps(each).encode() for each in objects)
+            schema = _parse_objects(text, None).schema
         unclear = [f.name for f in schema if has_leaf(f.type, _is_inferred_otherwise)]
         if not unclear:
             return schema
-        objects = [json.loads(line) for line in text.split(b"\n") if line and not line.isspace()]
+        objects = [_loads(line) for line in _lines_of(text)]
         for name in unclear:
             at, values = schema.get_field_index(name), [row.get(name) for row in objects]
             dtype = _infer_exactly(schema.field(at).type, values, name)
@@ -278,8 +300,13 @@ class JsonFormat(_TextFormat):
         return schema
 
     def read(
-        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch | BadLine]:
+        del known  # each line has names of its own
         schema = pa.schema(fields)
         messages = JsonMessages(schema)
         has_maps = any(map(_has_maps, fields))  # Arrow's parser has none
@@ -291,30 +318,31 @@ class JsonFormat(_TextFormat):
             partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
         )
 
-        def parse_as_messages(text: bytes) -> pa.Table:
-            """Parse a block of lines as messages are."""
-            lines = [line for line in text.split(b"\n") if line and not line.isspace()]
-            decoded = messages.decode(lines, schema.names)
-            if decoded.bad:
-                raise ValueError(decoded.bad[0][1])
-            return pa.Table.from_batches([decoded.rows])
-
         def parsed(text: bytes) -> pa.Table:
-            """Parse a block of lines."""
-            if has_maps or (has_decimals and has_small_numbers(text)):
-                return parse_as_messages(text)
-            try:
-                return parse_all(text)
-            except ValueError as error:
-                if not _POINT_OF_INTEGER.search(str(error)):
+            """Parse a block of lines: by Arrow where it is sure, else as messages are."""
+            is_unsure = has_decimals and has_small_numbers(text)
+            if not has_maps and not is_unsure and not has_names_of_numbers(text):
+                try:
+                    return parse_all(text)
+                except _LinesError:
                     raise
-            return parse_as_messages(text)
+                except ValueError:
+                    pass  # messages have the rule
+            try:
+                columns = messages.columns(_lines_of(text), schema)
+            except NOT_OF_MESSAGES:
+                raise
+            except UnicodeDecodeError as error:
+                msg = "it has a text that is not UTF-8"
+                raise ValueError(msg) from error
+            except Exception as error:
+                raise ValueError(error_text(error).partition(": ")[2]) from error
+            return pa.table(columns, schema=schema)
 
         for block in self._blocks(directory, part):
             text = block.removeprefix(_MARK)
             if not fields:  # nobody asks for more than how many there are
-                count = sum(not line.isspace() for line in text.split(b"\n") if line)
-                yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
+                yield pa.RecordBatch.from_arrays([pa.nulls(len(_lines_of(text)))], [""])
                 continue
             yield from self._parse_readable(text, parsed)
 
@@ -344,6 +372,18 @@ def _check_calendar(column: pa.ChunkedArray) -> None:
     if not all(map(in_calendar, column.chunks)):
         msg = "a time is not in the years 1 to 9999"
         raise ValueError(msg)
+
+
+def _type_in_csv(dtype: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow is to read a column of CSV."""
+    if is_temporal(dtype):
+        return pa.string()
+    return pa.float64() if pa.types.is_floating(dtype) else dtype
+
+
+def _is_number_or_truth(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are numbers or booleans."""
+    return is_number(dtype) or pa.types.is_boolean(dtype)
 
 
 def _has_maps(field: pa.Field) -> bool:
@@ -392,8 +432,10 @@ def _infer_exactly(dtype: pa.DataType, values: list[Any], column: str) -> pa.Dat
 
 def _inexact_error(value: int, column: str) -> SourceError:
     """Return the error that a column cannot be inferred since a whole number needs more digits."""
+    text = str(value)
+    text = text if len(text) <= 50 else f"{text[:50]}..."
     return SourceError(
-        f"Column {column!r} of the first file has the whole number {value}, which neither bigint "
+        f"Column {column!r} of the first file has the whole number {text}, which neither bigint "
         "nor double holds exactly together with its other values.",
         remedy="Give schema=, with decimal(20, 0) or string for identifiers, or double if the last "
         "digits do not matter.",
@@ -405,18 +447,33 @@ def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
     """Parse lines of JSON objects; refuse other values, and text that is not UTF-8."""
     # Arrow would take nulls for rows.
     if _NOT_OBJECT.match(text) or _NOT_OBJECT_LATER.search(text):
-        raise ValueError(_NO_LINES_OF_OBJECTS)
+        raise _LinesError(_NO_LINES_OF_OBJECTS)
     options = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
     try:
         rows = pajson.read_json(io.BytesIO(text), options, parse)
     except pa.ArrowInvalid as error:
         if _count_objects(text) is None:
-            raise ValueError(_NO_LINES_OF_OBJECTS) from error
+            raise _LinesError(_NO_LINES_OF_OBJECTS) from error
         raise
     rows.validate(full=True)  # the parser takes any bytes for text
     if _count_objects(text) != rows.num_rows:
-        raise ValueError(_NO_LINES_OF_OBJECTS)
+        raise _LinesError(_NO_LINES_OF_OBJECTS)
     return rows
+
+
+def _lines_of(text: bytes) -> list[bytes]:
+    """Return the lines of a text that are not blank."""
+    return [line for line in text.split(b"\n") if line and not line.isspace()]
+
+
+def _loads(line: bytes) -> Any:
+    """Parse a line of JSON; of integers with very many digits only the first ones."""
+    return json.loads(line, parse_int=_to_int)
+
+
+def _to_int(text: str) -> int:
+    """Return a text as an integer, or its first digits; Python refuses more than 4,300 digits."""
+    return int(text[:_MAX_DIGITS])
 
 
 def _count_objects(text: bytes) -> int | None:
@@ -501,18 +558,39 @@ class CsvFormat(_TextFormat):
         Names are from the header, if there is one.
         """
         self._check_line_ends(block)
+        if self._columns is None:
+            self._check_header(block.partition(b"\n")[0])
         rows = self._parse_csv(block, self._columns, {}, None)
         doubles = [f.name for f in rows.schema if pa.types.is_floating(f.type)]
         texts = self._parse_csv(block, self._columns, dict.fromkeys(doubles, pa.string()), doubles)
         for name in doubles:
             whole = texts.filter(pc.match_substring_regex(texts[name], _WHOLE_NUMBER))
             for text in whole[name].to_pylist():
-                if abs(int(text)) > _EXACT_DOUBLES:
-                    raise _inexact_error(int(text), name)
-        return rows.schema
+                if abs(_to_int(text.strip())) > _EXACT_DOUBLES:
+                    raise _inexact_error(_to_int(text.strip()), name)
+        schema = rows.schema
+        if has_hexadecimals(block, self._marks()):  # which Arrow takes for integers
+            wholes = [f.name for f in schema if pa.types.is_integer(f.type)]
+            texts = self._parse_csv(
+                block, self._columns, dict.fromkeys(wholes, pa.string()), wholes
+            )
+            for name in wholes:
+                if pc.any(pc.match_substring_regex(texts[name], _HEXADECIMAL)).as_py():
+                    place = schema.get_field_index(name)
+                    schema = schema.set(place, pa.field(name, pa.string()))
+        return schema
+
+    def _marks(self) -> bytes:
+        """Return the quote and the escape character, which may stand within a value."""
+        marks = (self._parse[part] for part in ("quote_char", "escape_char"))
+        return "".join(str(mark or "") for mark in marks).encode()
 
     def read(
-        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch | BadLine]:
         file, names = part.file, self._columns
         if names is not None:
@@ -526,37 +604,53 @@ class CsvFormat(_TextFormat):
             if part.stop is not None and part.stop <= len(header):
                 return
             part = replace(part, start=max(part.start, len(header)))
-        types = {f.name: pa.string() if is_temporal(f.type) else f.type for f in fields}
+        types = {f.name: _type_in_csv(f.type) for f in fields}
+        texts = {
+            f.name: pa.string() if _is_number_or_truth(f.type) else types[f.name] for f in fields
+        }
         usual = {f.name: f.type for f in fields if is_date_or_timestamp(f.type)}
         decimals = [f.name for f in fields if pa.types.is_decimal(f.type)]
-        marks = "".join(
-            str(self._parse[part] or "") for part in ("quote_char", "escape_char")
-        ).encode()
+        has_integers = any(pa.types.is_integer(f.type) for f in fields)
+        marks = self._marks()
         present: list[str] = []
 
         def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
             """Parse a block of lines; `types`: as which Arrow is to read the columns."""
-            self._check_line_ends(lines)
-            if decimals and has_small_numbers(lines, marks):
-                types = {**types, **dict.fromkeys(decimals, pa.string())}
             rows = self._parse_lines(lines, names or [], types, present)
             for field in fields:
                 if field.name not in present:
                     continue
-                at = rows.schema.get_field_index(field.name)
-                column = rows.column(at)
-                if not column.type.equals(field.type):
+                place = rows.schema.get_field_index(field.name)
+                column = rows.column(place)
+                if pa.types.is_floating(column.type):
+                    values = narrow_floats(column.combine_chunks(), field.type)
+                    rows = rows.set_column(place, field.name, values)
+                elif not column.type.equals(field.type):
                     values = from_text(column.combine_chunks(), field)
-                    rows = rows.set_column(at, field.name, values)
+                    rows = rows.set_column(place, field.name, values)
                 elif is_temporal(field.type):
                     _check_calendar(column)
                 elif field.name in decimals:
                     column.validate(full=True)  # the parser takes more digits than there may be
             return rows
 
-        parsed = _usual_first(
+        parse_all = _usual_first(
             partial(parse_as, types), partial(parse_as, {**types, **usual}) if usual else None
         )
+
+        def parsed(lines: bytes) -> pa.Table:
+            """Parse a block of lines: numbers by Arrow where it is sure, else as texts."""
+            self._check_line_ends(lines)
+            is_unsure = (decimals and has_small_numbers(lines, marks)) or (
+                has_integers and has_hexadecimals(lines, marks)
+            )
+            if texts == types:
+                return parse_all(lines)
+            if not is_unsure:
+                with contextlib.suppress(ValueError):
+                    return parse_all(lines)
+            return parse_as(texts, lines)
+
         for block in self._blocks(directory, part):
             text = block
             if names is None:
@@ -565,6 +659,7 @@ class CsvFormat(_TextFormat):
                 names = self._column_names(header + newline)
             if self._is_blank(text):
                 continue
+            check_names(names, fields, known)
             present[:] = [name for name in types if name in names] or names[:1]
             if fields and present[0] not in types:
                 _check_delimiter(names, str(self._parse["delimiter"]))
@@ -601,17 +696,31 @@ class CsvFormat(_TextFormat):
 
     def _check_whole_lines(self, text: bytes) -> None:
         """Refuse text in which a line has an odd number of quotes: a value may be cut in two."""
-        quote, escape = str(self._parse["quote_char"] or "").encode(), self._parse["escape_char"]
-        if not quote or quote not in text:
-            return
-        if escape:
-            text = text.replace(str(escape).encode() + quote, b"")
-        if any(line.count(quote) % 2 for line in text.split(b"\n")):
+        if self._has_open_quote(text):
             msg = "it has a quote at one end of a value alone"
             raise ValueError(msg)
 
+    def _check_header(self, header: bytes) -> None:
+        """Refuse a header line that ends within quotes."""
+        if self._has_open_quote(header.rstrip(b"\r\n")):
+            msg = (
+                "the first line ends within quotes, and a name of the header must not have a line "
+                "break: write the header on one line"
+            )
+            raise ValueError(msg)
+
+    def _has_open_quote(self, text: bytes) -> bool:
+        """Return whether a line of a text has an odd number of quotes."""
+        quote, escape = str(self._parse["quote_char"] or "").encode(), self._parse["escape_char"]
+        if not quote or quote not in text:
+            return False
+        if escape:
+            text = text.replace(str(escape).encode() + quote, b"")
+        return any(line.count(quote) % 2 for line in text.split(b"\n"))
+
     def _column_names(self, header: bytes) -> list[str]:
-        """Parse the names of the columns from a header line; raise if one comes twice."""
+        """Parse the names of the columns from a header line; raise if two are equal."""
+        self._check_header(header)
         names: list[str] = self._parse_csv(
             header.rstrip(b"\r\n") + b"\n", None, {}, None
         ).column_names

@@ -1,72 +1,211 @@
-"""Values of text formats that have no form of their own there: times, bytes and exact numbers.
+"""One rule for values in text: numbers, booleans, times, bytes and exact numbers of JSON.
 
-CSV, JSON files and JSON messages are read through here: times are text in ISO 8601, bytes in JSON
-are Base64, and a number is an integer or a decimal if its type holds it exactly, however it is
-written: ``1.0`` and ``1e2`` are whole numbers.
+CSV files, names of partition directories, JSON files and JSON messages are read by the rules of
+this module. Arrow's parsers are used where they agree with the rules, because they are fast; their
+results are not used where they may differ (`has_small_numbers`, `has_hexadecimals`).
+
+- A number is written in ASCII digits, with a sign, a point and an exponent if wanted, and with
+  blanks or tabs around it. ``1.0`` and ``1e2`` are whole numbers.
+- An integer or a decimal is exact or refused. A float is the nearest one; a number beyond the
+  largest one is refused.
+- ``NaN`` and the infinities have names in text; JSON has none of them.
+- Times are text in ISO 8601, bytes in JSON are Base64.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
+import math
 import re
+from contextlib import contextmanager, suppress
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.nested import convert_leaves
 from godwit.columns.time_texts import parse_times
 from godwit.columns.types import is_binary, is_list, is_temporal
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
 _SMALL: Final = re.compile(rb"\d\.?[eE]-0*[1-9]\d+(?![\w-])")
 _HIDDEN: Final = re.compile(rb"\\u00(?:2[dD]|3\d|[46]5)")  # escapes of minus, digits, E and e
-_NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
+_NAME_OF_NUMBER: Final = re.compile(rb"(?:NaN|Inf(?:inity)?)\s*[,}\]]")
+_BEFORE_NAME: Final = np.frombuffer(b":,[- \t\r\n", np.uint8)
+_BLANKS: Final = " \t"
+_NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NUMBER_SHAPE: Final = re.compile(_NUMBER)
+_FLOAT: Final = rf"^(?:{_NUMBER}|[+-]?(?i:nan|inf|infinity))$"
+_NOT_FINITE: Final = "(?i)n"  # is in the names of NaN and the infinities, and in no number
+_SHORT_INTEGER: Final = r"^[+-]?[0-9]{1,18}$"
+_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_OF_INTEGER: Final = 20
+_CACHED: Final = 1 << 17  # bytes that a processor has at hand while it passes over them
+_MAX_DIGITS: Final = 1000  # of an integer in a JSON text of a schema
+_LONGEST: Final = 50  # characters of a text that an error shows
+
+
+def is_number(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are numbers."""
+    types = pa.types
+    return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype))
 
 
 def as_json(dtype: pa.DataType) -> pa.DataType:
     """Return the type as which JSON holds the values of a leaf's type."""
+    if pa.types.is_floating(dtype):
+        return pa.float64()
     return pa.string() if is_temporal(dtype) or is_binary(dtype) else dtype
 
 
 def from_json(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a column in its type, from the types of `as_json`; raise ValueError for a bad text."""
-    try:
-        return convert_leaves(column, field.type, _from_text)
-    except ValueError as error:
-        msg = f"column {field.name!r}: {error}"
-        raise ValueError(msg) from error
+    """Return a column in its type, from the types of `as_json`.
+
+    Raises ValueError, with the column, for a value that the type does not have.
+    """
+    with _naming(field):
+        return convert_leaves(column, field.type, _from_json)
 
 
 def from_text(texts: pa.Array, field: pa.Field) -> pa.Array:
-    """Return texts as a column of their type; raise ValueError for one that is no such value."""
+    """Return texts as a column of their type.
+
+    Raises ValueError, with the column and the text, for a text that is not a value of the type.
+    """
+    with _naming(field):
+        return _parse(texts, field.type)
+
+
+def load_json(text: str | bytes) -> Any:
+    """Parse a JSON text; raise ValueError, in words of ours, for integers beyond Python's limit."""
+    return json.loads(text, parse_int=_short_integer)
+
+
+def _short_integer(text: str) -> int:
+    """Return a text as an integer; raise if it has more digits than any number in use."""
+    if len(text) > _MAX_DIGITS:
+        msg = f"{_shortened(text)} is a whole number of more than {_MAX_DIGITS} digits"
+        raise ValueError(msg)
+    return int(text)
+
+
+@contextmanager
+def _naming(field: pa.Field) -> Iterator[None]:
+    """Name the column in a ValueError of the block."""
     try:
-        if is_temporal(field.type):
-            return parse_times(texts, field.type)
-        if pa.types.is_decimal(field.type):
-            values = [_decimal(text, field.type) for text in texts.to_pylist()]
-            return pa.array(values, field.type)
-        return texts.cast(field.type)
+        yield
     except ValueError as error:
         msg = f"column {field.name!r}: {error}"
         raise ValueError(msg) from error
 
 
-def _decimal(text: str | None, dtype: pa.DataType) -> Decimal | None:
-    """Return a text as a number that a decimal type holds; or raise."""
+def _parse(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return texts as an array of a type without nesting; or raise."""
+    if is_temporal(dtype):
+        return parse_times(texts, dtype)
+    if pa.types.is_boolean(dtype):
+        return pa.array([_truth(text) for text in texts.to_pylist()], dtype)
+    if not is_number(dtype):
+        return texts.cast(dtype)
+    texts = pc.utf8_trim(texts, _BLANKS)
+    if pa.types.is_floating(dtype):
+        return _parse_floats(texts, dtype)
+    is_short = pc.match_substring_regex(texts, _SHORT_INTEGER)
+    if pa.types.is_integer(dtype) and pc.all(is_short).as_py() is not False:
+        with suppress(pa.ArrowInvalid):  # the number that does not fit is found below
+            return _without_plus(texts).cast(pa.int64()).cast(dtype)
+    return pa.array([_exact_text(text, dtype) for text in texts.to_pylist()], dtype)
+
+
+def _parse_floats(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return texts, without blanks around them, as floats; or raise."""
+    matches = pc.match_substring_regex(texts, _FLOAT)
+    if pc.all(matches).as_py() is False:
+        _refuse(texts.filter(pc.invert(matches))[0].as_py(), dtype)
+    numbers, beyond = _narrow(_without_plus(texts).cast(pa.float64()), dtype)
+    if beyond.any():
+        named = values_of(pc.match_substring_regex(texts, _NOT_FINITE).fill_null(True))
+        beyond &= ~named
+    if beyond.any():
+        _refuse_beyond(texts[int(np.argmax(beyond))].as_py(), dtype)
+    return numbers
+
+
+def narrow_floats(numbers: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return doubles as floats of a type; raise ValueError if one of them is not finite there."""
+    narrow, beyond = _narrow(numbers, dtype)
+    if beyond.any():
+        _refuse_beyond(str(numbers[int(np.argmax(beyond))].as_py()), dtype)
+    return narrow
+
+
+def _narrow(numbers: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return doubles as floats of a type, and where they are not finite there (nulls are)."""
+    values, mask = values_of(numbers), mask_of(numbers)
+    if not pa.types.is_float64(dtype):
+        with np.errstate(over="ignore"):
+            values = values.astype(dtype.to_pandas_dtype())
+        numbers = column_of(values, mask, dtype)
+    beyond = ~np.isfinite(values)
+    return numbers, beyond if mask is None else beyond & mask
+
+
+def _refuse_beyond(text: str, dtype: pa.DataType) -> NoReturn:
+    """Raise for a number that is too large for a float."""
+    msg = f"{_shortened(text)} is beyond the largest number of type {dtype}"
+    raise ValueError(msg)
+
+
+def _without_plus(texts: pa.Array) -> pa.Array:
+    """Return texts of numbers without plus signs at their begin, which Arrow does not read."""
+    return pc.utf8_ltrim(texts, "+")
+
+
+def _truth(text: str | None) -> bool | None:
+    """Return the truth value that a text is; or raise."""
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text):
-        msg = f"{text[:50]!r} is no number"
+    value = _TRUTHS.get(text.strip(_BLANKS).lower())
+    if value is None:
+        msg = f"{_shortened(text)!r} is neither true nor false"
         raise ValueError(msg)
-    return _exact(text.strip(), dtype.precision, dtype.scale)
+    return value
 
 
-def _from_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+def _exact_text(text: str | None, dtype: pa.DataType) -> Decimal | int | None:
+    """Return a text as a number of an integer or decimal type; or raise."""
+    if text is None:
+        return None
+    if not _NUMBER_SHAPE.fullmatch(text):
+        _refuse(text, dtype)
+    return _exact_number(text, dtype)
+
+
+def _refuse(text: str, dtype: pa.DataType) -> NoReturn:
+    """Raise for a text that does not have the shape of a number."""
+    msg = f"{_shortened(text)!r} is not a number of type {dtype}"
+    raise ValueError(msg)
+
+
+def _shortened(text: str) -> str:
+    """Return a text, or its begin if it is long."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _from_json(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Return an array of leaves in its type."""
+    if pa.types.is_floating(dtype):
+        return narrow_floats(array, dtype)
     if is_temporal(dtype):
         return parse_times(array, dtype)
     if is_binary(dtype) and not is_binary(array.type):
@@ -75,24 +214,32 @@ def _from_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def _decoded(text: str | None) -> bytes | None:
-    """Return the bytes that a text has in Base64; raise if it is none."""
+    """Return the bytes that a text has in Base64; or raise."""
     try:
         return None if text is None else base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        msg = f"{text[:100]!r} is no Base64: {error}"  # type: ignore[index]
+        msg = f"{text[:100]!r} is not Base64: {error}"  # type: ignore[index]
         raise ValueError(msg) from error
 
 
 def exact_numbers(values: list[Any], field: pa.Field) -> list[Any]:
-    """Return values of JSON with their decimals as Arrow takes them, and whole ones as integers.
+    """Return values of JSON with their numbers as Arrow takes them.
 
-    Raises ValueError for a number that its type does not hold exactly.
+    Integers and decimals are ``int``, ``Decimal`` or, for decimals, text; keys of maps are text.
+    Raises ValueError, with the column, for a value that its type does not hold exactly.
     """
-    try:
-        return [_exact_numbers(value, field.type) for value in values]
-    except ValueError as error:
-        msg = f"column {field.name!r}: {error}"
-        raise ValueError(msg) from error
+    dtype = field.type
+    with _naming(field):
+        if pa.types.is_decimal(dtype):
+            scale = _quantum(dtype.precision, dtype.scale)
+            with suppress(DecimalException):  # the number that does not fit is found below
+                return [
+                    value.quantize(*scale)
+                    if type(value) is Decimal
+                    else _exact_numbers(value, dtype)
+                    for value in values
+                ]
+        return [_exact_numbers(value, dtype) for value in values]
 
 
 def _exact_numbers(value: Any, dtype: pa.DataType) -> Any:
@@ -100,9 +247,15 @@ def _exact_numbers(value: Any, dtype: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_decimal(dtype):
+        if type(value) is str:
+            return _exact_text(value.strip(_BLANKS), dtype)
+        if type(value) is not Decimal and type(value) is not int:
+            _refuse(str(value), dtype)
         return _exact(value, dtype.precision, dtype.scale)
     if pa.types.is_integer(dtype):
-        return _whole(value, dtype) if isinstance(value, Decimal) else value
+        if type(value) is not int and type(value) is not Decimal:
+            _refuse(str(value), dtype)
+        return _exact_number(value, dtype)
     if is_list(dtype):
         return [_exact_numbers(element, dtype.value_type) for element in value]
     if pa.types.is_struct(dtype):
@@ -110,35 +263,47 @@ def _exact_numbers(value: Any, dtype: pa.DataType) -> Any:
         return {f.name: _exact_numbers(value.get(f.name), f.type) for f in fields}
     if pa.types.is_map(dtype):
         return {
-            _exact_numbers(key, dtype.key_type): _exact_numbers(item, dtype.item_type)
+            _map_key(key, dtype.key_type): _exact_numbers(item, dtype.item_type)
             for key, item in value.items()
         }
     return value
 
 
+def _map_key(text: str, dtype: pa.DataType) -> Any:
+    """Return the name of a field of JSON as a key of a map."""
+    if not is_number(dtype):
+        return text
+    value = _parse(pa.array([text]), dtype)[0].as_py()
+    if isinstance(value, float) and not math.isfinite(value):
+        _refuse(text, dtype)
+    return value
+
+
+def _exact_number(value: Any, dtype: pa.DataType) -> Decimal | int:
+    """Return a number, or its text, as a number of an integer or decimal type; or raise."""
+    if pa.types.is_decimal(dtype):
+        return _exact(value, dtype.precision, dtype.scale)
+    number, span = int(_exact(value, _DIGITS_OF_INTEGER, 0)), 1 << dtype.bit_width
+    low = -span // 2 if pa.types.is_signed_integer(dtype) else 0
+    if not low <= number < low + span:
+        msg = f"{number} is not in the range of type {dtype}"
+        raise ValueError(msg)
+    return number
+
+
 def _exact(value: Any, precision: int, scale: int) -> Decimal:
     """Return a number with `scale` digits after the point; raise if it needs more.
 
-    Arrow itself is given numbers of the type's scale only, since it is exact for these alone.
+    Arrow itself gets numbers of the type's scale only, since it is exact for these alone.
     """
     try:
         return Decimal(value).quantize(*_quantum(precision, scale))
     except DecimalException as error:
-        text = str(value)
-        text = text if len(text) <= 50 else f"{text[:50]}..."
+        text = _shortened(str(Decimal(value)) if type(value) is int else str(value))
         digits = f"{precision} digits, {scale} of them after the point"
-        msg = f"{text} is no number of {digits}" if scale else f"{text} is no whole number"
+        msg = f"{text} is not a number of {digits}" if scale else f"{text} is not a whole number"
+        msg = msg if scale else f"{msg} of at most {precision} digits"
         raise ValueError(msg) from error
-
-
-def _whole(value: Decimal, dtype: pa.DataType) -> int:
-    """Return a number as one of the integers of a type; or raise."""
-    number, span = int(_exact(value, _DIGITS_OF_INTEGER, 0)), 1 << dtype.bit_width
-    low = -span // 2 if pa.types.is_signed_integer(dtype) else 0
-    if not low <= number < low + span:
-        msg = f"{number} is no {dtype}"
-        raise ValueError(msg)
-    return number
 
 
 @cache
@@ -162,3 +327,37 @@ def has_small_numbers(text: bytes, marks: bytes = b"") -> bool:
     if not ((data[before] | 0x20) == ord("e")).any():  # in capitals, too
         return False
     return _SMALL.search(text.translate(None, marks) if marks else text) is not None
+
+
+def has_hexadecimals(text: bytes, marks: bytes = b"") -> bool:
+    """Return whether a text may have a number such as ``0x1F``, which Arrow reads as an integer.
+
+    `marks`: the quote and the escape character, which may stand within a number.
+    """
+    letters = [letter for letter in b"xX" if letter in text]
+    marks_in_text = [mark for mark in marks if mark in text]
+    data = np.frombuffer(text, np.uint8)
+    for start in range(0, len(data), _CACHED) if letters else ():
+        part = data[max(start - len(marks) - 1, 0) : start + _CACHED]
+        is_before = part[:-1] == ord("0")
+        for mark in marks_in_text:
+            is_before |= part[:-1] == mark
+        for letter in letters:
+            before = np.flatnonzero(is_before & (part[1:] == letter))
+            for mark in reversed(marks):
+                before -= part[before] == mark
+            if (part[before] == ord("0")).any():
+                return True
+    return False
+
+
+def has_names_of_numbers(text: bytes) -> bool:
+    """Return whether a JSON text may have NaN or an infinity, which Arrow reads and JSON lacks."""
+    data = np.frombuffer(text, np.uint8)
+    for letter in b"NI":
+        if letter in text:  # the search for single bytes is much faster than others
+            places = np.flatnonzero(data == letter)
+            places = places[np.isin(data[places - 1], _BEFORE_NAME)]
+            if any(_NAME_OF_NUMBER.match(text, place) for place in places.tolist()):
+                return True
+    return False

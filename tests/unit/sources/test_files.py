@@ -769,7 +769,7 @@ def test_lines_of_json_may_have_blanks_around_them(ending: str, tmp_path: Path) 
 
 def test_text_that_is_not_utf_8_is_refused_by_the_files_name(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b'{"name": "\xff"}\n')
-    with pytest.raises(SourceError, match=r"a\.json.*UTF8"):
+    with pytest.raises(SourceError, match=r"a\.json.*UTF-8"):
         everything(source_of("json", tmp_path))
 
 

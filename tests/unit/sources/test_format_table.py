@@ -236,7 +236,7 @@ REFUSED = {
     (_OLD, "timestamp_ntz"): "its timestamps are in a time zone, so declare it as timestamp",
     (_OLD, "timestamp_ntz of seconds"): "in a time zone, so declare it as timestamp",
     (_OLD, "interval"): r"int64 is not converted to duration\[us\]",
-    ("JSON by DuckDB", "binary"): "is no Base64",
+    ("JSON by DuckDB", "binary"): "is not Base64",
     ("JSON by DuckDB", "interval"): "is no duration",
     ("CSV by DuckDB", "interval"): "is no duration",
     ("CSV by pyarrow", "interval"): "is no duration",

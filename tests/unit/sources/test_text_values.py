@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
@@ -216,11 +217,11 @@ def test_keys_of_maps_are_exact_numbers(key: str) -> None:
     format_ = gw.formats.json("m map<decimal(10, 2), int>")
     decoded = format_.decode([b'{"m":{"%b":1}}' % key.encode(), b'{"m":{"1.005":1}}'], ["m"])
     assert decoded.rows.to_pylist() == [{"m": [(Decimal("1.50"), 1)]}]
-    assert "no number of 10 digits" in decoded.bad[0][1]
+    assert "not a number of 10 digits" in decoded.bad[0][1]
 
 
 def test_a_long_text_that_is_no_number_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         from_text(pa.array(["1" * 1_000_000 + "x"]), pa.field("v", pa.decimal128(10, 2)))
 
 
@@ -344,3 +345,133 @@ def test_a_first_file_that_is_nested_deeply_asks_for_a_schema(
     with pytest.raises(SourceError, match="nested over more than 100 levels"):
         read_files("json", deep, tmp_path)
     assert read_files("json", deep, tmp_path, schema="v int") == [{"v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "schema"),
+    [
+        ("json", b'{"v":1.7976931348623159e308}\n', "v double"),
+        ("json", b'{"v":{"a":[1e308,2e308]}}\n', "v struct<a array<double>>"),
+        ("json", b'{"v":3.5e38}\n', "v float"),
+        ("json", b'{"v":NaN}\n', "v double"),
+        ("json", b'{"v":[-Infinity]}\n', "v array<double>"),
+        ("json", b'{"u": NaN,"v":1}\n', "v int"),
+        ("csv", b"v\n1e400\n", "v double"),
+        ("csv", b"v\nnan(1)\n", "v double"),
+        ("csv", b"v\n0x1F\n", "v bigint"),
+        ("csv", b'v\n"0"X1F\n', "v bigint"),
+    ],
+)
+def test_a_number_of_a_library_alone_is_refused(
+    kind: str, data: bytes, schema: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=rf"a\.{kind}' cannot be read"):
+        read_files(kind, data, tmp_path, schema=schema)
+    if kind == "json":
+        assert gw.formats.json(schema).decode([data], ["v"]).bad
+
+
+def test_csv_has_nan_and_infinities(tmp_path: Path) -> None:
+    data = b"a,b,c\nNaN,-inf,1\n1e5,,2.0\n"
+    got = read_files("csv", data, tmp_path, schema="a float, b double, c bigint")
+    assert str(got) == str(
+        [{"a": float("nan"), "b": -float("inf"), "c": 1}, {"a": 1e5, "b": None, "c": 2}]
+    )
+
+
+def test_a_column_of_hexadecimals_is_text_without_a_schema(tmp_path: Path) -> None:
+    assert read_files("csv", b"a,b\n0x1F,1\n2,3\n", tmp_path)[0] == {"a": "0x1F", "b": 1}
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_of_thousands_of_digits_is_refused_in_our_words(
+    digits: int, tmp_path: Path
+) -> None:
+    number = b"9" * digits
+    reasons = []
+    for dtype in ("bigint", "decimal(10, 2)", "double"):
+        for kind, data in (("json", b'{"v":%b}\n' % number), ("csv", b"v\n%b\n" % number)):
+            with pytest.raises(SourceError) as failed:
+                read_files(kind, data, tmp_path, schema={"v": dtype})
+            reasons.append(str(failed.value))
+            (tmp_path / f"a.{kind}").unlink()
+        messages = [b'{"v":%b}' % text for text in (number, b'"%b"' % number)]
+        reasons += [bad for _, bad in gw.formats.json({"v": dtype}).decode(messages, ["v"]).bad]
+    for kind, data in (("json", b'{"v":%b}\n{"v":1}\n' % number), ("csv", b"v\n%b\n1\n" % number)):
+        with pytest.raises(
+            SourceError, match=r"Column 'v' .*whole number 9{50}\.\.\., which"
+        ) as failed:
+            read_files(kind, data, tmp_path)
+        reasons.append(str(failed.value))
+    field = {"name": "v", "type": "long", "default": 0}
+    schema = json.dumps({"type": "record", "name": "R", "fields": [field]})
+    with pytest.raises(gw.GodwitError) as invalid:
+        gw.formats.avro(schema.replace('"default": 0', f'"default": {"9" * digits}'))
+    reasons.append(str(invalid.value))
+    assert not [
+        r for r in reasons if "Exceeds" in r or "Python" in r or "too big" in r or "int_info" in r
+    ]
+    assert all(len(reason) < 700 for reason in reasons)
+
+
+@pytest.mark.parametrize("reader", ["json", "messages"])
+def test_of_two_values_of_a_name_the_last_one_counts(reader: str, tmp_path: Path) -> None:
+    schema = "a int, s struct<x int>, l array<struct<x int>>"
+    line = b'{"a":1,"s":{"x":1,"x":2},"z":1,"z":2,"a":null,"a":3,"l":[{"x":4,"x":5}]}'
+    right = {"a": 3, "s": {"x": 2}, "l": [{"x": 5}]}
+    if reader == "messages":
+        decoded = gw.formats.json(schema).decode([line], ["a", "s", "l"])
+        assert decoded.rows.to_pylist() == [right]
+        return
+    assert read_files("json", line, tmp_path, schema=schema) == [right]
+    inferred = read_files("json", line, tmp_path)
+    assert [{name: row[name] for name in right} for row in inferred] == [right]
+
+
+@pytest.mark.parametrize(("name", "other"), [("w", " w"), ("W", "w"), ("größe", "GRÖSSE ")])
+def test_a_column_with_nearly_the_name_of_the_schema_is_reported(
+    name: str, other: str, tmp_path: Path
+) -> None:
+    table = pa.table({"v": [1], other: [2]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "a.csv").write_text(f"v,{other}\n1,2\n")
+    for kind in ("csv", "parquet", "arrow"):
+        read = getattr(gw.sources, kind)
+        with pytest.raises(
+            SourceError, match=f"a.{kind}.* no column {name!r}, but {other!r}: write"
+        ):
+            rows_of(read(tmp_path, schema={"v": "bigint", name: "bigint"}, pattern=f"*.{kind}"))
+        if name == other.swapcase():
+            continue  # a schema cannot have both
+        both = read(
+            tmp_path, schema=dict.fromkeys(["v", name, other], "bigint"), pattern=f"*.{kind}"
+        )
+        assert rows_of(both) == [{"v": 1, name: None, other: 2}]
+
+
+def test_a_column_that_a_file_lacks_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        got = read_files("csv", b"v\n1\n", tmp_path, schema="v int, w int, x int")
+        assert got == [{"v": 1, "w": None, "x": None}]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "a.csv' lacks 'w', 'x', null in its rows" in message
+
+
+@pytest.mark.parametrize("newlines", [False, True])
+@pytest.mark.parametrize("schema", [None, {"v": "int"}])
+def test_a_header_with_a_line_break_is_refused_by_its_reason(
+    newlines: bool, schema: Any, tmp_path: Path
+) -> None:
+    for name in (b'"a\nb"', b'"a\r\nb"'):
+        with pytest.raises(SourceError, match=r"a\.csv.* the first line ends within quotes"):
+            read_files(
+                "csv",
+                b"v," + name + b"\n1,2\n",
+                tmp_path,
+                schema=schema,
+                newlines_in_values=newlines,
+            )

@@ -1,0 +1,189 @@
+"""A text is the same value in every format, or every format refuses it; at every depth.
+
+The oracle has the rule of `docs/guide/sources.md` ("Numbers as text") in exact fractions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import godwit as gw
+from godwit.model.errors import SourceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFUSED = "refused"
+BITS = {"tinyint": 8, "int": 32, "bigint": 64}
+DECIMALS = {"decimal(10, 2)": (10, 2), "decimal(38, 0)": (38, 0)}
+AVRO = {
+    "tinyint": "int",
+    "int": "int",
+    "bigint": "long",
+    "float": "float",
+    "double": "double",
+    **{
+        name: {"type": "bytes", "logicalType": "decimal", "precision": digits, "scale": scale}
+        for name, (digits, scale) in DECIMALS.items()
+    },
+}
+TYPES = [*BITS, *DECIMALS, "float", "double"]
+WRITTEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+DEPTHS: dict[str, Any] = {
+    "{}": lambda value: value,
+    "array<{}>": lambda value: [value],
+    "struct<a array<{}>>": lambda value: {"a": [value]},
+    "map<string, {}>": lambda value: {"k": value},
+}
+
+
+def value_of(text: str, dtype: str) -> Any:
+    """Value of a text by the rule, or `REFUSED`."""
+    text = text.strip(" \t")
+    if dtype in ("float", "double") and re.fullmatch(r"(?i)[+-]?(nan|inf|infinity)", text):
+        return float(text)
+    if not WRITTEN.fullmatch(text):
+        return REFUSED
+    if dtype in ("float", "double"):
+        with np.errstate(over="ignore"):
+            value = float(np.float32(float(text))) if dtype == "float" else float(text)
+        return value if math.isfinite(value) else REFUSED
+    if abs(int(re.split("[eE]", text + "e0")[1])) > 5000:
+        return REFUSED
+    exact, digits, scale = Fraction(text), *DECIMALS.get(dtype, (0, 0))
+    if dtype in BITS:
+        low = -(1 << BITS[dtype] - 1)
+        return int(exact) if exact.denominator == 1 and low <= exact < -low else REFUSED
+    scaled = exact * 10**scale
+    if scaled.denominator > 1 or abs(scaled) >= 10**digits:
+        return REFUSED
+    return Decimal(int(scaled)).scaleb(-scale)
+
+
+def drawn_text(draw: random.Random) -> str:
+    """Text that is a number, or nearly one."""
+    if draw.random() < 0.1:
+        return draw.choice(["NaN", "nan", "Infinity", "-inf", "INF", "+Infinity", "nan(1)", "0x1F"])
+    digits = "".join(
+        draw.choices("0123456789", k=draw.choice([1, 1, 1, 2, 2, 3, 9, 10, 19, 20, 39]))
+    )
+    text = draw.choice(["", "", "", "-", "+", "--"]) + draw.choice(
+        [digits, digits, "", "127", "128", "0"]
+    )
+    text += draw.choice(["", "", ".", ".0", ".00", ".5", ".25", ".125", "." + digits])
+    exponents = ["0", "1", "2", "-1", "-2", "+3", "18", "38", "39", "-45", "-120", "308", "400"]
+    text += draw.choice(["", "", "", "e", "E"]) and "e" + draw.choice([*exponents, "9" * 20])
+    if draw.random() < 0.2:
+        text = draw.choice([" ", "\t", "  "]) + text + draw.choice(["", " "])
+    if draw.random() < 0.2:
+        place = draw.randint(0, len(text))
+        text = (
+            text[:place]
+            + draw.choice(["_", "\uff11", "\u0663", "x", "d", " ", "\u00a0"])
+            + text[place:]
+        )
+    return text
+
+
+def rows_of(source: Any) -> list[dict[str, Any]]:
+    source.open(None)
+    begin = source.start()
+    splits = source.splits(begin, source.latest(begin), 1)
+    batches = [batch for split in splits for batch in source.read(split, source.schema.names)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def read_file(kind: str, data: bytes, schema: dict[str, Any], path: Path) -> Any:
+    (path / f"a.{kind}").write_bytes(data)
+    try:
+        return rows_of(getattr(gw.sources, kind)(path, schema=schema))[0]["v"]
+    except SourceError:
+        return REFUSED
+
+
+def read_messages(line: bytes, schema: dict[str, Any]) -> Any:
+    decoded = gw.formats.json(schema).decode([line], ["v"])
+    return REFUSED if decoded.bad else decoded.rows["v"][0].as_py()
+
+
+def same(value: Any, other: Any) -> bool:
+    if isinstance(value, float) and isinstance(other, float) and math.isnan(value):
+        return math.isnan(other)
+    return type(value) is type(other) and bool(value == other)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_text_is_one_value_in_csv_and_in_names_of_directories(dtype: str, tmp_path: Path) -> None:
+    draw, counts = random.Random(f"csv {dtype}"), [0, 0]
+    for number in range(200):
+        text = drawn_text(draw)
+        right = value_of(text, dtype)
+        counts[right is REFUSED] += 1
+        path = tmp_path / str(number)
+        (path / f"v={text}").mkdir(parents=True)
+        mark = draw.choice(['"', ""]) if text.strip() else '"'
+        got = read_file("csv", f"v,n\n{mark}{text}{mark},1\n".encode(), {"v": dtype}, path)
+        assert same(got, right), (text, got, right)
+        (path / "a.csv").unlink()
+        (path / f"v={text}" / "b.csv").write_bytes(b"n\n1\n")
+        try:
+            got = rows_of(gw.sources.csv(path, schema={"v": dtype, "n": "int"}))[0]["v"]
+        except SourceError:
+            got = REFUSED
+        assert same(got, right), (text, got, right)
+    assert min(counts) >= 5, counts
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_json_value_is_one_value_in_messages_and_files(dtype: str, tmp_path: Path) -> None:
+    draw, counts = random.Random(f"json {dtype}"), [0, 0]
+    for _ in range(200):
+        text = drawn_text(draw)
+        in_quotes = draw.random() < 0.3 or not text.strip()
+        if in_quotes:
+            right = value_of(text, dtype) if dtype in DECIMALS else REFUSED
+        else:
+            right = value_of(text, dtype) if JSON_NUMBER.fullmatch(text.strip(" \t")) else REFUSED
+        counts[right is REFUSED] += 1
+        depth = draw.choice([*DEPTHS])
+        wrap = DEPTHS[depth]
+        line = json.dumps({"v": wrap("@")}).replace('"@"', json.dumps(text) if in_quotes else text)
+        schema = {"v": depth.format(dtype)}
+        expected = wrap(right) if depth != "map<string, {}>" else [("k", right)]
+        got = read_messages(line.encode(), schema)
+        from_file = read_file("json", line.encode() + b"\n", schema, tmp_path)
+        if right is REFUSED:
+            assert (got, from_file) == (REFUSED, REFUSED), (line, schema)
+        else:
+            assert got == from_file == expected, (line, schema)
+            name = {"type": "record", "name": "R", "fields": [{"name": "v", "type": AVRO[dtype]}]}
+            avro = gw.formats.avro(name)
+            rows = pa.RecordBatch.from_pylist([{"v": right}], avro.schema)
+            assert same(avro.decode(avro.encode(rows), ["v"]).rows["v"][0].as_py(), right)
+    assert min(counts) >= 5, counts
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_name_in_json_is_one_key_of_a_map(dtype: str, tmp_path: Path) -> None:
+    draw = random.Random(f"keys {dtype}")
+    for _ in range(50):
+        text = drawn_text(draw)
+        right = value_of(text, dtype)
+        if isinstance(right, float) and not math.isfinite(right):
+            right = REFUSED  # JSON has neither NaN nor infinities
+        line = json.dumps({"v": {text: 1}}).encode()
+        schema = {"v": f"map<{dtype}, int>"}
+        expected = REFUSED if right is REFUSED else [(right, 1)]
+        assert read_messages(line, schema) == expected, line
+        assert read_file("json", line + b"\n", schema, tmp_path) == expected, line
