@@ -31,9 +31,9 @@ from godwit.adapt.executor_speeds import Speeds
 from godwit.adapt.planner_thread import PlannerThread
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import even_assignment
-from godwit.planning import Limits, Problem
-from godwit.planning.preview import table
-from godwit.planning.registry import planner
+from godwit.placement import Limits, Problem
+from godwit.placement.preview import table
+from godwit.placement.registry import planner
 from godwit_lab.simulator import (
     Keys,
     Machine,

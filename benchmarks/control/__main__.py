@@ -24,7 +24,7 @@ from benchmarks.control.rows import idle, shuffled, slow, twice
 from benchmarks.control.scaling import copies, scale
 from benchmarks.control.steps import steps
 
-from godwit.planning.preview import table
+from godwit.placement.preview import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ import godwit as gw
 from godwit.adapt.scaling import latency
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model import events
-from godwit.planning.preview import table
+from godwit.placement.preview import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ from godwit.adapt.windows import components_for
 from godwit.migration import Strategy
 
 if TYPE_CHECKING:
-    from godwit.planning.splitting import WindowLayout
+    from godwit.placement.splitting import WindowLayout
 
 _PATIENCE = 200
 

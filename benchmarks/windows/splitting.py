@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from godwit.migration import EpochOutcome
     from godwit.model.events import LayoutsCompared
+    from godwit.placement.splitting import WindowLayout
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning.splitting import WindowLayout
 
 
 FORMS: tuple[WindowLayout, ...] = ("split", "combined")

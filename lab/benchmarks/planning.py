@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning import metrics
-from godwit.planning.cores.core_allocation import (
+from godwit.placement import metrics
+from godwit.placement.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     plan_core_allocation,
 )
-from godwit.planning.cores.intra_executor import balance_lanes
-from godwit.planning.problem import Limits, Problem
+from godwit.placement.cores.intra_executor import balance_lanes
+from godwit.placement.problem import Limits, Problem
 from godwit_lab.planners.balancing import plan_clb, plan_elb
 from godwit_lab.planners.baselines import plan_pkg, plan_universal_hashing
 from godwit_lab.planners.cores.core_assignment import (
@@ -47,7 +47,7 @@ from godwit_lab.planners.intervals.ssm import plan_ssm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.solution import Solution
+    from godwit.placement.solution import Solution
 
 
 def median_ms(call: Callable[[], object], repeats: int) -> float:

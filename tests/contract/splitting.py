@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.migration import ComponentView, EpochOutcome
-    from godwit.planning.splitting import WindowLayout
+    from godwit.placement.splitting import WindowLayout
 
 __all__ = ["Decided"]
 

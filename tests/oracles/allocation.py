@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
+    from godwit.placement.problem import Problem
 
 SLACK = 1e-9
 

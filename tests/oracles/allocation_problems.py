@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from godwit.planning.problem import Limits, Problem, Traffic
+from godwit.placement.problem import Limits, Problem, Traffic
 
 
 @st.composite

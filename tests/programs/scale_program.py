@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 import godwit as gw
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
-from godwit.planning import Limits
+from godwit.placement import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from godwit.adapt import Budget
 from godwit.adapt.cost_benefit import Terms, is_uneven, select_moves
 from godwit.adapt.scaling import utilisation
 from godwit.model import events
-from godwit.planning import Limits, Problem, metrics
+from godwit.placement import Limits, Problem, metrics
 
 PERIOD_S = 4.0
 BOUND = 0.1

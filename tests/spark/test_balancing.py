@@ -13,7 +13,7 @@ from godwit.adapt.stream_record import StreamSummary
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import InvalidPlanError, InvalidProblemError
-from godwit.planning import Limits, planner
+from godwit.placement import Limits, planner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

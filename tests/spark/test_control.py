@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.planning import Problem
+    from godwit.placement import Problem
 
 pytestmark = pytest.mark.spark
 

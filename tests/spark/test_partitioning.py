@@ -13,7 +13,7 @@ import godwit as gw
 from godwit.checkpoint.edits import commit_edit
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError, MigrationError
-from godwit.planning.placing import PlacingCosts
+from godwit.placement.placing import PlacingCosts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.planning.problem import Problem
+from godwit.placement.problem import Problem
 
 if TYPE_CHECKING:
     import numpy.typing as npt

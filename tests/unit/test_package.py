@@ -17,7 +17,7 @@ import godwit
 LOADED_LATER = {
     *("pyspark", "py4j", "pandas", "pyarrow.dataset", "scipy", "highspy", "matplotlib", "rich"),
     *("confluent_kafka", "deltalake", "psycopg", "pyiceberg"),
-    *("godwit.adapt", "godwit.planning.registry", "godwit.testing"),
+    *("godwit.adapt", "godwit.placement.registry", "godwit.testing"),
 }
 
 

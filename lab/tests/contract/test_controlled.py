@@ -12,7 +12,7 @@ from tests.contract.scenarios import drawn
 from tests.contract.verdict import play
 
 from godwit.model import events
-from godwit.planning import Limits
+from godwit.placement import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path

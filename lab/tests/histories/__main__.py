@@ -15,7 +15,7 @@ from lab.tests.histories.playing import play
 from lab.tests.histories.steady import FIRST_S, count_moves
 
 from godwit.model import events
-from godwit.planning.preview import table
+from godwit.placement.preview import table
 
 _QUIET = (events.EpochCommitted, events.KeyGroupsWarmed, events.WarmingStarted)
 

@@ -11,8 +11,8 @@ from tests.support.controls import control_of
 from godwit.adapt.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model.assignment import Assignment
-from godwit.planning import Limits, Problem
-from godwit.planning.registry import PLANNERS
+from godwit.placement import Limits, Problem
+from godwit.placement.registry import PLANNERS
 from godwit_lab.simulator import (
     CostModel,
     Death,

@@ -10,10 +10,10 @@ from lab.tests.histories.drawing import PERIOD_S
 
 from godwit.model import events
 from godwit.model.errors import GodwitError
-from godwit.planning import Limits, Problem, Traffic, metrics
-from godwit.planning.problem import NO_TRAFFIC
-from godwit.planning.registry import a_load_range, equal_executors, some_tau, some_traffic
-from godwit.planning.registry import planner as planner_named
+from godwit.placement import Limits, Problem, Traffic, metrics
+from godwit.placement.problem import NO_TRAFFIC
+from godwit.placement.registry import a_load_range, equal_executors, some_tau, some_traffic
+from godwit.placement.registry import planner as planner_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from godwit.planning.problem import Limits, Problem
+from godwit.placement.problem import Limits, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.planning.arrays import IntArray
+    from godwit.placement.arrays import IntArray
 
 __all__ = [
     "cheapest_sequence",

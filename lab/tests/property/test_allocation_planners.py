@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
 from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
 
-from godwit.planning.allocation.milp import load_distance_bound, plan_milp
-from godwit.planning.allocation.model import build_model, single_units
-from godwit.planning.allocation.search import AllocationSearch
-from godwit.planning.solution import Status, validate_solution
+from godwit.placement.allocation.milp import load_distance_bound, plan_milp
+from godwit.placement.allocation.model import build_model, single_units
+from godwit.placement.allocation.search import AllocationSearch
+from godwit.placement.solution import Status, validate_solution
 from godwit_lab.planners.allocation.albic import plan_albic
 from godwit_lab.planners.balancing import plan_elb
 from godwit_lab.planners.baselines import plan_flux
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
 
 CLOSE = 1e-6
 more = settings(derandomize=True, deadline=None, max_examples=150)

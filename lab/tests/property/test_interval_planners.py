@@ -15,14 +15,14 @@ from lab.tests.oracles.interval_plans import (
     random_line_problem,
 )
 
-from godwit.planning.solution import Status, validate_solution
+from godwit.placement.solution import Status, validate_solution
 from godwit_lab.planners.intervals import ssm
 from godwit_lab.planners.intervals.oms import plan_oms
 from godwit_lab.planners.intervals.ssm import plan_simple_ssm, plan_ssm
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
 
 seeds = st.integers(0, 2**32 - 1)
 

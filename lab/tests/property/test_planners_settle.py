@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from godwit.planning import metrics
-from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.problem import Limits, Problem, Traffic
+from godwit.placement import metrics
+from godwit.placement.allocation.milp import plan_milp
+from godwit.placement.problem import Limits, Problem, Traffic
 from godwit_lab.planners.allocation.albic import plan_albic
 from godwit_lab.planners.balancing import plan_clb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.solution import Solution
+    from godwit.placement.solution import Solution
 
 
 def talking(executors: int, key_groups: int, seed: int, *, limits: Limits | None = None) -> Problem:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 _FEWEST_BACKLOGS = 6
 """Periods behind in a row from which the noise of a backlog is known."""

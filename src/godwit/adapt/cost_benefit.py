@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.adapt.settings import Budget
-from godwit.planning import metrics
-from godwit.planning.solution import moves_in_order
+from godwit.placement import metrics
+from godwit.placement.solution import moves_in_order
 
 if TYPE_CHECKING:
-    from godwit.planning import Problem
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.placement import Problem
+    from godwit.placement.arrays import FloatArray, IntArray
 
 LEAST_GAIN = 0.05
 """By how much of the mean the busiest executor must be relieved, or the load distance fall."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.adapt.statistics import AssignmentPeriod, PeriodStatistics
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 _SIGMA_SPEED = np.log(2.0)
 """Machines differ, and change, by a factor of two as a matter of course."""

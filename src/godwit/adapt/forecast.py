@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from godwit.adapt.scaling import WantedExecutors
     from godwit.adapt.settings import Control
     from godwit.adapt.statistics import PeriodStatistics
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
     from godwit.time.durations import DurationOrSeconds
 
 _BINS: Final = 1024

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     )
     from godwit.model.events import Event
     from godwit.model.latency import LatencyHistogram
+    from godwit.placement import Problem
+    from godwit.placement.arrays import FloatArray
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning import Problem
-    from godwit.planning.arrays import FloatArray
 
 T = TypeVar("T")
 

@@ -39,13 +39,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.engine.row_limit import longest_epoch_s
-from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
+from godwit.placement.cores.core_allocation import QueueingNetwork, allocate_all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.adapt.scaling import ScalingSituation
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 _KEPT = 32
 """Numbers of executors of which something is remembered, those seen last."""

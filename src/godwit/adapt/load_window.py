@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.placement.arrays import FloatArray, IntArray
 
 _LONGEST_S = 600.0
 _SINGLE = 16

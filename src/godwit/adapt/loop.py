@@ -33,7 +33,7 @@ from godwit.adapt.statistics import Statistics
 from godwit.adapt.styles import STATIC
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
-from godwit.planning import metrics
+from godwit.placement import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

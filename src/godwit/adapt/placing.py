@@ -28,9 +28,9 @@ from godwit.checkpoint.evolution import partitioned_anew
 from godwit.model import events
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART
+from godwit.placement.fusion import FusionProblem, plan_fusion
+from godwit.placement.placing import busiest_lane, compare_placing, imbalance_of, min_values
 from godwit.plan.grouping import in_lane_inputs, keeps_keys
-from godwit.planning.fusion import FusionProblem, plan_fusion
-from godwit.planning.placing import busiest_lane, compare_placing, imbalance_of, min_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from godwit.model.event import Event
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.operators.operator import KeyedOperator
+    from godwit.placement.arrays import FloatArray
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
-    from godwit.planning.arrays import FloatArray
 
 
 _ROOM = 2

@@ -39,16 +39,16 @@ from godwit.adapt.styles import Turn, load_style
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
-from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
-from godwit.planning.problem import ComponentFacts, joint_problem
-from godwit.planning.registry import (
+from godwit.placement import Limits, Problem, Solution, metrics, validate_solution
+from godwit.placement.problem import ComponentFacts, joint_problem
+from godwit.placement.registry import (
     Planner,
     StreamHistory,
     a_load_range,
     one_range_each,
     some_tau,
 )
-from godwit.planning.solution import make_solution
+from godwit.placement.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from godwit.adapt.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.placement.arrays import FloatArray, IntArray
 
 
 def measured_problem(

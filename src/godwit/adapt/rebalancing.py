@@ -29,7 +29,7 @@ from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidPlanError
-from godwit.planning.cores.intra_executor import balance_lanes
+from godwit.placement.cores.intra_executor import balance_lanes
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from godwit.adapt.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
-    from godwit.planning import Problem
-    from godwit.planning.arrays import BoolArray, FloatArray
+    from godwit.placement import Problem
+    from godwit.placement.arrays import BoolArray, FloatArray
 
 _OWN = "control-"
 

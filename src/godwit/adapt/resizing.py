@@ -39,7 +39,7 @@ from godwit.adapt.scaling import WantedExecutors, at_rate
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidControlError
-from godwit.planning import metrics
+from godwit.placement import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -36,13 +36,13 @@ from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
 from godwit.model.latency import LatencyHistogram
 from godwit.model.signatures import check_signature
-from godwit.planning.metrics import wanted_executors
+from godwit.placement.metrics import wanted_executors
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
     from godwit.time.durations import Duration, DurationOrSeconds
 
 

@@ -17,13 +17,13 @@ from godwit.model.errors import GodwitError, InvalidControlError, PluginError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_number
 from godwit.model.signatures import check_signature
-from godwit.planning import Limits, planner
-from godwit.planning.problem import Problem
+from godwit.placement import Limits, planner
+from godwit.placement.problem import Problem
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel
-    from godwit.planning.registry import Planner
+    from godwit.placement.registry import Planner
     from godwit.time.durations import DurationOrSeconds
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
@@ -165,7 +165,7 @@ class Search:
         Options of the planner, by name, as in ``{"gap": 0.5}``: then `milp` stops within 0.5 % of
         the mean load of the optimum. ``godwit plan NAME --help`` lists the options of a planner.
     limits
-        Further limits for the planner, as in ``godwit.planning.Limits(tau=0.4)``: no executor's
+        Further limits for the planner, as in ``godwit.placement.Limits(tau=0.4)``: no executor's
         load may be above 1.4 times its fair share. Limits on moves and bytes are in `Budget`.
     every
         Number of statistics periods from one plan to the next. A planner that uses a history, such
@@ -268,9 +268,9 @@ class Control:
     Attributes
     ----------
     planner
-        Name of a planner (``godwit plan --help`` lists them). Or a function that gets a
-        ``godwit.planning.Problem`` and returns a ``godwit.planning.Solution``, or an array with the
-        index of the executor of each key group.
+        Name of a planner: ``"milp"``, or one of another package, such as `godwit-lab`. Or a
+        function that gets a ``godwit.placement.Problem`` and returns a
+        ``godwit.placement.Solution``, or an array with the index of the executor of each key group.
     scaling
         Rule for the number of executors: `gw.latency`, `gw.utilisation`, `gw.load_range`,
         `gw.fixed` or `gw.scripted`. Or a function that gets the measurements of the last period (an
@@ -590,5 +590,5 @@ def _check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidControlError(
             f"The setting {name} of the controller is {value!r}.",
-            remedy=f"Give a {'godwit.planning' if kind is Limits else 'gw'}.{kind.__name__}(...).",
+            remedy=f"Give a {'godwit.placement' if kind is Limits else 'gw'}.{kind.__name__}(...).",
         )

@@ -10,7 +10,7 @@ moves.
 Invariant: results do not depend on how keys are spread.
 
 Source: where to split hot keys, by counts of the key's rows beside a worker's share, as in Nasir et
-al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.planning.spreading`.
+al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.placement.spreading`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from godwit.operators.spreading import (
     key_group_of_part,
     keys_as_json,
 )
-from godwit.planning.spreading import SidesOfKey, choose_shape, place_parts
+from godwit.placement.spreading import SidesOfKey, choose_shape, place_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

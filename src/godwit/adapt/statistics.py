@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from godwit.adapt.interfaces import CommittedEpoch, Topology
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 _RECENT = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.adapt.interfaces import CommittedEpoch
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 STREAM: Final = "stream"
 """Kind of the journal's entries of `StreamSummary`."""

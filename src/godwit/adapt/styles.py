@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.model import plugins
-from godwit.planning.registry import some_traffic
+from godwit.placement.registry import some_traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from godwit.adapt.interfaces import MeasuredProblem, Topology
     from godwit.adapt.policy import Announce
     from godwit.adapt.settings import Control
-    from godwit.planning import Problem, Solution
-    from godwit.planning.arrays import IntArray
+    from godwit.placement import Problem, Solution
+    from godwit.placement.arrays import IntArray
 
 BY_PLAN, STATIC = "resource_centric", "static"
 """Elasticities that need no other style."""

@@ -3,14 +3,14 @@
 **Split or combine.**  In two components (*split*) key groups of windows migrate without their
 state, and all that windows are made of crosses an exchange; in one (*combined*) it is the other way
 about.  Which costs less depends on how often key groups migrate.  After every period, by default
-the longest window, both layouts are priced (`godwit.planning.splitting`).  What the layout in use
+the longest window, both layouts are priced (`godwit.placement.splitting`).  What the layout in use
 does is measured; what the other would do follows from that.  Only what an exchange adds cannot be
 measured while there is none: then the last figure stands, and before the first one a fixed one
 (`ExchangeCosts`).  Source: Madsen et al. (Enorm) §5.1.1 and §5.1.2; modification punctuations,
 §6.2; docs/design/windows-and-event-time.md says where Godwit differs.
 
 **Panes or states per window.**  After every period both are priced at what lanes measured
-(`godwit.engine.sharing`, `godwit.planning.windows`).  Source: §5.1.2.
+(`godwit.engine.sharing`, `godwit.operators.windows.consolidation`).  Source: §5.1.2.
 
 Invariant: results do not depend on either choice, and a change holds for the same windows in all
 lanes, since it happens between two epochs.
@@ -31,11 +31,11 @@ from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import listing
+from godwit.operators.windows.consolidation import is_duplicated_cheaper
 from godwit.operators.windows.two_phase import ConsolidatePart
+from godwit.placement.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import in_lane_inputs, regrouped
-from godwit.planning.splitting import LayoutCosts, choose_layout, most_beneficial
-from godwit.planning.windows import is_duplicated_cheaper
 from godwit.time.durations import Duration, microseconds
 from godwit.time.grid import BEGINNING
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.engine.sharing import PaneMeter
+    from godwit.placement.splitting import Choice, WindowLayout
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning.splitting import Choice, WindowLayout
     from godwit.time.grid import PaneGrid
 
 _BYTE_LATENCY_MS: Final = 10 / 2**20

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.operators.windows.closing import Pieces
+from godwit.operators.windows.consolidation import WindowCosts, WindowCounts
 from godwit.operators.windows.kept import kept_spans
-from godwit.planning.windows import WindowCosts, WindowCounts
 from godwit.time.grid import BEGINNING, END
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from godwit.migration.strategy import Policy
     from godwit.model.assignment import Move
     from godwit.model.events import Event
-    from godwit.planning.copy_routes import CopyRoute
+    from godwit.placement.copy_routes import CopyRoute
 
 
 _T = TypeVar("_T")

@@ -14,7 +14,7 @@ import numpy as np
 
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError
-from godwit.planning.solution import move_order
+from godwit.placement.solution import move_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from godwit.migration.commands import PeerCopies, StartWarming
 from godwit.migration.strategy import CopiesFrom
 from godwit.model.wording import human_bytes
-from godwit.planning.copy_routes import CopyRoute, first_phase
+from godwit.placement.copy_routes import CopyRoute, first_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -214,7 +214,7 @@ class PeerLinks:
 
     An executor sends to one other and receives from one other at a time (Ding et al. §3.2). Orders
     come and go while transfers run, so there is no schedule made once: whenever somebody could
-    receive, the first phase of what is left (`godwit.planning.copy_routes`) says from whom. That
+    receive, the first phase of what is left (`godwit.placement.copy_routes`) says from whom. That
     phase has every link in it that has as much left as the busiest one. Where it has nobody for a
     receiver, or one who is sending, the receiver takes a free sender all the same, since a link
     that idles now is lost: if it can, one that the phase has no use for, and of those the one with

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.model.events import DECISIONS
 from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
-from godwit.planning.preview import DEFAULT_BANDWIDTH, DEFAULT_CHANGED_SHARE
+from godwit.placement.preview import DEFAULT_BANDWIDTH, DEFAULT_CHANGED_SHARE
 from godwit.web.entries import (
     EventLine,
     count,
@@ -188,7 +188,7 @@ class Movement:
     ended_epoch: int | None = None
     ended: str = ""  # how: ``"finished"``, ``"cancelled"``
     moved: int = 0
-    # predicted_s: pause by size, bandwidth and strategy (`godwit.planning.preview`); pause_s: what
+    # predicted_s: pause by size, bandwidth and strategy (`godwit.placement.preview`); pause_s: what
     # came, so far: rows that waited for a copy, or an epoch at a switch that took longer than usual
     predicted_s: float | None = None
     pause_s: float | None = None
@@ -572,7 +572,7 @@ def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> Pag
 
 
 def _predicted_s(strategy: str, transfer_s: float) -> float:
-    """Return the pause, in seconds, that `godwit.planning.preview` predicts for a migration.
+    """Return the pause, in seconds, that `godwit.placement.preview` predicts for a migration.
 
     `transfer_s`: seconds that copying all of its state takes.
     """

@@ -15,7 +15,7 @@ from godwit.adapt import Budget, Means, Topology
 from godwit.adapt.cost_benefit import SelectedMoves, Terms, is_uneven, select_moves
 from godwit.adapt.planning import measured_problem
 from godwit.adapt.statistics import Statistics
-from godwit.planning import Limits, Problem
+from godwit.placement import Limits, Problem
 
 if TYPE_CHECKING:
     from godwit.adapt import CommittedEpoch

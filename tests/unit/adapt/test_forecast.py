@@ -29,7 +29,7 @@ from godwit.model.errors import InvalidControlError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 DAY_S, PERIOD_S = 480.0, 10.0
 

@@ -20,7 +20,7 @@ from godwit.adapt.statistics import Statistics
 from godwit.migration import ComponentView, EpochOutcome, KeyGroupLoad
 from godwit.model import events
 from godwit.model.assignment import even_assignment
-from godwit.planning import Problem
+from godwit.placement import Problem
 
 if TYPE_CHECKING:
     from godwit.adapt.statistics import PeriodStatistics

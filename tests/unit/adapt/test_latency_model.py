@@ -26,7 +26,7 @@ from godwit.adapt.resizing import slowness_reason
 from godwit.adapt.scaling import ScalingSituation, latency
 from godwit.adapt.settings import Budget
 from godwit.model.latency import LatencyHistogram
-from godwit.planning import Problem
+from godwit.placement import Problem
 
 
 def stage(*loads: float) -> StageLoad:

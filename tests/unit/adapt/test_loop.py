@@ -20,13 +20,13 @@ from godwit.adapt.scaling import WantedExecutors, fixed, latency, scripted, util
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.model.assignment import even_assignment
-from godwit.planning.solution import make_solution
+from godwit.placement.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.adapt.interfaces import T
-    from godwit.planning import Problem, Solution
+    from godwit.placement import Problem, Solution
 
 PERIOD_S = 5.0
 FOUR = {"e0": 2, "e1": 2, "e2": 2, "e3": 2}

@@ -14,7 +14,7 @@ from godwit.model.errors import InvalidControlError
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
-    from godwit.planning import Problem
+    from godwit.placement import Problem
 
 
 def keep(problem: Problem) -> Any:

@@ -32,7 +32,7 @@ from godwit.model.errors import (
 )
 from godwit.model.key_work import KeyWork, OperatorWork
 from godwit.operators.spreading import WHOLE, key_group_of_part
-from godwit.planning.spreading import SidesOfKey, choose_shape, place_parts
+from godwit.placement.spreading import SidesOfKey, choose_shape, place_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

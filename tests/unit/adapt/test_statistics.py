@@ -18,7 +18,7 @@ from godwit.migration import (
 )
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.latency import LatencyHistogram
-from godwit.planning import Limits
+from godwit.placement import Limits
 
 ONE = Topology(stages=(("sum",),))
 PLACES = even_assignment(4, ["a", "b"], [1, 1])  # a: 0, 2; b: 1, 3

@@ -12,7 +12,7 @@ from godwit.migration import Bounds
 from godwit.migration.component import admit
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
-from godwit.planning.copy_routes import busiest_link_bytes, transfer_phases
+from godwit.placement.copy_routes import busiest_link_bytes, transfer_phases
 
 NAMES = "abcdef"
 

@@ -16,10 +16,10 @@ import numpy as np
 from godwit.cli.arguments import save_picture
 from godwit.model.errors import InvalidProblemError
 from godwit.model.wording import human_bytes
-from godwit.planning.preview import PlanPreview, preview, table
-from godwit.planning.problem import Problem
-from godwit.planning.registry import PLANNERS, Planner, planner
-from godwit.planning.solution import Solution
+from godwit.placement.preview import PlanPreview, preview, table
+from godwit.placement.problem import Problem
+from godwit.placement.registry import PLANNERS, Planner, planner
+from godwit.placement.solution import Solution
 from godwit_lab.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
 from godwit_lab.planners.intervals.pmc import approximate_projected_cost, projected_cost, serially
 from godwit_lab.planners.intervals.projected import ProjectedCost, Transitions, estimate_transitions

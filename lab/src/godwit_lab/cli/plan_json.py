@@ -18,10 +18,10 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.cores.core_allocation import CoreAllocationProblem, QueueingNetwork
-from godwit.planning.fusion import FusionProblem
-from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.solution import Solution
+from godwit.placement.cores.core_allocation import CoreAllocationProblem, QueueingNetwork
+from godwit.placement.fusion import FusionProblem
+from godwit.placement.problem import Limits, Problem, Traffic
+from godwit.placement.solution import Solution
 from godwit_lab.planners.cores.core_assignment import CoreAssignmentProblem
 
 __all__ = ["EXAMPLES", "KINDS", "plain", "problem_from_json", "schema_of", "solution_to_dict"]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.planning.preview import PlanPreview
+    from godwit.placement.preview import PlanPreview
     from godwit_lab.cli.what_if_play import Answer
     from godwit_lab.simulator import History
 

@@ -13,9 +13,9 @@ from godwit.adapt.scaling import utilisation
 from godwit.adapt.styles import BY_PLAN, STATIC
 from godwit.cli.arguments import save_picture
 from godwit.model import events, plugins
-from godwit.planning.preview import table
-from godwit.planning.problem import Problem
-from godwit.planning.registry import PLANNERS
+from godwit.placement.preview import table
+from godwit.placement.problem import Problem
+from godwit.placement.registry import PLANNERS
 from godwit_lab.simulator import Simulation, calibration, controlled_by
 from godwit_lab.simulator.scenario import SCENARIOS, Size, scenario
 

@@ -15,8 +15,8 @@ from godwit.cli.opening import add_checkpoint, flow_name, opened_checkpoint
 from godwit.model.errors import InvalidControlError
 from godwit.model.naming import did_you_mean
 from godwit.model.wording import counted, human_bytes
-from godwit.planning.problem import Problem
-from godwit.planning.registry import PLANNERS
+from godwit.placement.problem import Problem
+from godwit.placement.registry import PLANNERS
 from godwit.time.durations import seconds
 from godwit_lab.cli.what_if_play import Accuracy, Answer, Question, accuracy, answers, fewest
 from godwit_lab.cli.what_if_stream import measured_stream

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.adapt import Topology
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 _T = TypeVar("_T")
 _ENTRIES = 1_000_000

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.adapt.styles import PlacementStyle
-from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
+from godwit.placement.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit_lab.planners.cores.core_assignment import (
     CoreAssignmentProblem,
     plan_core_assignment,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from godwit.adapt.interfaces import MeasuredProblem
     from godwit.adapt.styles import Turn
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.placement.arrays import FloatArray, IntArray
 
 Counts = npt.NDArray[np.integer[Any]]
 

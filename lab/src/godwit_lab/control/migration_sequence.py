@@ -22,7 +22,7 @@ import numpy as np
 from godwit.adapt.cost_benefit import load_errors
 from godwit.adapt.scaling import Scripted
 from godwit.model import events
-from godwit.planning import metrics
+from godwit.placement import metrics
 from godwit_lab.control.ranges import RangePlacement
 from godwit_lab.planners.intervals.oms import match_intervals
 from godwit_lab.planners.intervals.ssm import present_cuts
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import Announce
     from godwit.adapt.settings import Control
     from godwit.adapt.styles import Turn
-    from godwit.planning import Problem, Solution
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.placement import Problem, Solution
+    from godwit.placement.arrays import FloatArray, IntArray
 
 SAMPLE = 256
 """Partitionings of a step that are looked at: within a second, where the paper's OMS tries all."""

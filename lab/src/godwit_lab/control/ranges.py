@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from godwit.adapt.styles import PlacementStyle
-from godwit.planning.registry import one_range_each
+from godwit.placement.registry import one_range_each
 from godwit_lab.planners.intervals.ranges import gather_ranges
 
 if TYPE_CHECKING:
     from godwit.adapt.interfaces import MeasuredProblem
     from godwit.adapt.styles import Turn
-    from godwit.planning.arrays import IntArray
+    from godwit.placement.arrays import IntArray
 
 
 class RangePlacement(PlacementStyle):

@@ -23,9 +23,9 @@ from godwit.adapt import Control
 from godwit.adapt.settings import Budget, Search, Worth
 from godwit.model import events
 from godwit.model.assignment import Assignment
-from godwit.planning.preview import table
-from godwit.planning.problem import Problem
-from godwit.planning.registry import PLANNERS
+from godwit.placement.preview import table
+from godwit.placement.problem import Problem
+from godwit.placement.registry import PLANNERS
 from godwit_lab.simulator import Simulation, controlled_by
 from godwit_lab.simulator.scenario import Size, scenario
 

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from godwit.planning import metrics
-from godwit.planning.allocation.model import choose_executors
-from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
-from godwit.planning.solution import Solution, Status, make_solution
+from godwit.placement import metrics
+from godwit.placement.allocation.model import choose_executors
+from godwit.placement.arrays import FloatArray, IndexArray, IntArray, wrong_value
+from godwit.placement.solution import Solution, Status, make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
+    from godwit.placement.problem import Problem
 
 
 def plan_elb(

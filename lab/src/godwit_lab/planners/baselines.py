@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning import metrics
-from godwit.planning.arrays import wrong_value
-from godwit.planning.metrics import SplitKeys
-from godwit.planning.solution import make_solution
+from godwit.placement import metrics
+from godwit.placement.arrays import wrong_value
+from godwit.placement.metrics import SplitKeys
+from godwit.placement.solution import make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import BoolArray, FloatArray, IntArray
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.arrays import BoolArray, FloatArray, IntArray
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
 
 _PRIME = (1 << 61) - 1
 

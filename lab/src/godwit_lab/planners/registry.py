@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.planning.cores.core_allocation import CoreAllocationProblem
-from godwit.planning.fusion import FusionProblem
-from godwit.planning.registry import (
+from godwit.placement.cores.core_allocation import CoreAllocationProblem
+from godwit.placement.fusion import FusionProblem
+from godwit.placement.registry import (
     SOLVER_OPTIONS,
     Number,
     Planner,
@@ -35,7 +35,7 @@ from godwit_lab.planners.intervals.projected import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.planning.registry import StreamHistory
+    from godwit.placement.registry import StreamHistory
 
 _HERE = "godwit_lab.planners"
 
@@ -225,7 +225,7 @@ universal_hashing = _map_baseline(
 )
 core_allocation = Planner(
     name="core_allocation",
-    module="godwit.planning.cores.core_allocation",
+    module="godwit.placement.cores.core_allocation",
     kind="exact",
     minimises="cores in total",
     constraints="mean latency of the queueing network at most the target",
@@ -256,7 +256,7 @@ naive_core_assignment = Planner(
 )
 fusion = Planner(
     name="fusion",
-    module="godwit.planning.fusion",
+    module="godwit.placement.fusion",
     kind="heuristic",
     minimises="rows between components (score traffic) or components (attributes)",
     constraints="a shared partition attribute per component; no cycle of components",

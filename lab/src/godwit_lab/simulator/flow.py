@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from godwit.migration import ComponentView, Copies
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import BoolArray, FloatArray
+    from godwit.placement.arrays import BoolArray, FloatArray
     from godwit_lab.simulator.costs import CostModel
     from godwit_lab.simulator.workload import Batch, Keys, MeasuredKeyGroups, Phase
 

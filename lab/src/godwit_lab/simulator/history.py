@@ -17,7 +17,7 @@ from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
     from godwit.model.events import Event
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 _TOGETHER_S = 1e-9
 """Rows that arrived within this time arrived together: a steeper slope would be rounding."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import BoolArray, FloatArray
+    from godwit.placement.arrays import BoolArray, FloatArray
     from godwit_lab.simulator.workload import Phase
 
 

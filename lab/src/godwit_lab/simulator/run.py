@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.migration import ComponentView, Copies, EpochOutcome
     from godwit.model import events
     from godwit.model.assignment import Assignment
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
     from godwit_lab.simulator.flow import EpochWork
     from godwit_lab.simulator.scenario import Scenario
     from godwit_lab.simulator.workload import Batch, SimulatedSource

@@ -20,7 +20,7 @@ from godwit.model.errors import InvalidProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
     from godwit_lab.simulator.cluster import Machine
     from godwit_lab.simulator.holdings import Holdings
 

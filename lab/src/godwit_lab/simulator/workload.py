@@ -21,7 +21,7 @@ from godwit.model.errors import InvalidProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.placement.arrays import FloatArray, IntArray
 
 _GRID_S = 0.1
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.cli.main import main
-from godwit.planning.problem import Problem
-from godwit.planning.registry import PLANNERS
+from godwit.placement.problem import Problem
+from godwit.placement.registry import PLANNERS
 from godwit_lab.cli.plan_json import EXAMPLES
 
 if TYPE_CHECKING:

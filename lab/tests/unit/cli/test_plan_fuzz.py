@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.cli.main import main
-from godwit.planning.registry import PLANNERS
+from godwit.placement.registry import PLANNERS
 from godwit_lab.cli.plan_json import EXAMPLES, problem_from_json
 
 if TYPE_CHECKING:

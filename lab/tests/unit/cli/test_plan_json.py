@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.fusion import FusionProblem
-from godwit.planning.problem import Limits, Problem
+from godwit.placement.fusion import FusionProblem
+from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.plan_json import (
     EXAMPLES,
     KINDS,

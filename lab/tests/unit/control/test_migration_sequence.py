@@ -14,7 +14,7 @@ from godwit.adapt.scaling import scripted
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidControlError
-from godwit.planning import Limits
+from godwit.placement import Limits
 
 if TYPE_CHECKING:
     import datetime as dt

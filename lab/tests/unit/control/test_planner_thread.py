@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from godwit.planning import Problem
+    from godwit.placement import Problem
 
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from tests.support.controls import control_of
 from godwit.adapt.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model import events
-from godwit.planning.allocation import milp as milp_planner
+from godwit.placement.allocation import milp as milp_planner
 from godwit_lab.planners.baselines import plan_flux
 from godwit_lab.simulator import (
     CostModel,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.adapt import Controller
-    from godwit.planning import Problem, Solution
+    from godwit.placement import Problem, Solution
 
 COSTS = CostModel(
     fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50

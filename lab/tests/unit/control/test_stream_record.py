@@ -22,7 +22,7 @@ from godwit_lab.simulator import (
 )
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 
 def summary(key_groups: int = 8, epochs: int = 3) -> StreamSummary:

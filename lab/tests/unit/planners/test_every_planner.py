@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.registry import PLANNERS
-from godwit.planning.solution import (
+from godwit.placement.problem import Limits, Problem, Traffic
+from godwit.placement.registry import PLANNERS
+from godwit.placement.solution import (
     Solution,
     Status,
     broken_limits,
@@ -23,7 +23,7 @@ from godwit.planning.solution import (
 from godwit_lab.cli.plan_json import solution_to_dict
 
 if TYPE_CHECKING:
-    from godwit.planning.registry import Planner
+    from godwit.placement.registry import Planner
 
 ASSIGNMENT = [entry for entry in PLANNERS.values() if entry.asks is Problem]
 MATRIX = {"sizes": [1, 2, 3, 4], "probability": np.full((4, 4), 0.25)}

@@ -11,8 +11,8 @@ import pytest
 from lab.tests.oracles.interval_plans import line_problem
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.registry import PLANNERS, planner, read_option
+from godwit.placement.problem import Limits, Problem
+from godwit.placement.registry import PLANNERS, planner, read_option
 from godwit_lab.cli.plan_json import EXAMPLES, KINDS, problem_from_json
 
 

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.planning.windows import ConsolidationProblem, plan_consolidation
+from godwit.operators.windows.consolidation import ConsolidationProblem, plan_consolidation
 from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from godwit.operators.windows.consolidation import ConsolidationPlan, ConsolidationStep
     from godwit.operators.windows.kept import KeptSpans
-    from godwit.planning.windows import ConsolidationPlan, ConsolidationStep
     from godwit.time.event_time import EpochTime
     from godwit.time.grid import PaneGrid
 

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import Changed, OperatorInput, StateView
+    from godwit.operators.windows.consolidation import ConsolidationStep
     from godwit.operators.windows.kept import KeptSpans
-    from godwit.planning.windows import ConsolidationStep
     from godwit.time.event_time import EpochTime, RowTime
     from godwit.time.grid import PaneGrid, WindowsOfPanes
 

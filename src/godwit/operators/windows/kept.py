@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.planning.windows import ConsolidationProblem, plan_consolidation
+from godwit.operators.windows.consolidation import ConsolidationProblem, plan_consolidation
 from godwit.time.grid import PaneGrid, TimeWindow, WindowsOfPanes
 
 if TYPE_CHECKING:

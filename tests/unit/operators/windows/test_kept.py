@@ -14,11 +14,11 @@ from tests.support.window_flows import TIME, WindowedRun
 import godwit as gw
 from godwit.checkpoint.entries import StateRows
 from godwit.engine.state_view import without_derived
+from godwit.operators.windows import consolidation as planning
 from godwit.operators.windows.closing import Pieces
 from godwit.operators.windows.compute import SPAN, WindowedCompute
 from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import PANE
-from godwit.planning import windows as planning
 from godwit.time.event_time import EpochTime
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit_lab.experiments.paper3.figure7 import consolidated

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from godwit.model.errors import GodwitError
 from godwit.model.wording import printable
-from godwit.planning.preview import table
+from godwit.placement.preview import table
 from godwit_lab.cli.reproduce import catalogue
 from godwit_lab.cli.reproduce.figure import FigureRun, Verdict
 from godwit_lab.cli.reproduce.running import Result, no_mechanism, place_of, reproduce, stored

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import godwit_lab.simulator
-from godwit.planning.preview import table
+from godwit.placement.preview import table
 from godwit_lab.experiments.calibration.runs import RUNS, RealRun
 from godwit_lab.simulator import (
     CostModel,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.copy_routes import transfer_phases
+from godwit.placement.copy_routes import transfer_phases
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,
@@ -33,9 +33,9 @@ from godwit_lab.experiments.paper1.migrations import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from godwit.planning.arrays import FloatArray
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.arrays import FloatArray
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
     from godwit_lab.experiments.paper1.migrations import Migrations
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.problem import Limits, Problem
+from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,
@@ -44,7 +44,7 @@ from godwit_lab.planners.intervals.ssm import plan_ssm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.planning.solution import Solution
+    from godwit.placement.solution import Solution
 
 
 SIZES = tuple(range(8, 17))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning import Limits, Problem, planner
+from godwit.placement import Limits, Problem, planner
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,
@@ -27,7 +27,7 @@ from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.solution import PlannedMove
+    from godwit.placement.solution import PlannedMove
 
 
 _EXECUTORS, _FULL, _KEY_GROUPS, _BYTES, _BYTES_PER_S = 8, 5, 256, 10**7, 1e8

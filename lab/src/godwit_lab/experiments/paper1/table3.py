@@ -11,7 +11,7 @@ from godwit.adapt.scaling import scripted
 from godwit.adapt.settings import Search
 from godwit.model import events
 from godwit.model.assignment import Assignment
-from godwit.planning.problem import Limits, Problem
+from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,

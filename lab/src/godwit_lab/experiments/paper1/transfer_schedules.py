@@ -6,7 +6,7 @@ meet at the same receivers: one downlink is shared by all while the others idle 
 
 *Unscheduled*: every sender sends its transfers one after the other in the order of the plan, and
 senders that meet at a receiver share its downlink.  *Phases*: the schedule of
-`godwit.planning.copy_routes`, in which nobody sends two or receives two at once, and transfers are
+`godwit.placement.copy_routes`, in which nobody sends two or receives two at once, and transfers are
 cut where a phase ends.  *Whole*: `godwit.migration.PeerLinks`, which is what a running query does:
 the phases' order, but key groups are not cut, and nobody waits for a phase to end.
 
@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from godwit.migration import PeerCopies, PeerLinks, StartWarming
-from godwit.planning.copy_routes import busiest_link_bytes, transfer_phases
+from godwit.placement.copy_routes import busiest_link_bytes, transfer_phases
 from godwit_lab.simulator import Links
 
 if TYPE_CHECKING:

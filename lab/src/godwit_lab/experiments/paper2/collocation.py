@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.problem import Limits, Problem, Traffic
+from godwit.placement.allocation.milp import plan_milp
+from godwit.placement.problem import Limits, Problem, Traffic
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     Figure,
@@ -36,7 +36,7 @@ from godwit_lab.planners.allocation.cola import plan_cola
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.planning.solution import Solution
+    from godwit.placement.solution import Solution
 
 
 PER_EXECUTOR = 20

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning import metrics
-from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.problem import Limits, Problem
+from godwit.placement import metrics
+from godwit.placement.allocation.milp import plan_milp
+from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,
@@ -33,7 +33,7 @@ from godwit_lab.planners.baselines import plan_flux, plan_potc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.planning.solution import Solution
+    from godwit.placement.solution import Solution
 
 
 EXECUTORS, KEY_GROUPS = 20, 300

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning import metrics
-from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import validate_solution
+from godwit.placement import metrics
+from godwit.placement.allocation.milp import plan_milp
+from godwit.placement.problem import Limits, Problem
+from godwit.placement.solution import validate_solution
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     Figure,
@@ -27,8 +27,8 @@ from godwit_lab.cli.reproduce.figure import (
 from godwit_lab.planners.baselines import plan_flux
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import IntArray
-    from godwit.planning.solution import Solution
+    from godwit.placement.arrays import IntArray
+    from godwit.placement.solution import Solution
 
 
 _MAX_MOVES = (10, 20, 30, 40)

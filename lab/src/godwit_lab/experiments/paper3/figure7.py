@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from godwit.operators.windows.closing import Pieces
+from godwit.operators.windows.consolidation import ConsolidationProblem, plan_consolidation
 from godwit.operators.windows.kept import kept_spans
-from godwit.planning.windows import ConsolidationProblem, plan_consolidation
 from godwit.time.event_time import EpochTime
 from godwit.time.grid import BEGINNING, END, PaneGrid, TimeWindow
 from godwit_lab.cli.reproduce.figure import (

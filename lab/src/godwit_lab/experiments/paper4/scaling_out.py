@@ -37,7 +37,7 @@ from godwit_lab.experiments.paper4.streams import (
 )
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 
 CAP, MOST = 1000.0, 15

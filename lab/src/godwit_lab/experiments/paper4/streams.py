@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.model.errors import GodwitError
-from godwit.planning.problem import Limits, Problem
+from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,
@@ -31,7 +31,7 @@ from godwit_lab.planners.balancing import plan_clb, plan_elb
 from godwit_lab.planners.baselines import hash_choice, plan_pkg, plan_universal_hashing
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 
 WINDOWS, SUBSTREAMS, RATE, INSTANCES = 120, 100, 10_000.0, 10

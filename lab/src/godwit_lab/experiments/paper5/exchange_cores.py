@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.cores.core_allocation import (
+from godwit.placement.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     plan_core_allocation,
@@ -39,7 +39,7 @@ from godwit_lab.planners.cores.core_assignment import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.planning.arrays import IndexArray
+    from godwit.placement.arrays import IndexArray
 
 
 PER_OPERATOR, CORES_OF_MACHINE = 32, 8

@@ -12,7 +12,7 @@ from godwit_lab.cli.reproduce.figure import Chart, FigureResult, FigureRun, Runs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.planning.arrays import FloatArray
+    from godwit.placement.arrays import FloatArray
 
 
 _MINUTES, _STOCKS, _SHOWN = 60, 2_000, 5

@@ -21,9 +21,9 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from godwit.planning import metrics
-from godwit.planning.allocation.milp import allocate_units, plan_milp
-from godwit.planning.allocation.model import (
+from godwit.placement import metrics
+from godwit.placement.allocation.milp import allocate_units, plan_milp
+from godwit.placement.allocation.model import (
     FREE,
     SolverLimits,
     build_model,
@@ -31,18 +31,18 @@ from godwit.planning.allocation.model import (
     plan_within_target,
     single_units,
 )
-from godwit.planning.allocation.search import Placement
-from godwit.planning.arrays import IndexArray, IntArray, wrong_value
-from godwit.planning.solution import make_solution
+from godwit.placement.allocation.search import Placement
+from godwit.placement.arrays import IndexArray, IntArray, wrong_value
+from godwit.placement.solution import make_solution
 from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph, traffic_with_executors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.planning.allocation.model import AllocationModel
-    from godwit.planning.arrays import BoolArray, Clock, FloatArray
-    from godwit.planning.problem import Problem, Traffic
-    from godwit.planning.solution import Solution
+    from godwit.placement.allocation.model import AllocationModel
+    from godwit.placement.arrays import BoolArray, Clock, FloatArray
+    from godwit.placement.problem import Problem, Traffic
+    from godwit.placement.solution import Solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

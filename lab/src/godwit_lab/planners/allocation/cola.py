@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning import metrics
-from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
-from godwit.planning.solution import make_solution
+from godwit.placement import metrics
+from godwit.placement.arrays import FloatArray, IndexArray, IntArray, wrong_value
+from godwit.placement.solution import make_solution
 from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
 
 DEFAULT_MAX_LOAD_DISTANCE = 10.0
 """maxLD of paper 2: percent of the mean load index."""

@@ -15,8 +15,8 @@ import pymetis
 from scipy import sparse
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray, IndexArray, IntArray
-    from godwit.planning.problem import Problem
+    from godwit.placement.arrays import FloatArray, IndexArray, IntArray
+    from godwit.placement.problem import Problem
 
 _SCALE = 1_000_000
 """METIS takes whole numbers: the heaviest vertex or edge gets this weight."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning.arrays import (
+from godwit.placement.arrays import (
     FloatArray,
     freeze_array,
     require_index,

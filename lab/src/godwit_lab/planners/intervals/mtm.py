@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.arrays import wrong_value
-from godwit.planning.solution import make_solution
+from godwit.placement.arrays import wrong_value
+from godwit.placement.solution import make_solution
 from godwit_lab.planners.intervals.oms import kept_bytes, match_intervals
 from godwit_lab.planners.intervals.pmc import (
     approximate_projected_cost,
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from godwit.planning.arrays import FloatArray, IntArray
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.arrays import FloatArray, IntArray
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
     from godwit_lab.planners.intervals.projected import ProjectedCost
 
 ROUNDS = 4

@@ -22,8 +22,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.arrays import wrong_value
-from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
+from godwit.placement.arrays import wrong_value
+from godwit.placement.solution import RELATIVE_TOLERANCE, make_solution
 from godwit_lab.planners.intervals.ssm import (
     assign_intervals,
     best_cuts,
@@ -38,9 +38,9 @@ from godwit_lab.planners.intervals.ssm import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.planning.arrays import FloatArray, IntArray
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.arrays import FloatArray, IntArray
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
 
 MAX_PARTITIONINGS = 20_000
 """Most partitionings of one step that are enumerated."""

@@ -45,8 +45,8 @@ from godwit_lab.planners.intervals.ssm import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.planning.arrays import Clock, FloatArray, IntArray
-    from godwit.planning.problem import Problem
+    from godwit.placement.arrays import Clock, FloatArray, IntArray
+    from godwit.placement.problem import Problem
     from godwit_lab.planners.intervals.projected import Transitions
 
 BLOCK_PAIRS = 1 << 14

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from godwit.planning.arrays import wrong_value
-from godwit.planning.registry import Number, WholeNumber, read_option
-from godwit.planning.solution import RELATIVE_TOLERANCE
+from godwit.placement.arrays import wrong_value
+from godwit.placement.registry import Number, WholeNumber, read_option
+from godwit.placement.solution import RELATIVE_TOLERANCE
 from godwit_lab.planners.intervals.ssm import last_cuts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.planning.arrays import FloatArray, IntArray
-    from godwit.planning.problem import Problem
+    from godwit.placement.arrays import FloatArray, IntArray
+    from godwit.placement.problem import Problem
 
 FORMAT = 2
 

@@ -13,8 +13,8 @@ import numpy as np
 from godwit_lab.planners.intervals.oms import match_intervals
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray, IntArray
-    from godwit.planning.problem import Problem
+    from godwit.placement.arrays import FloatArray, IntArray
+    from godwit.placement.problem import Problem
 
 
 def gather_ranges(problem: Problem) -> IntArray:
@@ -26,7 +26,7 @@ def gather_ranges(problem: Problem) -> IntArray:
 
     Examples
     --------
-    >>> from godwit.planning.problem import Problem
+    >>> from godwit.placement.problem import Problem
     >>> problem = Problem(
     ...     executors=("a", "b"),
     ...     load=np.ones(6),

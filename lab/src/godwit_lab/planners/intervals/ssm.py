@@ -28,14 +28,14 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.arrays import FloatArray, IntArray, is_contiguous, wrong_value
-from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
+from godwit.placement.arrays import FloatArray, IntArray, is_contiguous, wrong_value
+from godwit.placement.solution import RELATIVE_TOLERANCE, make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.problem import Problem
-    from godwit.planning.solution import Solution
+    from godwit.placement.problem import Problem
+    from godwit.placement.solution import Solution
 
 BLOCK_CELLS = 1 << 18
 """Cells (cut, next cut) handled at once; bounds the memory of a step."""

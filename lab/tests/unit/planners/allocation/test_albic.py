@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning import metrics
-from godwit.planning.allocation.model import build_model, single_units
-from godwit.planning.allocation.search import Placement
-from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.solution import validate_solution
+from godwit.placement import metrics
+from godwit.placement.allocation.model import build_model, single_units
+from godwit.placement.allocation.search import Placement
+from godwit.placement.problem import Limits, Problem, Traffic
+from godwit.placement.solution import validate_solution
 from godwit_lab.planners.allocation.albic import collocate, plan_albic, score_pairs
 from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 

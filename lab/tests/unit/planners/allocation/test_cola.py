@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Problem, Traffic
+from godwit.placement.problem import Problem, Traffic
 from godwit_lab.planners.allocation.cola import plan_cola
 from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph
 

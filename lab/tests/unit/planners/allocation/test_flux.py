@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from tests.support.problems import placed as problem
 
-from godwit.planning.problem import Limits
+from godwit.placement.problem import Limits
 from godwit_lab.planners.baselines import plan_flux
 
 

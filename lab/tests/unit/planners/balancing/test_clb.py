@@ -7,11 +7,11 @@ import pytest
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning import metrics
+from godwit.placement import metrics
 from godwit_lab.planners.balancing import plan_clb, split_by_covariance
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
+    from godwit.placement.problem import Problem
 
 WAVES = np.array([[1, 9, 1, 9], [2, 8, 2, 8], [9, 1, 9, 1], [8, 2, 8, 2]], np.float64)
 

@@ -7,10 +7,10 @@ import pytest
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning import metrics
-from godwit.planning.metrics import wanted_executors
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import Status
+from godwit.placement import metrics
+from godwit.placement.metrics import wanted_executors
+from godwit.placement.problem import Limits, Problem
+from godwit.placement.solution import Status
 from godwit_lab.planners.balancing import plan_elb
 
 

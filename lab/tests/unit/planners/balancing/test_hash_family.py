@@ -10,7 +10,7 @@ from godwit.model.errors import InvalidProblemError
 from godwit_lab.planners.baselines import hash_choice, plan_universal_hashing, universal_hash
 
 if TYPE_CHECKING:
-    from godwit.planning.problem import Problem
+    from godwit.placement.problem import Problem
 
 
 def problem(m: int = 1000, n: int = 8) -> Problem:

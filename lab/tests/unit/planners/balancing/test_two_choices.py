@@ -9,13 +9,13 @@ import pytest
 from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.metrics import SplitKeys
-from godwit.planning.preview import preview
-from godwit.planning.problem import Problem, Traffic
+from godwit.placement.metrics import SplitKeys
+from godwit.placement.preview import preview
+from godwit.placement.problem import Problem, Traffic
 from godwit_lab.planners.baselines import plan_pkg, plan_potc, two_candidates
 
 if TYPE_CHECKING:
-    from godwit.planning.solution import Solution
+    from godwit.placement.solution import Solution
 
 
 def problem(m: int, n: int, *, seed: int = 0, draining: int | None = None) -> Problem:

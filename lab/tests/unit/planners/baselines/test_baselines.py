@@ -7,7 +7,7 @@ import pytest
 from lab.tests.oracles.interval_plans import line_problem, random_line_problem
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.solution import Status, validate_solution
+from godwit.placement.solution import Status, validate_solution
 from godwit_lab.planners.baselines import (
     plan_consistent_hashing,
     plan_redistribution,

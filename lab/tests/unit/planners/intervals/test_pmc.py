@@ -7,8 +7,8 @@ import pytest
 from lab.tests.oracles.interval_plans import line_problem, random_line_problem, valid_cuts
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import Status, validate_solution
+from godwit.placement.problem import Limits, Problem
+from godwit.placement.solution import Status, validate_solution
 from godwit_lab.planners.intervals.mtm import plan_mtm
 from godwit_lab.planners.intervals.oms import count_partitionings, kept_bytes, partitionings
 from godwit_lab.planners.intervals.pmc import approximate_projected_cost, projected_cost

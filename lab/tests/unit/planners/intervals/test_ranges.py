@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.planning.arrays import is_contiguous
-from godwit.planning.problem import Problem
+from godwit.placement.arrays import is_contiguous
+from godwit.placement.problem import Problem
 from godwit_lab.planners.intervals.ranges import even_cuts, gather_ranges
 
 

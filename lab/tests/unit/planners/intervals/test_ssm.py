@@ -7,8 +7,8 @@ import pytest
 from lab.tests.oracles.interval_plans import cheapest_sequence, line_problem
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import Status
+from godwit.placement.problem import Limits, Problem
+from godwit.placement.solution import Status
 from godwit_lab.planners.intervals.oms import plan_oms
 from godwit_lab.planners.intervals.ssm import plan_simple_ssm, plan_ssm
 

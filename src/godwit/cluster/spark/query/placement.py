@@ -4,7 +4,7 @@ Problem: planners are pure functions of a `Problem`; a query has the facts (wher
 what they cost, how much state they hold) and can carry a plan out.
 
 Invariant: what `QueryPlacement.preview` shows, `QueryPlacement.balance` and `migrate` carry out:
-the same moves in the same order, made by `godwit.planning.solution.executable_plan`.
+the same moves in the same order, made by `godwit.placement.solution.executable_plan`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import listing, type_name
-from godwit.planning import Limits, Solution
-from godwit.planning import planner as planner_named
-from godwit.planning.preview import preview
-from godwit.planning.problem import ComponentFacts, joint_problem
-from godwit.planning.solution import (
+from godwit.placement import Limits, Solution
+from godwit.placement import planner as planner_named
+from godwit.placement.preview import preview
+from godwit.placement.problem import ComponentFacts, joint_problem
+from godwit.placement.solution import (
     ExecutablePlan,
     executable_plan,
     executable_plans,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.migration import Conductor, EndMigration
     from godwit.model.key_groups import KeyGroupPairs
-    from godwit.planning import Problem
-    from godwit.planning.copy_routes import CopyRoute
-    from godwit.planning.preview import PlanPreview
+    from godwit.placement import Problem
+    from godwit.placement.copy_routes import CopyRoute
+    from godwit.placement.preview import PlanPreview
 
 AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
 AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
@@ -517,12 +517,12 @@ class QueryPlacement:
             epoch that a key group sends to few key groups of another component.
         limits
             Limits on the cost and the balance of a plan, as in
-            ``godwit.planning.Limits(max_moves=16)``; by default none.
+            ``godwit.placement.Limits(max_moves=16)``; by default none.
 
         Returns
         -------
-        godwit.planning.Problem
-            Input for a planner, as in ``godwit.planning.planner("milp")(problem)``.
+        godwit.placement.Problem
+            Input for a planner, as in ``godwit.placement.planner("milp")(problem)``.
 
         Raises
         ------
@@ -724,7 +724,7 @@ class QueryPlacement:
 
         Examples
         --------
-        >>> from godwit.planning import planner
+        >>> from godwit.placement import planner
         >>> solution = planner("milp")(query.placement.problem())
         >>> ended = [part.wait(timeout=60) for part in query.placement.carry_out(solution)]
         """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.migration import Bounds
     from godwit.model.events import Event
-    from godwit.planning import Limits
+    from godwit.placement import Limits
     from godwit.web.live_page import PageServer
 
 _ENDING_S = 15.0
@@ -567,7 +567,7 @@ class Query:
             Name of the component; may be left out if the flow has only one.
         limits
             Limits on the cost and the balance of the plan, as in
-            ``godwit.planning.Limits(max_moves=16)``; by default none.
+            ``godwit.placement.Limits(max_moves=16)``; by default none.
         strategy, bounds
             How the key groups move, as for `migrate`.
         **options

@@ -26,9 +26,9 @@ from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.frames import user_call
 from godwit.model.naming import check_number, error_line, type_name
 from godwit.model.wording import counted
-from godwit.planning import Limits
-from godwit.planning import planner as planner_named
-from godwit.planning.solution import executable_plan
+from godwit.placement import Limits
+from godwit.placement import planner as planner_named
+from godwit.placement.solution import executable_plan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.migration import Bounds, Conductor
-    from godwit.planning import Problem
+    from godwit.placement import Problem
 
 _LOOK_S = 0.1
 _ROUNDS = 8

@@ -15,8 +15,8 @@ from godwit.cluster.spark.query.placement import (
 from godwit.migration import Bounds, Strategy
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidPlanError
-from godwit.planning import planner
-from godwit.planning.problem import ComponentFacts, joint_problem
+from godwit.placement import planner
+from godwit.placement.problem import ComponentFacts, joint_problem
 
 
 def test_moves_come_back_as_plain_numbers_and_names() -> None:

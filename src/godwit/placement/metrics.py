@@ -1,0 +1,171 @@
+"""Metrics that every plan is judged by, defined once.
+
+For m key groups with bottleneck load w, n executors with capacity c, the set A of executors that
+are not draining, and an assignment x: executor i has load Lᵢ = Σ w over its key groups, and load
+index Lᵢ / cᵢ; the fair index is mean = Σ w / Σ_{A} c.  Paper 2 rounds its mean up; we do not, since
+with small loads the rounding alone would be the load distance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from godwit.placement.arrays import FloatArray, IntArray
+    from godwit.placement.problem import Problem
+
+
+def loads(problem: Problem, assignment: IntArray) -> FloatArray:
+    """Return the load of each executor on the bottleneck resource, shape ``(n,)``."""
+    load = np.bincount(assignment, weights=problem.weight, minlength=problem.num_executors)
+    return load.astype(np.float64, copy=False)
+
+
+def load_index(problem: Problem, assignment: IntArray) -> FloatArray:
+    """Return the load of each executor divided by its capacity, shape ``(n,)`` (paper 2 §4.3.1)."""
+    return loads(problem, assignment) / problem.speed
+
+
+def mean_index(problem: Problem) -> float:
+    """Return the load index that every executor would have if the load were spread perfectly."""
+    return float(problem.weight.sum() / problem.speed[problem.available].sum())
+
+
+def load_distance(problem: Problem, assignment: IntArray) -> float:
+    """Return the largest |load index - mean| of executors that do not drain (paper 2 §4.3.1)."""
+    index = load_index(problem, assignment)[problem.available]
+    return float(np.abs(index - mean_index(problem)).max())
+
+
+def overload(problem: Problem, assignment: IntArray) -> float:
+    """Return the smallest τ that an assignment keeps: max load / fair share - 1 (paper 1 §4.1).
+
+    The fair share of an executor is W·cᵢ/C', with C' the capacity of n' executors; where executors
+    differ, of the executors that own key groups.
+    """
+    total = problem.weight.sum()
+    if total == 0:
+        return 0.0
+    index = load_index(problem, assignment)
+    return float(index.max() * _share_capacity(problem, assignment) / total - 1)
+
+
+def _share_capacity(problem: Problem, assignment: IntArray) -> float:
+    """Return the total capacity that shares the load: of n' executors, or of those in use."""
+    target = problem.limits.target_executors
+    speed = problem.speed
+    if target is None:
+        return float(speed[problem.available].sum())
+    if problem.homogeneous:
+        return float(target * speed[problem.available[0]])
+    used = np.unique(assignment)
+    return float(speed[used[~problem.draining[used]]].sum())
+
+
+def load_variance(problem: Problem, assignment: IntArray) -> float:
+    """Return the variance of the load index of executors that do not drain (paper 4, eq. 1)."""
+    return float(load_index(problem, assignment)[problem.available].var())
+
+
+def history_imbalance(problem: Problem, assignment: IntArray) -> float:
+    """Return ħ, the variance of the load index summed over the history's windows (paper 4 §2.2)."""
+    n = problem.num_executors
+    total = 0.0
+    for window in problem.history:
+        index = np.bincount(assignment, weights=window, minlength=n) / problem.speed
+        total += float(index[problem.available].var())
+    return total
+
+
+def moved_bytes(problem: Problem, assignment: IntArray) -> float:
+    """Return ψ, the bytes of state whose executor changes (paper 4, equation 2; paper 1 §4.1)."""
+    return float(problem.state_bytes[assignment != problem.current].sum())
+
+
+def collocation_factor(problem: Problem, assignment: IntArray) -> float:
+    """Return the share of the traffic that is between key groups on one executor.
+
+    0 without traffic.
+    """
+    traffic = problem.traffic
+    total = float(traffic.rate.sum())
+    if total == 0:
+        return 0.0
+    together = assignment[traffic.source] == assignment[traffic.target]
+    return float(traffic.rate[together].sum()) / total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitKeys:
+    """Executors of split key groups: at most two each.
+
+    A method that splits keys has no owner per key group; pretending that it has would show moves
+    that nobody makes and a load that nobody has. Partials are merged on the first executor.
+    """
+
+    # shape ``(m,)``: executors that get rows of each key group
+    first: IntArray
+    second: IntArray
+    share: FloatArray  # shape ``(m,)``: part of the rows, in [0, 1], that the first gets
+    merging: FloatArray  # shape ``(m,)``: load that merging the two partials adds on the first
+
+    @property
+    def num_split(self) -> int:
+        """Number of key groups that have rows on two executors."""
+        return int(((self.share > 0) & (self.share < 1) & (self.first != self.second)).sum())
+
+    def holders(self, executors: int) -> IntArray:
+        """Return the number of key groups that have rows on each executor, shape ``(n,)``."""
+        one = np.bincount(self.first[self.share > 0], minlength=executors)
+        apart = (self.share < 1) & ((self.first != self.second) | (self.share == 0))
+        return (one + np.bincount(self.second[apart], minlength=executors)).astype(np.int32)
+
+    def load_index(self, problem: Problem) -> FloatArray:
+        """Return the load of each executor, merging included, divided by its capacity."""
+        n, weight = problem.num_executors, problem.weight
+        load = np.bincount(self.first, self.share * weight + self.merging, minlength=n)
+        load += np.bincount(self.second, (1 - self.share) * weight, minlength=n)
+        return np.asarray(load / problem.speed, np.float64)
+
+    def mean_index(self, problem: Problem) -> float:
+        """Return the load index that every executor would have if load were spread perfectly."""
+        total = float(problem.weight.sum() + self.merging.sum())
+        return total / float(problem.speed[problem.available].sum())
+
+    def load_distance(self, problem: Problem) -> float:
+        """Return the largest |load index - mean| of executors that are not draining."""
+        index = self.load_index(problem)[problem.available]
+        return float(np.abs(index - self.mean_index(problem)).max())
+
+    def collocation_factor(self, problem: Problem) -> float:
+        """Return the expected share of the traffic that stays on one executor.
+
+        Rows are taken to be split independently at both ends.
+        """
+        source, target, rate = (
+            problem.traffic.source,
+            problem.traffic.target,
+            problem.traffic.rate,
+        )
+        together = np.zeros(len(rate))
+        for sends, sent in ((self.first, self.share), (self.second, 1 - self.share)):
+            for gets, got in ((self.first, self.share), (self.second, 1 - self.share)):
+                same = sends[source] == gets[target]
+                together += np.where(same, sent[source] * got[target], 0.0)
+        total = float(rate.sum())
+        return float((rate * together).sum()) / total if total else 0.0
+
+
+def wanted_executors(total_load: float, low: float, high: float) -> int:
+    """Return the number of executors for a mean load in the middle of a range: ``⌈2w/(u+v)⌉``.
+
+    Examples
+    --------
+    >>> wanted_executors(100.0, 8.0, 12.0)
+    10
+    """
+    return max(1, math.ceil(2 * total_load / (low + high) * (1 - 1e-12)))
