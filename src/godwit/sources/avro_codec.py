@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from struct import Struct
+from struct import error as StructError  # noqa: N812  an exception
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from godwit.sources.avro_schema import (
@@ -42,6 +43,7 @@ _MAX_EMPTY: Final = 1 << 16  # items of an array that take no bytes
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  in UTC, without saying so
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _EXACT: Final = Context(prec=400)
+_ERRORS_OF_VALUES: Final = (ValueError, TypeError, ArithmeticError, LookupError, StructError)
 
 
 # Reading
@@ -344,25 +346,40 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
         else:
             raise AvroError(f"field {name!r} is not in {written}, and has no default")
     steps: list[tuple[int, Read]] = []
+    labels = [*wanted]  # names of the fields, by place
     for part in written.fields:
         if part.name in places:
             place = places[part.name]
             try:
                 steps.append((place, _read(part.type, fields[wanted[place]].type)))
             except AvroError as error:
-                raise AvroError(f"field {wanted[place]!r}: {error}") from None
+                raise _in_field(wanted[place], error) from None
         else:
-            steps.append((len(wanted), _skipping(part.type)))
-    blank.append(None)  # of what is skipped
+            steps.append((len(labels), _skipping(part.type)))
+            labels.append(part.name)
+    width = len(wanted)
+    blank += [None] * (len(labels) - width)  # of fields that are skipped
 
     def read(message: bytes, at: int) -> tuple[Any, int]:
-        values = blank.copy()
-        for place, part in steps:
-            values[place], at = part(message, at)
-        values.pop()
+        values, place = blank.copy(), 0
+        try:
+            for place, part in steps:
+                values[place], at = part(message, at)
+        except _ERRORS_OF_VALUES as error:
+            raise _in_field(labels[place], error) from None
+        del values[width:]
         return tuple(values), at
 
     return read
+
+
+def _in_field(name: str, error: Exception) -> AvroError:
+    """Build the error that a field of a record cannot be read or written."""
+    if isinstance(error, IndexError | StructError):
+        error = _truncated()
+    elif isinstance(error, UnicodeError):
+        error = AvroError("its text is not valid Unicode")
+    return AvroError(f"field {name!r}: {error}")
 
 
 def _skipping(of: AvroType) -> Read:
@@ -471,11 +488,12 @@ def _write_record(of: AvroType, names: Sequence[str] | None) -> Write:
             raise _misfit(value, of)
         if isinstance(value, dict):
             value = [value.get(name) for name, _, _ in steps]
-        for name, place, write in steps:
-            try:
+        name = ""
+        try:
+            for name, place, write in steps:  # noqa: B007  an error has the name
                 write(None if place < 0 else value[place], out)
-            except AvroError as error:
-                raise AvroError(f"field {name!r}: {error}") from None
+        except _ERRORS_OF_VALUES as error:
+            raise _in_field(name, error) from None
 
     return write_record
 
@@ -538,7 +556,10 @@ def _write_boolean(value: Any, out: bytearray) -> None:
 def _write_float(value: Any, out: bytearray) -> None:
     if not isinstance(value, float | int):
         raise AvroError(f"{value!r} is no float")
-    out += _FLOAT.pack(value)
+    try:
+        out += _FLOAT.pack(value)
+    except OverflowError:
+        raise AvroError(f"{value!r} is beyond the largest float") from None
 
 
 def _write_double(value: Any, out: bytearray) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -768,3 +769,69 @@ def test_protobuf_values_of_each_type_at_each_depth(
     if raw != 7:  # the text of a number is no name of the enum
         (again,) = proto.encode(decoded.rows[:1])
         assert proto.decode([again], names).rows.equals(decoded.rows[:1])
+
+
+LONG_DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
+# type of the field, bytes of it in a message, words of the error
+BAD_FIELDS: list[tuple[Any, bytes, str]] = [
+    (LONG_DECIMAL, b"\x84\x05" + b"\x7f" * 322, "more digits than its type"),
+    (LONG_DECIMAL, b"\x10" + b"\x7f" * 8, "precision"),
+    ("boolean", b"\x05", "no boolean"),
+    ("int", b"\xff\xff\xff\xff\x7f", "no int"),
+    ("long", b"\xff" * 12, "more than ten bytes"),
+    ("string", b"\x02\xff", "not valid Unicode"),
+    ("string", b"\x10a", "ends within a value"),
+    ("double", b"\0", "ends within a value"),
+    ("int", b"", "ends within a value"),
+    (logical("string", "uuid"), b"\x02x", "UUID"),
+    (logical("int", "time-millis"), b"\x01", "no time of day"),
+    (named("enum", symbols=["A"]), b"\x04", "symbol 2 of 1"),
+    (["null", "int"], b"\x06\0", "type 3 of 2"),
+]
+
+
+@pytest.mark.parametrize(("of_type", "data", "words"), BAD_FIELDS)
+@pytest.mark.parametrize("depth", ["top", "record", "array", "skipped"])
+def test_an_error_of_an_avro_message_names_the_field(
+    of_type: Any, data: bytes, words: str, depth: str
+) -> None:
+    written = record(field("first", "int"), field("bad", of_type), name="n.Inner")
+    message, path = b"\x02" + data, "field 'bad': "
+    if depth == "record":
+        written, path = record(field("outer", written)), "field 'outer': field 'bad': "
+    elif depth == "array":
+        written = record(field("outer", {"type": "array", "items": written}))
+        message, path = b"\x02" + message + b"\0", "field 'outer': "
+    reader = written if depth != "skipped" else record(field("first", "int"), name="n.Inner")
+    format_ = gw.formats.avro(reader, registry={1: written})
+    decoded = format_.decode([b"\0\0\0\0\x01" + message], format_.schema.names)
+    if depth == "skipped":  # such a field is passed over without a look at its value
+        assert all(path in reason or "goes on" in reason for _, reason in decoded.bad)
+        return
+    ((_, reason),) = decoded.bad
+    assert words in reason
+    assert (path if words != "precision" else path.split(":")[0]) in reason
+
+
+@pytest.mark.parametrize(
+    ("of_type", "value", "words"),
+    [
+        ("int", 2**40, "no int"),
+        ("string", None, "no string"),
+        ("float", 1e300, "beyond the largest float"),
+        (logical("string", "uuid"), "x", "UUID"),
+        (logical(fixed(16), "uuid"), "x", "UUID"),
+        (LONG_DECIMAL, Decimal(10**9), "no decimal(9, 2)"),
+        (LONG_DECIMAL, Decimal("0.001"), "no decimal(9, 2)"),
+        (named("enum", symbols=["A"]), "B", "no enum"),
+    ],
+)
+def test_an_error_of_an_avro_row_names_the_field(of_type: Any, value: Any, words: str) -> None:
+    inner = record(field("bad", of_type), name="Inner")
+    column = pa.array([value], pa.decimal128(20, 3) if isinstance(value, Decimal) else None)
+    with pytest.raises(UnwritableError, match=r"field 'bad': .*" + re.escape(words)):
+        gw.formats.avro(inner).encode(pa.RecordBatch.from_arrays([column], ["bad"]))
+    nested = pa.StructArray.from_arrays([column], ["bad"])
+    outer = gw.formats.avro(record(field("outer", inner)))
+    with pytest.raises(UnwritableError, match=r"field 'outer': field 'bad': .*" + re.escape(words)):
+        outer.encode(pa.RecordBatch.from_arrays([nested], ["outer"]))
