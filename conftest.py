@@ -167,7 +167,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # To compile each query takes longer than to run it once over a few rows.
         .config("spark.sql.codegen.wholeStage", "false")
         # Each task that fails ends its Python process, and the next one would import all anew.
-        .config("spark.python.daemon.module", "godwit.cluster.spark.platform.python_daemon")
+        .config("spark.python.daemon.module", "godwit.spark.platform.python_daemon")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()

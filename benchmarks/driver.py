@@ -29,7 +29,6 @@ from godwit.checkpoint.entries import EntryLayout, WaitingLayout
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.stages import run_lanes, ship_rows
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
@@ -39,6 +38,7 @@ from godwit.engine.lane.messages import LaneReport
 from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
+from godwit.local.stages import run_lanes, ship_rows
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment

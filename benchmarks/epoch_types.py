@@ -115,7 +115,7 @@ def count_driver(types: TypesMet) -> None:
     """Count over an epoch of a query on Spark, on the driver."""
     from pyspark.sql import SparkSession
 
-    from godwit.cluster.spark.run.source_loop import SourceLoop
+    from godwit.runtime.source_loop import SourceLoop
 
     spark = (
         SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

@@ -27,10 +27,10 @@ from godwit.adapt.spreading import parts_for
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun
-from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
+from godwit.local.run import LocalRun
+from godwit.local.sources import lane_inputs
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 
 if TYPE_CHECKING:

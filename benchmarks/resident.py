@@ -89,7 +89,7 @@ def query_of(
     spark: SparkSession, directory: Path, kind: str, *, rows: int, epochs: int, resident: bool
 ) -> dict[str, list[float]]:
     """Run a query over so many small epochs; return the times of each, in milliseconds."""
-    spark_cluster: Any = import_module("godwit.cluster.spark.run.cluster")
+    spark_cluster: Any = import_module("godwit.spark.cluster")
     stages, lanes_ms = spark_cluster.run_stages, []
 
     def timed(*args: Any, **options: Any) -> Any:

@@ -27,9 +27,9 @@ from pyspark.cloudpickle import cloudpickle
 
 import godwit as gw
 from godwit.adapt.scaling import latency
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model import events
 from godwit.placement.preview import table
+from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

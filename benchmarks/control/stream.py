@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 import godwit as gw
 from godwit.cli.demo.scenarios import slow_rows
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model import events
+from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -25,7 +25,7 @@ from benchmarks.options import read_options
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
 from godwit.adapt.spreading import parts_for
-from godwit.cluster.local.sources import lane_inputs
+from godwit.local.sources import lane_inputs
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 
 COLUMNS = {"k": pa.int64(), "ts": TIME, "v": pa.float64()}

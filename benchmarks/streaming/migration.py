@@ -32,7 +32,7 @@ STEADY = 12
 def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -> dict[str, Any]:
     """Move a third of the key groups to an idle executor while the stream flows."""
     import godwit as gw
-    from godwit.cluster.spark.platform.local_cluster import LocalCluster
+    from godwit.spark.platform.local_cluster import LocalCluster
 
     with LocalCluster(workers=3, cores=1, memory="1g", work_dir=work / "cluster") as cluster:
         spark = cluster.session("migration", {"spark.sql.files.maxPartitionBytes": "8m"})

@@ -31,18 +31,6 @@ if TYPE_CHECKING:
     from godwit.adapt.spreading import Spreading
     from godwit.adapt.windows import Splitting
     from godwit.api.streams import KeyedStream, Stream, WindowedStream
-    from godwit.cluster.spark.platform.local_cluster import LocalCluster
-    from godwit.cluster.spark.query.flow import Flow
-    from godwit.cluster.spark.query.placement import Migration
-    from godwit.cluster.spark.query.query import Query
-    from godwit.cluster.spark.query.read_state import read_state
-    from godwit.cluster.spark.query.settings import (
-        Adaptation,
-        Checkpointing,
-        Observability,
-        Sizing,
-        Trigger,
-    )
     from godwit.columns.python_values import KeyRows
     from godwit.engine.settings import Lanes
     from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
@@ -88,7 +76,19 @@ if TYPE_CHECKING:
     from godwit.operators.windows.process import Window
     from godwit.operators.windows.rows import rows
     from godwit.operators.windows.spec import hopping, session, tumbling
+    from godwit.runtime.placement import Migration
+    from godwit.runtime.query import Query
+    from godwit.runtime.settings import (
+        Adaptation,
+        Checkpointing,
+        Observability,
+        Sizing,
+        Trigger,
+    )
     from godwit.sources import formats
+    from godwit.spark.flow import Flow
+    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.spark.read_state import read_state
     from godwit.values.codec import State
 
 # a flow and its streams
@@ -222,12 +222,12 @@ _HOMES = {
     "godwit.adapt.spreading": ("Spreading",),
     "godwit.adapt.windows": ("Splitting",),
     "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
-    "godwit.cluster.spark.platform.local_cluster": ("LocalCluster",),
-    "godwit.cluster.spark.query.flow": ("Flow",),
-    "godwit.cluster.spark.query.placement": ("Migration",),
-    "godwit.cluster.spark.query.query": ("Query",),
-    "godwit.cluster.spark.query.read_state": ("read_state",),
-    "godwit.cluster.spark.query.settings": (
+    "godwit.spark.platform.local_cluster": ("LocalCluster",),
+    "godwit.spark.flow": ("Flow",),
+    "godwit.runtime.placement": ("Migration",),
+    "godwit.runtime.query": ("Query",),
+    "godwit.spark.read_state": ("read_state",),
+    "godwit.runtime.settings": (
         "Adaptation",
         "Checkpointing",
         "Observability",

@@ -13,10 +13,10 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.resident.lanes import ResidentLanes
-from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.migration import LanesRequested
 from godwit.model.errors import MigrationError
+from godwit.spark.background_copies import BackgroundCopies
+from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

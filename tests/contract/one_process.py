@@ -1,4 +1,4 @@
-"""A realization in one process: `godwit.cluster.local`, and what may go wrong with it."""
+"""A realization in one process: `godwit.local`, and what may go wrong with it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.contract.flow import NUM_KEY_GROUPS, build
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun, staged_rows
-from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import plan_regrouping
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun, staged_rows
+from godwit.local.sources import lane_inputs
 from godwit.migration import (
     Bounds,
     LanesRequested,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan, StateId
-    from godwit.cluster.local.run import LocalRows
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.event_time import EventTimes
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.local.run import LocalRows
     from godwit.migration import (
         ComponentView,
         Conductor,

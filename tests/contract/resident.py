@@ -24,10 +24,10 @@ import pytest
 from pyspark import cloudpickle
 from tests.contract.one_process import OneProcess, _Run
 
-from godwit.cluster.local.stages import run_lanes, ship_rows
-from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
-from godwit.cluster.spark.resident.lanes import ResidentLanes
-from godwit.cluster.spark.stages import pickling
+from godwit.local.stages import run_lanes, ship_rows
+from godwit.spark.resident.epoch_lanes import EpochLanes
+from godwit.spark.resident.lanes import ResidentLanes
+from godwit.spark.stages import pickling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Policy
 
-    from godwit.cluster.local.run import LocalRows
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
+    from godwit.local.run import LocalRows
 
 __all__ = ["LanesOfEpochs", "Processes", "Resident"]
 

@@ -11,9 +11,9 @@ from tests.contract.windows_apart import WindowsApart
 
 from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
-from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
+from godwit.runtime.policies import OperatorPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,6 @@ from tests.contract.windows_apart import History, WindowsApart, expected
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import drop_operator, rename_operator
-from godwit.cluster.spark.query.placement import QueryPlacement
 from godwit.migration import Strategy
 from godwit.model.errors import (
     CheckpointError,
@@ -21,6 +20,7 @@ from godwit.model.errors import (
 )
 from godwit.model.events import KeyGroupsWarmed
 from godwit.plan.explain import UserNames
+from godwit.runtime.placement import QueryPlacement
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,8 +28,8 @@ from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.storage import LocalStorage
 from godwit.checkpoint.verification import plan_record_repair, verify
 from godwit.cli.main import main
-from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.errors import GodwitError
+from godwit.spark.log_repair import plan_log_repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,16 +17,16 @@ from typing import Any
 import pyspark
 import pytest
 
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model.errors import ClusterError
+from godwit.spark.platform.local_cluster import LocalCluster
 
 SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
 _PROGRAM = """
 import json, os, sys, time
-from godwit.cluster.spark.platform.executors import live_executors, wait_for_executors
+from godwit.spark.platform.executors import live_executors, wait_for_executors
 from godwit.model.errors import ClusterError
-from godwit.cluster.spark.platform.local_cluster import LocalCluster, arguments_of
+from godwit.spark.platform.local_cluster import LocalCluster, arguments_of
 
 told = {}
 try:
@@ -116,7 +116,7 @@ def test_executors_come_die_by_name_and_are_replaced_and_none_survives_an_except
 _EXAMPLES = """
 import sys
 import godwit as gw
-from godwit.cluster.spark.platform.executors import wait_for_executors
+from godwit.spark.platform.executors import wait_for_executors
 from tests.support.public_api import example_of, members_of, mistakes_of
 
 found = members_of("godwit.LocalCluster").items()
@@ -141,8 +141,8 @@ def test_the_examples_of_its_methods_do_as_they_say(tmp_path: Path) -> None:
 
 _ORPHANING = """
 import os, signal, sys
-from godwit.cluster.spark.platform.executors import wait_for_executors
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.spark.platform.executors import wait_for_executors
+from godwit.spark.platform.local_cluster import LocalCluster
 
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
     wait_for_executors(cluster.session("test", {"spark.driver.memory": "512m"}).sparkContext, 1)
@@ -181,7 +181,7 @@ def listening(pids: set[int]) -> list[int]:
 
 _GUARDED = """
 import json, sys
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.spark.platform.local_cluster import LocalCluster
 
 settings = {"spark.driver.memory": "512m"}
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1], conf=settings) as cluster:
@@ -261,7 +261,7 @@ def test_a_cluster_without_java_says_what_to_install(
 
 _BROKEN = """
 import sys
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.spark.platform.local_cluster import LocalCluster
 
 with LocalCluster(work_dir=sys.argv[1]) as cluster:
     cluster.master_url

@@ -1,6 +1,6 @@
 """State whose classes are the main script's.
 
-How classes of a notebook, or of standard input, travel: `tests/unit/cluster/spark/stages`.
+How classes of a notebook, or of standard input, travel: `tests/unit/spark/stages`.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from tests.unit.sinks.test_target_sink import SqliteSink
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun, staged_rows
 from godwit.model.errors import UserFunctionError
 from godwit.plan.staging import Rejections
 

@@ -1,6 +1,6 @@
 """Functions whose hot keys have parts, through histories: no row is lost, doubled or seen alone.
 
-The whole engine in one process (`godwit.cluster.local`).  Keys heat and cool at random, while key
+The whole engine in one process (`godwit.local`).  Keys heat and cool at random, while key
 groups migrate, executors are lost, attempts come to nothing and drivers die.  After every epoch the
 states of a key's parts, merged as the user says, are what one state had been of all its rows.
 """
@@ -36,11 +36,11 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun, staged_rows
-from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
+from godwit.local.run import LocalRun, staged_rows
+from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, MigrationRequested, Policy, Strategy
 from godwit.model.assignment import Assignment
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided, key_group_of_part

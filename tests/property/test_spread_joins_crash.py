@@ -1,6 +1,6 @@
 """Joins with spread keys, where attempts are lost, drivers die, and the conductor migrates.
 
-The whole engine in one process (`godwit.cluster.local`); what comes out is read from the commit
+The whole engine in one process (`godwit.local`); what comes out is read from the commit
 records, and compared with a nested loop over all rows.
 """
 
@@ -20,10 +20,10 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun, staged_rows
-from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun, staged_rows
+from godwit.local.sources import lane_inputs
 from godwit.migration import MigrationRequested, Strategy
 from godwit.model.assignment import Assignment
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cluster.spark.stages.source_rows import SourceRows
+from godwit.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

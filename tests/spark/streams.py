@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 import godwit as gw
 from godwit.checkpoint.chains import choose_snapshots
-from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.cluster.spark.query.placement import Migration
+    from godwit.runtime.placement import Migration
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,9 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.run.controller import past_decisions
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
+from godwit.runtime.controller import past_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ import pytest
 import godwit as gw
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.platform import sessions
-from godwit.cluster.spark.run.run import SparkRun
 from godwit.model.errors import EpochFailedError, InvalidFlowError
+from godwit.runtime.run import SparkRun
+from godwit.spark.platform import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

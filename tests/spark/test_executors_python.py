@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.cluster.spark.platform import executors_python
-from godwit.cluster.spark.platform.executors_python import check_executors_python
 from godwit.model.errors import ExecutorEnvironmentError
+from godwit.spark.platform import executors_python
+from godwit.spark.platform.executors_python import check_executors_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

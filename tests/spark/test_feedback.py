@@ -10,8 +10,8 @@ from tests.spark.streams import Inbox
 from tests.support.loop_flows import closure_flow, closure_of, countdown_flow, counted_down
 
 import godwit as gw
-from godwit.cluster.spark.stages import split_rows
 from godwit.model.events import FeedbackPaused
+from godwit.spark.stages import split_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

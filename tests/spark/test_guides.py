@@ -9,8 +9,8 @@ import pytest
 from tests.spark.guides import FLIGHTS, PAGES, PREPARED, blocks_of, prepare_inputs, text_of
 
 import godwit as gw
-from godwit.cluster.spark.run.micro_batches import quick_local_logs
 from godwit.plan.nodes import SourceNode, branches_of
+from godwit.spark.micro_batches import quick_local_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

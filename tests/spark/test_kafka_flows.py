@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
-from godwit.cluster.spark.stages import split_rows
+from godwit.spark.stages import split_rows
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
 

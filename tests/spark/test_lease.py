@@ -77,8 +77,8 @@ def test_a_start_that_fails_and_a_query_that_failed_let_go_of_the_checkpoint(
 @pytest.mark.parametrize(
     "where",
     [
-        "godwit.cluster.spark.run.opening.FlowEpochs",
-        "godwit.cluster.spark.query.runtime.wait_for_sources",
+        "godwit.spark.opening.FlowEpochs",
+        "godwit.spark.start.wait_for_sources",
     ],
 )
 def test_a_start_that_ctrl_c_ends_leaves_nothing_running(

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 import godwit as gw
-from godwit.cluster.spark.stages import stages
-from godwit.cluster.spark.stages.local_parcels import STORED
+from godwit.spark.stages import stages
+from godwit.spark.stages.local_parcels import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,11 +12,11 @@ from pyspark import SparkContext
 from tests.spark.streams import Inbox, rows_of
 from tests.spark.test_restart import Example, generated
 
-from godwit.cluster.spark.run import cluster
-from godwit.cluster.spark.stages.stages import run_stages
 from godwit.engine.loop import EpochLoop
 from godwit.migration import LossPolicy, Policy
 from godwit.model import events
+from godwit.spark import cluster
+from godwit.spark.stages.stages import run_stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

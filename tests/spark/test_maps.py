@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.query.runtime import compile_flow
 from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.spark.start import compile_flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

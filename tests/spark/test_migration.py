@@ -107,7 +107,7 @@ def test_a_component_has_one_migration_at_a_time_and_it_can_be_cancelled(
 def test_a_query_that_is_stopped_while_epochs_are_held_has_not_failed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from godwit.cluster.spark.run.background_copies import BackgroundCopies
+    from godwit.spark.background_copies import BackgroundCopies
 
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
     epochs = generated(1)

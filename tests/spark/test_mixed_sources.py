@@ -17,11 +17,11 @@ import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
-from godwit.cluster.spark.run import micro_batch_query
-from godwit.cluster.spark.stages import split_rows
-from godwit.cluster.spark.stages.source_rows import SourceRows
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError, SourceError, StopTimeoutError
+from godwit.spark import micro_batch_query
+from godwit.spark.stages import split_rows
+from godwit.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

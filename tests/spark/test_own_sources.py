@@ -13,9 +13,9 @@ import pytest
 from tests.spark.streams import counted
 
 import godwit as gw
-from godwit.cluster.spark.stages import split_rows
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError, SourceError
+from godwit.spark.stages import split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

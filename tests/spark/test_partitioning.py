@@ -11,9 +11,9 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.edits import commit_edit
-from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError, MigrationError
 from godwit.placement.placing import PlacingCosts
+from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,7 +268,7 @@ def test_a_query_that_fails_while_it_is_repartitioned_goes_on_after_a_start(
     query.processAllAvailable()
     with monkeypatch.context() as patched:
         if at == "sinks":
-            patched.setattr("godwit.cluster.spark.run.opening.OpenSinks", broken)
+            patched.setattr("godwit.spark.opening.OpenSinks", broken)
         else:
             patched.setattr("godwit.engine.repartition.commit_edit", broken)
         with pytest.raises(gw.errors.EpochFailedError, match="the disk is full"):

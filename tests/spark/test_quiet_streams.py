@@ -11,8 +11,8 @@ from tests.spark.streams import Inbox, rows_of
 from tests.spark.test_losses import PATIENCE_S, Stream, lose_executor, until
 from tests.spark.test_restart import Example, generated
 
-from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.model import events
+from godwit.spark.background_copies import BackgroundCopies
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from tests.spark.streams import Inbox
 from tests.spark.test_short_cuts import EXPECTED
 
 import godwit as gw
-from godwit.cluster.spark.resident.lanes import ResidentLanes
-from godwit.cluster.spark.stages.source_rows import SourceRows
+from godwit.spark.resident.lanes import ResidentLanes
+from godwit.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.types import StructType
 
-from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.columns.types import plain_schema, to_schema
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,11 +9,11 @@ from pyspark.sql import functions as sf
 from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
-from godwit.cluster.spark.platform.executors import run_trial_epoch
-from godwit.cluster.spark.stages import source_rows
-from godwit.cluster.spark.stages.exchange import PythonStage, fetch, pair_with_locations, python_rdd
-from godwit.cluster.spark.stages.source_rows import SourceRows
 from godwit.engine.cluster import Executor
+from godwit.spark.platform.executors import run_trial_epoch
+from godwit.spark.stages import source_rows
+from godwit.spark.stages.exchange import PythonStage, fetch, pair_with_locations, python_rdd
+from godwit.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from tests.spark.streams import Inbox, drain, rows_of
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 import godwit as gw
-from godwit.cluster.spark.run.cluster import SinkSession
 from godwit.model.errors import SinkError
 from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.simple_sinks import ForeachSink, MemorySink
+from godwit.spark.cluster import SinkSession
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.streams import Inbox, drain, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.run import lifecycle
-from godwit.cluster.spark.stages import stages
 from godwit.model import events
 from godwit.model.errors import StopTimeoutError
+from godwit.runtime import lifecycle
+from godwit.spark.stages import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -195,7 +195,7 @@ def test_while_epochs_are_held(
     query = totals(inbox, Door()).start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
     monkeypatch.setattr(
-        "godwit.cluster.spark.run.background_copies.BackgroundCopies._warm", lambda *_: None
+        "godwit.spark.background_copies.BackgroundCopies._warm", lambda *_: None
     )  # never
     query.migrate(dict.fromkeys(range(4), "local-1"), strategy="stop_the_world")
     inbox.put([("a", 2)])
@@ -307,7 +307,7 @@ def test_jobs_that_ctrl_c_cancels_are_done_again(
         job_that_is_cancelled("stages")
         return stages.run_stages(*args, **options)
 
-    monkeypatch.setattr("godwit.cluster.spark.run.cluster.run_stages", run_stages)
+    monkeypatch.setattr("godwit.spark.cluster.run_stages", run_stages)
     inbox.put([("a", 1)])
     sink = Door(lambda _epoch: job_that_is_cancelled("delivery"))
     query = totals(inbox, sink).start(checkpoint=tmp_path / "ck")

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name everybody gives i
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.run.spark_stream import SparkStream
 from godwit.model.errors import InvalidFlowError
+from godwit.spark.spark_stream import SparkStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from godwit.cluster.spark.platform.local_cluster import FRUGAL
+from godwit.spark.platform.local_cluster import FRUGAL
 
 _HOST = "127.0.0.1"
 

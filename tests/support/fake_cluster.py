@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from tests.oracles.noting_ports import NotingPorts
 
-from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
-from godwit.cluster.spark.query.placement import QueryPlacement
-from godwit.cluster.spark.run.threads import EpochGate
 from godwit.migration import (
     Conductor,
     EpochOutcome,
@@ -20,6 +17,9 @@ from godwit.migration import (
 )
 from godwit.model.assignment import even_assignment
 from godwit.plan.explain import UserNames
+from godwit.runtime.placement import QueryPlacement
+from godwit.runtime.threads import EpochGate
+from godwit.spark.platform.executor_pool import SparkExecutorPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from godwit.cluster.spark.resident.channel import ChannelError, connect
-from godwit.cluster.spark.resident.lane_task import Endpoint, LaneAnswer, Work
 from godwit.engine.lane.messages import LaneReport, Place
+from godwit.spark.resident.channel import ChannelError, connect
+from godwit.spark.resident.lane_task import Endpoint, LaneAnswer, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

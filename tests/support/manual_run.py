@@ -1,6 +1,6 @@
 """A run of the shipped engine in this process, whose key groups tests place and suspend themselves.
 
-Recovery, instructions, lanes, stores and commit records are those of `godwit.cluster.local`; only
+Recovery, instructions, lanes, stores and commit records are those of `godwit.local`; only
 the conductor is not asked.
 """
 
@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun, staged_rows
 from godwit.migration import ComponentView, Conductor, Copies
 from godwit.model.assignment import even_assignment
 

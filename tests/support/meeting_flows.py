@@ -11,7 +11,7 @@ from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TIME, TimedRun
 
 from godwit.api.flow import LogicalFlow
-from godwit.cluster.local.sources import lane_inputs
+from godwit.local.sources import lane_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
-from godwit.cluster.spark.query.hot_keys import QueryHotKeys
-from godwit.cluster.spark.query.placement import QueryPlacement
-from godwit.cluster.spark.query.regrouping import PendingRegrouping, QueryComponents
-from godwit.cluster.spark.query.scaling import QueryScaling, Scaling
+from godwit.runtime.hot_keys import QueryHotKeys
+from godwit.runtime.placement import QueryPlacement
+from godwit.runtime.regrouping import PendingRegrouping, QueryComponents
+from godwit.runtime.scaling import QueryScaling, Scaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.cluster.local.run import LocalRun
+from godwit.local.run import LocalRun
 from godwit.model.errors import (
     CheckpointInUseError,
     CheckpointMismatchError,
@@ -375,7 +375,7 @@ def test_what_does_not_exist_is_named_with_what_does() -> None:
 def test_a_run_that_does_not_come_to_rest_says_what_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("godwit.cluster.local.run._PATIENCE", 2)
+    monkeypatch.setattr("godwit.local.run._PATIENCE", 2)
     monkeypatch.setattr(LocalRun, "is_due", True)
     with pytest.raises(MigrationError, match="after 2 epochs without input windows, timers or"):
         gw.testing.run(market(), {"orders": [order("A", 1.0)]})
@@ -443,7 +443,7 @@ NOT_NEEDED = {
     *("pyspark", "py4j", "scipy", "matplotlib", "rich", "pyarrow.dataset", "pyarrow.parquet"),
     *("sqlite3", "http.server", "multiprocessing", "asyncio"),
     *("godwit.adapt.loop", "godwit.adapt.settings", "godwit.placement.registry", "godwit.web"),
-    "godwit.cluster.spark.query.query",
+    "godwit.runtime.query",
 }
 
 

@@ -19,8 +19,8 @@ from godwit.checkpoint.framing import decode_record, encode_commit
 from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef, CommitRecord
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
-from godwit.cluster.local.run import LocalRun
 from godwit.engine.outputs import staged_sinks
+from godwit.local.run import LocalRun
 from godwit.model.errors import (
     CheckpointMismatchError,
     CorruptCheckpointError,

@@ -1,7 +1,7 @@
 """The logical flow: sources, the streams that come from them, and the sinks that they end in.
 
 Building a flow runs nothing, and needs a Spark session only if its sources are DataFrames.
-`LogicalFlow.compiled` turns it into a plan that can run; `godwit.cluster.spark.query.flow.Flow`,
+`LogicalFlow.compiled` turns it into a plan that can run; `godwit.spark.flow.Flow`,
 which users build, adds `start`.
 """
 

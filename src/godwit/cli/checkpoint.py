@@ -39,7 +39,6 @@ from godwit.checkpoint.verification import (
 )
 from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cli.opening import CHECKPOINT_PATH, opened_checkpoint
-from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
@@ -47,6 +46,7 @@ from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.continuity import TargetReport, check_targets
 from godwit.sources.file_position import describe_position
+from godwit.spark.log_repair import plan_log_repair
 
 if TYPE_CHECKING:
     import argparse

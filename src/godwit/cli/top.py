@@ -202,7 +202,7 @@ class ExecutorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFigures:
-    """Lag of the query behind a source; see `godwit.cluster.spark.observe.progress`."""
+    """Lag of the query behind a source; see `godwit.spark.progress`."""
 
     description: str
     behind: int | None

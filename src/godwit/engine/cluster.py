@@ -1,6 +1,6 @@
 """The cluster port: the engine's view of Spark, one process or the simulator.
 
-Three worlds realize it: Spark's executors (`godwit.cluster.spark.run.cluster`), executors in this
+Three worlds realize it: Spark's executors (`godwit.spark.cluster`), executors in this
 process, and, for tests, anything that can call a function.  A cluster runs what it is told and
 decides nothing: the conductor says how components run, the instructor what lanes need, the commit
 record what counts.

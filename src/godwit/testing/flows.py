@@ -1,6 +1,6 @@
 """Flows played in this process, step by step: `run`, `cluster` and the `Run` that they make.
 
-What runs is what runs on a cluster (`godwit.cluster.local`); this adds what a test asks for and
+What runs is what runs on a cluster (`godwit.local`); this adds what a test asks for and
 does to it: rows and state as tables, a clock that moves where it is told to, executors that come
 and die.
 """
@@ -26,8 +26,6 @@ from godwit.api.stand_in import is_stand_in, map_rows
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
-from godwit.cluster.local.run import LocalRun, staged_rows
-from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
 from godwit.columns.python_values import datetime_of
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
@@ -35,6 +33,8 @@ from godwit.engine.outcomes import state_bytes
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.settings import Lanes
 from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
+from godwit.local.run import LocalRun, staged_rows
+from godwit.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import shown_assignments, with_newcomers
 from godwit.model import events

@@ -19,13 +19,13 @@ from tests.chaos.kafka.flow import NUM_KEY_GROUPS, build, die_at, kill_this
 
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun
-from godwit.cluster.spark.run.threads import DaemonPool
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import with_newcomers
 from godwit.model.errors import GodwitError
+from godwit.runtime.threads import DaemonPool
 
 if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord, SinkRecord

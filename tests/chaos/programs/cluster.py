@@ -28,12 +28,12 @@ from tests.contract.on_cluster import OnCluster
 from tests.contract.scenarios import scenario as contract
 from tests.contract.verdict import play
 
-from godwit.cluster.spark.platform.executors import live_executors
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
-from godwit.cluster.spark.stages import split_rows
 from godwit.columns.hashing import hash_keys
 from godwit.model.events import KeyGroupsWarmed
 from godwit.model.key_groups import key_groups_of
+from godwit.spark.platform.executors import live_executors
+from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.spark.stages import split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.flow import chaos_flow
 
 import godwit as gw
-from godwit.cluster.spark.platform.local_cluster import FRUGAL
-from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outputs import StagedOutput
+from godwit.spark.platform.local_cluster import FRUGAL
+from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,9 +22,9 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.edits import commit_edit
-from godwit.cluster.spark.platform.executors import live_executors
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
-from godwit.cluster.spark.resident.lanes import ResidentLanes
+from godwit.spark.platform.executors import live_executors
+from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,11 @@ from tests.contract.scenarios import scenario as contract
 from tests.contract.verdict import play
 
 import godwit as gw
-from godwit.cluster.spark.platform.executors import live_executors
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
-from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
+from godwit.spark.platform.executors import live_executors
+from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,11 +16,9 @@ from godwit.adapt.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.adapt.spreading import SpreadHotKeys, SpreadKeyOver, parts_for, spreading_of
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun, staged_rows
-from godwit.cluster.local.sources import lane_inputs
-from godwit.cluster.spark.query.hot_keys import QueryHotKeys
-from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun, staged_rows
+from godwit.local.sources import lane_inputs
 from godwit.migration import ComponentView, EpochOutcome
 from godwit.model import events
 from godwit.model.assignment import even_assignment
@@ -33,6 +31,8 @@ from godwit.model.errors import (
 from godwit.model.key_work import KeyWork, OperatorWork
 from godwit.operators.spreading import WHOLE, key_group_of_part
 from godwit.placement.spreading import SidesOfKey, choose_shape, place_parts
+from godwit.runtime.hot_keys import QueryHotKeys
+from godwit.runtime.policies import OperatorPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Callable

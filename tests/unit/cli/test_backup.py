@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.unit.cluster.spark.test_restored_backups import Parquet, run
+from tests.unit.spark.test_restored_backups import Parquet, run
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.storage import CheckpointStorage

@@ -83,9 +83,7 @@ def without_extras(program: str, hidden: str = _WITHOUT) -> subprocess.Completed
 
 
 def test_a_flow_needs_none_of_what_only_some_users_need() -> None:
-    done = without_extras(
-        "import godwit as gw, godwit.cluster.spark.query.runtime; gw.sinks.parquet('out')"
-    )
+    done = without_extras("import godwit as gw, godwit.spark.start; gw.sinks.parquet('out')")
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.support.number_source import Numbers
 
 import godwit as gw
-from godwit.cluster.local.run import LocalRun
 from godwit.engine.latency import SourceLatency, latency_entry, latency_figures
+from godwit.local.run import LocalRun
 from godwit.model.events import EpochCommitted
 from godwit.model.latency import LatencyHistogram
 

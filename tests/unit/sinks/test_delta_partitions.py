@@ -15,9 +15,9 @@ from tests.support.number_source import Numbers
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:

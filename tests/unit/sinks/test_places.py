@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.cluster.spark.stages.source_plans import FilesOfStream
 from godwit.model.errors import (
     CheckpointError,
     GodwitError,
@@ -19,6 +18,7 @@ from godwit.model.errors import (
 from godwit.model.locations import DELTALAKE, spelled_location
 from godwit.sinks import places
 from godwit.sinks.places import check_places
+from godwit.spark.stages.source_plans import FilesOfStream
 
 if TYPE_CHECKING:
     from pathlib import Path

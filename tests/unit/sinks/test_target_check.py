@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.cluster.spark.test_restored_backups import Delta, Parquet, run
+from tests.unit.spark.test_restored_backups import Delta, Parquet, run
 
 from godwit.checkpoint.blocks import BlockWriter
 from godwit.checkpoint.commit_log import CommitLog

@@ -11,8 +11,8 @@ import pytest
 from tests.support.journal_story import FLOW, HERE, epoch, event, load, placement, story
 
 from godwit.cli.top import figures_of
-from godwit.cluster.spark.observe.metrics import Metrics
 from godwit.model import events
+from godwit.runtime.metrics import Metrics
 from godwit.web.entries import EventLine
 from godwit.web.liveness import QueryLife
 from godwit.web.page_state import MAX_POINTS, PageState, reduced

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from godwit.cli.arguments import bounded, save_picture
 from godwit.cli.console import tell
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model.errors import GodwitError
 from godwit.model.wording import counted
+from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +166,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
     with (
         contextlib.nullcontext() if args.local else _cluster_for(args.workers, work_dir) as cluster
     ):
-        from godwit.cluster.spark.platform.local_cluster import undisturbed  # noqa: PLC0415
+        from godwit.spark.platform.local_cluster import undisturbed  # noqa: PLC0415
 
         with undisturbed():  # Ctrl-C in an import may leave Python's lock on imports held
             from godwit.cli.demo import recording, story  # noqa: PLC0415  slow to import
@@ -187,7 +187,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
                 outcome = local_story.play(settings, audience, days)
             else:
                 with undisturbed():
-                    import godwit.cluster.spark.query.runtime  # noqa: F401, PLC0415  as `start` does
+                    import godwit.spark.start  # noqa: F401, PLC0415  as `start` does
 
                 outcome = story.play(settings, audience, days, cluster)
     save_picture(lambda plots: plots.epoch_figure(outcome.recording), work_dir / "epochs.png")

@@ -1,6 +1,6 @@
 """The plot of the demo in this process: the same flow, moves and loss, without Spark and its JVMs.
 
-Coordinator, lanes, local stores and checkpoint are the real ones (`godwit.cluster.local.run`);
+Coordinator, lanes, local stores and checkpoint are the real ones (`godwit.local.run`);
 executors are directories, so state really moves from one to another, and is really gone with one
 that is killed.  Epochs follow one another, and what a migration copies is copied between two of
 them.
@@ -34,9 +34,9 @@ from godwit.cli.demo.story import (
     third_to,
     write_day,
 )
-from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.engine.outcomes import progress_of, state_bytes
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun, staged_rows
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import with_newcomers
 from godwit.model import events

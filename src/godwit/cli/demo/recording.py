@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console, RenderableType
 
-    from godwit.cluster.spark.query.query import Query
+    from godwit.runtime.query import Query
 
 Key = tuple[Any, ...]
 _SHOWN = 10

@@ -36,13 +36,13 @@ from godwit.cli.demo.recording import (
     compare_files,
     tell_comparison,
 )
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.executor import current_executor
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 from godwit.model.events import DECISIONS
 from godwit.model.wording import human_bytes
+from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     import argparse
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from godwit.cluster.spark.query.query import Query
     from godwit.columns.python_values import KeyRows
+    from godwit.runtime.query import Query
 
 KEY_GROUPS: Final = 64
 _COLUMNS: Final = "k int, v long"

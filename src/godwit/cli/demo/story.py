@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.api.streams import Stream
-    from godwit.cluster.spark.platform.local_cluster import LocalCluster
-    from godwit.cluster.spark.query.placement import Migration
-    from godwit.cluster.spark.query.query import Query
     from godwit.model.assignment import Assignment
+    from godwit.runtime.placement import Migration
+    from godwit.runtime.query import Query
     from godwit.sources import Source
+    from godwit.spark.platform.local_cluster import LocalCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import godwit as gw
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.spark.platform.local_cluster import LocalCluster
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,

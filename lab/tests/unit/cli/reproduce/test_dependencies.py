@@ -73,4 +73,4 @@ def test_a_figure_of_planners_does_not_depend_on_what_runs_on_spark() -> None:
     (entry,) = catalogue.choose(["1/table3"])
     files = find_files(entry.script, (("godwit", package), ("godwit_lab", laboratory)))
     assert laboratory / "planners/intervals/oms.py" in files
-    assert not [path for path in files if (package / "cluster/spark") in path.parents]
+    assert not [path for path in files if (package / "spark") in path.parents]

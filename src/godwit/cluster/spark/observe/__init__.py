@@ -1,1 +1,0 @@
-"""Observability of a query: listeners, progress, metrics."""

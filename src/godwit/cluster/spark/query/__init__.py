@@ -1,1 +1,0 @@
-"""Starting a flow on Spark, and the handle of the running query."""

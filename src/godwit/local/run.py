@@ -1,0 +1,479 @@
+"""One run of a flow in this process: the real conductor, instructor, lanes, stores and checkpoint.
+
+`LocalRun` is a `godwit.engine.cluster.Cluster` and what drives it: lists stand for the shuffle
+(`godwit.local.stages`), a directory each for executors, and background copies are made when
+somebody asks for them, between two epochs.  So a run has no threads, and what happens in it follows
+from the calls alone.  Time passes only where `LocalRun.clock_us` is set.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.engine.cluster import Executor, SourceBatch
+from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
+from godwit.engine.flow_epochs import FlowEpochs
+from godwit.engine.lane.executor import local_state, local_store_root
+from godwit.engine.lane.lane_flow import lane_flow
+from godwit.engine.lane.source_side import check_repeated_reads
+from godwit.engine.loop import EpochLoop
+from godwit.engine.recovery import begin_run, recover_flow, run_started
+from godwit.engine.source_positions import SourcePositions
+from godwit.local.stages import add_splits, run_lanes, ship_rows
+from godwit.migration import Conductor, DropCopies, Policy, StartWarming
+from godwit.model import events
+from godwit.model.errors import MigrationError
+from godwit.model.naming import listing
+from godwit.plan.feedback import is_fed_back
+from godwit.plan.staging import StagedSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from godwit.checkpoint.records import (
+        BatchRef,
+        CommitRecord,
+        PhysicalPlan,
+        SinkRecord,
+        StateId,
+    )
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.lane.lane_flow import LaneInput
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
+    from godwit.engine.latency import SourceLatency
+    from godwit.engine.loop import Stopwatch
+    from godwit.engine.settings import Lanes
+    from godwit.migration import (
+        ComponentView,
+        EpochOutcome,
+        PeerCopies,
+        ProtocolView,
+        Warmed,
+    )
+    from godwit.model.events import Event
+    from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.plan.staging import RowCheck
+    from godwit.store.local_store import LocalState
+
+    LocalRows = Mapping[LaneInput, Sequence[pa.RecordBatch]]
+    """Input of an operator → its rows in memory, a batch per source partition."""
+
+_PATIENCE = 3_000
+
+
+class LocalRun:
+    """One run of a flow, from the recovery of its checkpoint on.
+
+    `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
+    `components` what is to be changed of the one that there is; `emit` takes every event,
+    `on_commit` the outcome and `on_delivery` the record of every epoch, first that of the last one
+    of the run before, which may have died before its delivery. `delivered`: see `recover_flow`.
+    `row_check` returns the check for the rows of a sink, by the sink's output and the query's id.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        storage: CheckpointStorage,
+        *,
+        executors: Mapping[str, int],
+        settings: Lanes,
+        policy: Policy | None = None,
+        plan: PhysicalPlan | None = None,
+        components: Mapping[str, Sequence[str]] | None = None,
+        repartition: bool = False,
+        # operator → columns that place its rows from now on
+        placed: Mapping[str, tuple[str, ...]] | None = None,
+        retain_epochs: int = 10,
+        delivered: bool = False,
+        close_at_end: bool = True,
+        clock_us: int = 0,
+        emit: Callable[[Event], None] = lambda _: None,
+        on_commit: Callable[[EpochOutcome], None] = lambda _: None,
+        on_delivery: Callable[[CommitRecord], None] = lambda _: None,
+        row_check: Callable[[Output, str], RowCheck | None] = lambda _output, _query_id: None,
+    ) -> None:
+        policy, run = policy or Policy(), uuid.uuid4().hex[:12]
+        self.log, recovered = recover_flow(
+            flow if plan is None else flow.with_plan(plan),
+            storage,
+            run,
+            retain_epochs=retain_epochs,
+            components=components,
+            repartition=repartition,
+            placed=placed,
+            delivered=delivered,
+        )
+        self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
+        self.changes = recovered.changes  # of the flow, since the last run
+        self.clock_us = clock_us
+        self.announce, self._on_commit, self._on_delivery = emit, on_commit, on_delivery
+        self.copies_held = False  # background copies are not carried out for now
+        self.copies_fail: str | None = None  # why all of them fail for now
+        self.executors: Mapping[str, Executor] = _executors(executors)
+        self._settings = settings
+        self._newest: Mapping[int, int] = {}  # of the present epoch: see `ship_rows`
+        self._orders: list[StartWarming | DropCopies] = []
+        self._row_check = row_check
+        sinks = self.open_sinks(recovered.flow)
+        self.lane_flow = lane_flow(recovered.flow, recovered.layouts, sinks)
+        self.sources = SourcePositions(
+            flow.own_sources,
+            recovered.sources,
+            on_failure=lambda what, error: self.conductor.announce(
+                events.BackgroundFailed, what=what, error=error
+            ),
+            log=self.log,
+            on_pause=lambda loop, rounds, rows: self.conductor.announce(
+                events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
+            ),
+        )
+        started = run_started(
+            recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
+        )
+        self.conductor = Conductor(
+            started,
+            states={c.name: c.states for c in recovered.flow.components},
+            policy=policy,
+            ports=self,
+            plan=recovered.flow.physical_plan,
+        )
+        self.epochs: FlowEpochs[LocalRows] = FlowEpochs(
+            recovered,
+            self.log,
+            self,
+            settings=settings,
+            policy=policy,
+            run_id=self.run_id,
+            close_at_end=close_at_end,
+        )
+        self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(self.epochs, self.conductor, self)
+        begin_run(self.conductor, self, self.log, recovered)
+
+    @property
+    def lanes(self) -> dict[str, int]:
+        """Live executors: name → number of lanes."""
+        return {name: executor.lanes for name, executor in self.executors.items()}
+
+    @property
+    def flow(self) -> CompiledFlow:
+        """The flow, under its present physical plan."""
+        return self.epochs.flow
+
+    @property
+    def view(self) -> ProtocolView:
+        """State of the migration protocol: assignments, moves and waiting key groups."""
+        return self.conductor.view
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def epoch(self, rows: LocalRows | None, *, batch: BatchRef | None = None) -> EpochOutcome:
+        """Run one epoch, with or without rows, and then background copies; return its outcome.
+
+        `rows`: input of an operator → its batches. `batch`: reference to the micro-batch, if the
+        caller counts them.
+        """
+        if rows is None:
+            return self._run_epoch(self.sources.plan_next_round(self._num_lanes, due=True))
+        played = self.sources.with_test_rows()
+        return self._run_epoch(replace(played, ref=batch or played.ref, rows=rows))
+
+    def advance_watermarks(self, newest: Mapping[int, int]) -> None:
+        """Run an epoch without rows that advances watermarks.
+
+        `newest`: number of a watermark → event time, in microseconds, as if a row with it had come.
+        """
+        self._newest = newest
+        try:
+            self.epoch({})
+        finally:
+            self._newest = {}
+
+    def read_epoch(
+        self, rows: LocalRows | None = None, *, limit: int | None = None
+    ) -> EpochOutcome | None:
+        """Run one epoch over rows of the open sources, and the rows given.
+
+        `limit`: maximum rows of each source. Returns ``None`` if there are no rows.
+        """
+        limits = None if limit is None else dict.fromkeys(self.sources.sources, limit)
+        planned = self.sources.plan(self._num_lanes, limits=limits)
+        if rows is not None:
+            planned = self.sources.with_test_rows(planned)
+        if planned is None:
+            return None
+        return self._run_epoch(replace(planned, rows=rows))
+
+    def run_round(self) -> EpochOutcome | None:
+        """Run an epoch over rows in feedback loops; ``None`` if no rows wait, or loops pause."""
+        looped = self.sources.plan_next_round(self._num_lanes)
+        return None if looped is None else self._run_epoch(looped)
+
+    @property
+    def _num_lanes(self) -> int:
+        """Number of lanes of all executors."""
+        return sum(self.lanes.values())
+
+    def _run_epoch(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
+        """Run one epoch, then background copies; return its outcome.
+
+        Raises `MigrationError` if no epoch can run, such as without executors.
+        """
+        outcome = self.loop.run(source)
+        if outcome is None:
+            raise MigrationError(
+                "No epoch can run: "
+                + ("there is no executor." if not self.executors else f"{self.view.holds}."),
+                remedy="Add an executor.",
+            )
+        if source is not None:
+            self.sources.committed(source.ref, others=bool(source.rows))
+        self.run_background_copies()
+        return outcome
+
+    def run_quiet_epoch(self) -> EpochOutcome | None:
+        """Run an epoch without input if one is due; return its outcome, else ``None``."""
+        self.run_background_copies()
+        if self.is_due:
+            return self.epoch(None)
+        if self.view.awaits:
+            self.conductor.let_time_pass()
+        return None
+
+    @property
+    def is_due(self) -> bool:
+        """True if windows, timers or loops have work now, for an epoch without input."""
+        return self.epochs.is_due(self.view)
+
+    def run_until_idle(self) -> Iterator[EpochOutcome]:
+        """Run epochs without input until none is due and no key group moves; yield the outcomes.
+
+        Raises `MigrationError` if that takes more than `_PATIENCE` epochs.
+        """
+        for _ in range(_PATIENCE):
+            outcome = self.run_quiet_epoch()
+            if outcome is not None:
+                yield outcome
+            view = self.view
+            moving = any(c.migration or c.transfers for c in view.components.values())
+            if not (self.is_due or view.awaits or view.waiting or moving):
+                return
+        components = self.view.components.items()
+        migrating = [name for name, c in components if c.migration or c.transfers]
+        waiting = [name for name, c in components if c.waiting]
+        reasons = [
+            *([f"key groups move in {listing(migrating)}"] if migrating else []),
+            *([f"rows wait for state in {listing(waiting)}"] if waiting else []),
+            *(["windows, timers or loops are due"] if self.is_due else []),
+        ]
+        raise MigrationError(
+            f"The run does not come to rest: after {_PATIENCE} epochs without input "
+            f"{', and '.join(reasons) or 'the migration protocol waits'}.",
+            remedy="Look at the events: an executor may be missing, or background copies held. A "
+            "function that sets its next timer each time is due for ever.",
+        )
+
+    # -- what the loop asks (see `godwit.engine.cluster.Cluster`, `godwit.engine.loop`) -----------
+
+    def run_stages(
+        self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
+    ) -> list[LaneReport]:
+        """Run the stages one after the other in this process; return the lanes' reports."""
+        rows = {} if batch is None or batch.rows is None else batch.rows
+        splits = () if batch is None else batch.splits
+        boxes = ship_rows(self.lane_flow, instruction, rows, self._newest)
+        add_splits(
+            boxes,
+            self.lane_flow,
+            instruction,
+            sources=self.sources.sources,
+            splits=splits,
+        )
+        self.loop.at_step("shipped", instruction.epoch)  # here alone: the source side is done
+        reports = run_lanes(self.lane_flow, instruction, boxes)
+        check_repeated_reads(reports, splits)
+        return reports
+
+    def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
+        """Return the sinks, without writers of files: output stays in the checkpoint."""
+        query_id = self.log.identity.query_id
+        checks = {output.name: self._row_check(output, query_id) for output in flow.outputs}
+        rejects = {output.rejects_of: output.name for output in flow.outputs if output.rejects_of}
+        return [
+            StagedSink(
+                name=output.name,
+                maps=output.maps,
+                keys=output.keys,
+                check=checks[output.name],
+                rejects=rejects.get(output.name),
+                writer=None,
+            )
+            for output in flow.outputs
+            if output.rejects_of is None
+        ]
+
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:  # noqa: ARG002
+        """Call the run's ``on_delivery`` with a committed epoch's record; no sink is open."""
+        self._on_delivery(record)
+
+    def sink_records(self) -> Mapping[str, SinkRecord]:
+        """Return an empty mapping, since sinks are not opened."""
+        return {}
+
+    def wait_while_held(self) -> bool:
+        """Run pending background copies, which epochs wait for; return whether there were any."""
+        waits = bool(self._orders) and not self.copies_held
+        self.run_background_copies()
+        return waits
+
+    def warm(self, order: StartWarming) -> None:
+        """Queue an order to copy state of key groups to an executor, or update its copies."""
+        self._orders.append(order)
+
+    def drop(self, order: DropCopies) -> None:
+        """Queue an order to delete an executor's copies of state."""
+        self._orders.append(order)
+
+    def now_s(self) -> float:
+        """Return the time of the run's clock, in seconds."""
+        return self.now_us() / 1e6
+
+    def now_us(self) -> int:
+        """Return the time of the run's clock, in microseconds."""
+        return self.clock_us
+
+    def monotonic_us(self) -> int:
+        """Return the time of the run's clock, in microseconds."""
+        return self.clock_us
+
+    def committed(
+        self,
+        outcome: EpochOutcome,
+        plans: Mapping[str, ComponentView],  # noqa: ARG002
+        took_s: float,  # noqa: ARG002
+    ) -> None:
+        """Call the run's ``on_commit`` with the outcome of a committed epoch."""
+        self._on_commit(outcome)
+
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
+        """No-op; subclasses observe deliveries."""
+
+    # -- executors and their copies ---------------------------------------------------------------
+
+    def set_executors(self, executors: Mapping[str, int]) -> None:
+        """Set the executors (name → lanes); removed ones lose their copies."""
+        for name in self.executors.keys() - executors.keys():
+            self.forget_store(name)
+        self.executors = _executors(executors)
+        self.conductor.see(executors)
+
+    def forget_store(self, executor: str) -> None:
+        """Delete an executor's local store, without reporting it to the conductor."""
+        root = local_store_root(self._settings.local_path, self.run_id, executor)
+        shutil.rmtree(root, ignore_errors=True)
+
+    def run_background_copies(self) -> None:
+        """Carry out the conductor's queued orders to warm or drop copies."""
+        if self.copies_held:
+            return
+        orders, self._orders = self._orders, []
+        for order in orders:
+            if order.executor not in self.executors:
+                continue
+            if isinstance(order, DropCopies):
+                self._drop(order)
+            elif self.copies_fail is not None:
+                self.conductor.warming_failed(order, self.copies_fail)
+            else:
+                try:
+                    self._warm(order)
+                except MigrationError as error:
+                    self.conductor.warming_failed(order, str(error))
+
+    def _warm(self, order: StartWarming) -> None:
+        """Bring the copies of an order up to date, and report them to the conductor."""
+
+        def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
+            """Bring an executor's copies of one state up to the committed version."""
+            return warm_copies(
+                self._local_state(order.executor, instruction.state),
+                order.key_groups,
+                pickle.loads(pickle.dumps(instruction)),  # noqa: S301  our own
+                layout=self.epochs.instructor.layout_of(instruction.state),
+                storage=self.log.storage,
+                committed=committed,
+                lanes=self.executors[order.executor].lanes,
+            )
+
+        warmed = warm_states(
+            order,
+            self.epochs.instructor,
+            held_versions=lambda state: self.conductor.copies.versions(
+                order.executor, state, self.flow.num_key_groups
+            ),
+            transfers=order.peers,
+            fetch=lambda asked: self.fetch(order, asked),
+            bring=bring,
+            now_s=lambda: self.now_us() / 1e6,
+        )
+        self.warmed(order, warmed)
+
+    def warmed(self, order: StartWarming, warmed: Warmed) -> None:
+        """Report to the conductor that an order's copies are up to date."""
+        self.conductor.warmed(order, warmed)
+
+    def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
+        """Copy key groups of the order's states from one executor's store to another's.
+
+        Returns state → key group → version of the copy.
+        """
+        received = {}
+        for state in order.states:
+            source, target = (
+                self._local_state(executor, state) for executor in (copies.executor, order.executor)
+            )
+            sent = send_copies(source, copies.key_groups, state=state, run_id=self.run_id)
+            lanes = self.executors[order.executor].lanes
+            received[state] = receive_copies(
+                target, copies.key_groups, sent, state=state, run_id=self.run_id, lanes=lanes
+            )
+        return received
+
+    def _drop(self, order: DropCopies) -> None:
+        """Delete the copies of an order."""
+        for state in order.states:
+            self._local_state(order.executor, state).drop(np.array(sorted(order.key_groups)))
+
+    def _local_state(self, executor: str, state: StateId) -> LocalState:
+        """Return one state in the local store of an executor."""
+        root = local_store_root(self._settings.local_path, self.run_id, executor)
+        schema = self.epochs.instructor.layout_of(state).schema
+        return local_state(root, str(state), schema, self.flow.num_key_groups)
+
+
+def staged_rows(
+    record: CommitRecord, storage: CheckpointStorage
+) -> dict[str, list[pa.RecordBatch]]:
+    """Return sink → rows that an epoch staged for it, in order, without those in its files."""
+    batches: dict[str, list[pa.RecordBatch]] = {}
+    for ref in record.outputs:
+        if ref.rows and ref.kind == "rows" and not is_fed_back(ref.sink):
+            batch = decode_batch(read_block(storage, ref.block))
+            batches.setdefault(ref.sink, []).append(batch)
+    return batches
+
+
+def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
+    """Return executor name → executor, from executor name → number of lanes."""
+    return {name: Executor(name=name, location=None, lanes=n) for name, n in lanes.items()}

@@ -1,0 +1,369 @@
+"""Dispatch of events to listeners and recorders, on their own threads, in order.
+
+The problem: whoever makes an event holds locks and orders that a listener must not meet.  A
+listener may be slow, raise, wait for ever, migrate, or stop the query.
+
+The invariant: `EventDispatcher.emit` returns at once and never runs a listener; every listener
+hears every event since it was added, once, in order; what a listener does or raises changes
+nothing for the others, for the journal or for the engine.  The same holds for the journal and its
+disk.  Nothing grows without bound: of a listener that is 10,000 events behind, or a journal whose
+disk is as slow, the oldest are dropped, and that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.events import BackgroundFailed, ListenerFailed
+from godwit.model.naming import function_name
+from godwit.model.signatures import check_signature
+from godwit.runtime.recent_events import RecentEvents
+from godwit.runtime.threads import Guard, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from godwit.model.events import Event
+    from godwit.plan.explain import UserNames
+
+    Listener = Callable[[Event], None]
+
+_MAX_WAITING = 10_000
+_MAX_BEHIND = 10_000
+_FLUSH_S = 1.0
+_MAX_FAILURES = 100
+_logger = logging.getLogger("godwit")
+
+
+class Recorder(Protocol):
+    """Port to a recorder of entries: the journal, or metrics."""
+
+    def add(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Add an entry of a kind, such as ``"progress"``, with plain values, as in the journal."""
+
+    def flush(self) -> None:
+        """Make the entries added so far durable, if the recorder stores them.
+
+        Called every second.
+        """
+
+
+class _Hearing:
+    """A listener with its thread and its queue of events."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        name: str,
+        report: Callable[[Listener, Event, str], None],  # told of every new kind of failure
+    ) -> None:
+        self._listener, self._report_listener = listener, report
+        self._changed = threading.Condition()
+        self._pending: deque[Event | threading.Event | None] = deque()
+        self._behind = False
+        self._failures: set[str] = set()
+        self.thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
+        self.thread.start()
+
+    def put(self, item: Event | threading.Event | None) -> None:
+        """Queue an event; or a flag to set once it is reached; or ``None``, the end."""
+        with self._changed:
+            self._pending.append(item)
+            dropped = self._pending.popleft() if len(self._pending) > _MAX_BEHIND else None
+            self._changed.notify_all()
+        if isinstance(dropped, threading.Event):
+            dropped.set()
+        elif dropped is not None and not self._behind:
+            self._behind = True
+            self._report_listener(
+                self._listener, dropped, f"{_MAX_BEHIND} events behind; the oldest are dropped"
+            )
+
+    def _run_thread(self) -> None:
+        """Pass queued events to the listener until the end; the body of a thread."""
+        while (item := self._next()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self._listener(item)
+            except BaseException as error:  # noqa: BLE001  it is the user's, and may raise anything
+                self._report_failure(item, error)
+
+    def _next(self) -> Event | threading.Event | None:
+        """Wait for the next event, or the flag of a `flush`; ``None`` at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending)
+            return self._pending.popleft()
+
+    def _report_failure(self, event: Event, error: BaseException) -> None:
+        """Log and report a listener's failure, once per kind of error."""
+        kind = type(error).__name__
+        if kind in self._failures or len(self._failures) >= _MAX_FAILURES:
+            return
+        self._failures.add(kind)
+        # Formatting a stack may fail (of an error that cannot be told, of a module that another
+        # thread reloads), and so may a log handler of the user's.
+        with suppress(Exception):
+            _logger.warning(
+                "A listener raised %s on %s. It stays, and goes on hearing of events; this is told "
+                "once.",
+                one_line(error),
+                type(event).__name__,
+                exc_info=error,
+            )
+        if not isinstance(event, ListenerFailed):  # whose failure would be told of again
+            self._report_listener(self._listener, event, one_line(error))
+
+
+class EventDispatcher:
+    """Keeps the latest events, and dispatches them to listeners and recorders."""
+
+    def __init__(self, name: str, names: UserNames | None = None) -> None:
+        self._name, self._names = name, names
+        self._recent = RecentEvents()
+        self._order = threading.RLock()  # what is recent and what is queued come in one order
+        self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
+        self._hearings: list[_Hearing] = []
+        self._recorders: dict[str, Recorder] = {}
+        self._recording = True
+        self._guards: dict[str, Guard] = {}
+        self._samples: dict[str, Callable[[], Mapping[str, Any] | None]] = {}
+        self._sampled: dict[str, Mapping[str, Any]] = {}  # the last values of each kind
+        self._flushed_s = time.monotonic()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run_thread, name=f"godwit-events-{name}")
+        self._thread.daemon = True
+        self._thread.start()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The latest events, oldest first."""
+        with self._order:
+            return self._recent.all()
+
+    @property
+    def events_dropped(self) -> int:
+        """Number of events that `events` no longer has."""
+        with self._order:
+            return self._recent.dropped
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True if the calling thread is one of the dispatcher's."""
+        current = threading.current_thread()
+        return current is self._thread or any(h.thread is current for h in self._hearings)
+
+    def emit(self, event: Event) -> None:
+        """Log an event with users' names of operators; queue it for recorders and listeners."""
+        if self._names is not None:
+            event = self._names.event(event)
+        with self._order:
+            self._recent.add(event)
+            if self._closed:
+                return
+            self._queue_record(lambda: self._record_event(event))
+            for hearing in self._hearings:
+                hearing.put(event)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Add a listener for all later events.
+
+        Raises `InvalidFlowError` if it cannot be called.
+        """
+        if not callable(listener):
+            raise InvalidFlowError(
+                f"add_listener was given a value of type {type(listener).__name__}, which cannot "
+                "be called.",
+                remedy="Give a function of one event, as in "
+                "query.add_listener(lambda event: print(event.describe())).",
+            )
+        check_signature("add_listener", listener, "listener(event)")
+        with self._order:
+            if not self._closed:
+                name = f"godwit-listener-{len(self._hearings)}-{self._name}"
+                self._hearings.append(_Hearing(listener, name, self._report_listener))
+
+    def add_recorder(self, name: str, recorder: Recorder) -> None:
+        """Add a recorder for all later entries; its failures are announced under `name`.
+
+        After a failure it gets the next entry.
+        """
+
+        def keep() -> bool:
+            """Add the recorder, on the recorders' thread."""
+            self._recorders[name] = recorder
+            return True
+
+        with self._order:
+            self._queue.put(keep)
+
+    def record(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        """Queue a journal entry for the recorders, whose thread calls `values` for its content."""
+        with self._order:
+            self._queue_record(lambda: self._record_entry(kind, values))
+
+    def record_samples(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Call `ask` about once a second; record a new result as `kind`, unless it is ``None``."""
+
+        def sample() -> bool:
+            """Add the sampled function on the recorders' thread."""
+            self._samples[kind] = ask
+            return True
+
+        with self._order:
+            self._queue.put(sample)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all events so far are dispatched and recorded; return ``False`` if time is up.
+
+        A listener that calls this gets ``False`` at once.
+        """
+        if self.is_own_thread:
+            return False
+        until_s = time.monotonic() + timeout_s
+        marks = [threading.Event() for _ in self._hearings]
+        with self._order:
+            recorded = None if self._closed else self._queue_flush()
+            if recorded is not None:
+                for hearing, mark in zip(self._hearings, marks, strict=False):
+                    hearing.put(mark)
+                marks = [recorded, *marks]
+        if recorded is not None:
+            return all(mark.wait(max(0.0, until_s - time.monotonic())) for mark in marks)
+        threads = [self._thread, *(hearing.thread for hearing in self._hearings)]
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def stop_recording(self, timeout_s: float) -> None:
+        """Record everything so far, then nothing more.
+
+        Raises `TimeoutError` after `timeout_s`; entries that are not written by then are lost.
+        """
+        with self._order:
+            done = self._queue_flush(last=True)
+        if not done.wait(timeout_s):
+            self._recording = False
+            message = f"the last entries could not be written within {timeout_s:g} s"
+            raise TimeoutError(message)
+
+    def close(self) -> None:
+        """Let the threads end once all events so far are dispatched; returns at once."""
+        with self._order:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(lambda: False)
+                for hearing in self._hearings:
+                    hearing.put(None)
+
+    # -- under the lock -----------------------------------------------------------------------
+
+    def _queue_record(self, record: Callable[[], bool]) -> None:
+        """Queue an entry for the recorders; if the queue is full, drop it and report that.
+
+        `record`: writes it, and returns true.
+        """
+        if self._closed:
+            return
+        if self._queue.qsize() < _MAX_WAITING:
+            self._queue.put(record)
+        else:
+            error = TimeoutError(f"{_MAX_WAITING} entries wait to be written; more are dropped")
+            self._guard_of("recording").report(error)
+
+    def _queue_flush(self, *, last: bool = False) -> threading.Event:
+        """Queue a flush of the recorders (`last`: then their end); return an event set after it."""
+        mark = threading.Event()
+
+        def flush() -> bool:
+            """Flush the recorders, and set the event."""
+            try:
+                self._flush()
+            finally:
+                if last:
+                    self._recording = False
+                mark.set()
+            return True
+
+        self._queue.put(flush)
+        return mark
+
+    # -- on the thread that records -----------------------------------------------------------
+
+    def _run_thread(self) -> None:
+        """Write queued entries, and flush periodically; the body of a thread."""
+        guard, goes_on = self._guard_of("recording"), True
+        while goes_on:
+            try:
+                step = self._queue.get(timeout=_FLUSH_S)
+            except Empty:
+                step = None
+            try:
+                goes_on = step is None or step()
+                if step is None or time.monotonic() - self._flushed_s >= _FLUSH_S:
+                    self._flush()
+            except Exception as error:  # noqa: BLE001  told; the next entry may do better
+                guard.report(error)
+        guard(self._flush)
+
+    def _flush(self) -> None:
+        """Record samples, and then flush the recorders."""
+        self._flushed_s = time.monotonic()
+        for kind, ask in self._samples.items():
+            values = None
+            with suppress(Exception):  # figures are not worth the thread that tells events
+                values = ask()
+            if values is not None and values != self._sampled.get(kind):
+                self._sampled[kind] = values
+                self._record_entry(kind, lambda values=values: values)  # type: ignore[misc]
+        for name, recorder in tuple(self._recorders.items()):
+            if self._recording:
+                self._guard_of(f"writing the {name}")(recorder.flush)
+
+    def _record_event(self, event: Event) -> bool:
+        """Log an event that is a warning, and pass it to the recorders."""
+        if event.is_warning:
+            with suppress(Exception):  # a log handler of the user's
+                _logger.warning("Flow %r: %s", self._name, event.describe())
+        return self._record_entry("event", event.to_dict)
+
+    def _record_entry(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:
+        """Pass an entry to every recorder, each under its guard; always return true."""
+        if self._recording and self._recorders:
+            entry = values()
+            for name, recorder in tuple(self._recorders.items()):
+                self._guard_of(f"writing the {name}")(recorder.add, kind, entry)
+        return True
+
+    # -- what fails ---------------------------------------------------------------------------
+
+    def _guard_of(self, what: str) -> Guard:
+        """Return the guard that logs and announces errors in `what`, such as "recording"."""
+        return self._guards.setdefault(what, Guard(what, self._background_failed))
+
+    def _background_failed(self, what: str, error: str) -> None:
+        """Emit `BackgroundFailed` for the work `what`."""
+        with self._order:
+            epoch = -1 if self._recent.last is None else self._recent.last.epoch
+            self.emit(BackgroundFailed(epoch=epoch, at_s=time.time(), what=what, error=error))
+
+    def _report_listener(self, listener: Listener, event: Event, error: str) -> None:
+        """Emit `ListenerFailed` for a listener that raised an error."""
+        self.emit(
+            ListenerFailed(
+                epoch=event.epoch,
+                at_s=time.time(),
+                listener=function_name(listener),
+                error=error,
+                heard=type(event).__name__,
+            )
+        )

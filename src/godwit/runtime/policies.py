@@ -1,0 +1,258 @@
+"""Policies about a run's operators: what shares a component, and what windows share."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.adapt.policy import (
+    RESPECT_S,
+    FlowEpoch,
+    ManualOverrides,
+    PolicyLoop,
+    Regroup,
+    Repartition,
+)
+from godwit.adapt.spreading import SpreadKeyOver
+from godwit.adapt.windows import ChooseWindowState
+from godwit.engine.outcomes import state_bytes
+from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
+from godwit.migration import Bounds, Regrouping
+from godwit.model import events
+from godwit.model.decision_events import ManualChange
+from godwit.model.errors import GodwitError
+from godwit.runtime.threads import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.records import StateId
+    from godwit.engine.sharing import PaneMeter
+    from godwit.engine.spreading import SpreadOrders
+    from godwit.migration import Conductor
+    from godwit.model.events import Event
+    from godwit.plan.compiled import CompiledFlow
+
+
+_PAUSE_MS, _REWRITE_MS_PER_BYTE = 150.0, 1e-4
+"""Milliseconds without epochs around a repartitioning, and to rewrite a byte of state."""
+
+
+def plan_from_present(
+    flow: CompiledFlow,
+    components: Mapping[str, Iterable[str]],
+    *,
+    conductor: Conductor,
+    log: CommitLog,
+) -> RegroupingPlan:
+    """Plan how to regroup a run's present components into the given ones; changes nothing.
+
+    `components`: name of a wished component → its operators. `conductor`, `log`: the run's, for its
+    present components and the sizes of their states.
+    """
+    with conductor.locked():
+        flow = flow.with_plan(conductor.plan)
+        standing = conductor.view.components
+
+    def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
+        """Bytes of some states, by key group."""
+        with log.lock:
+            known = state_bytes(states, log.chains)
+        return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}
+
+    return plan_regrouping(flow, components, components=standing, state_bytes=sizes)
+
+
+def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
+    """Return a regrouping plan as a request to the conductor."""
+    return Regrouping(
+        id=f"regroup-{uuid.uuid4().hex[:8]}",
+        stages=plan.stages,
+        components=plan.components,
+        reason=reason,
+        bounds=bounds,
+    )
+
+
+class OperatorPolicies:
+    """Drives the policies about a run's operators, and does for them what they propose.
+
+    Whoever regroups by hand goes first: what was asked for here and is under way gives way, and
+    nothing is asked meanwhile.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        policies: Callable[[ManualOverrides, Announce], Sequence[AdaptationPolicy[FlowEpoch]]],
+        *,
+        conductor: Conductor,
+        log: CommitLog,
+        meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
+        # operator → how its hot keys are spread
+        spreading: Mapping[str, SpreadOrders] | None = None,
+        stated: Iterable[str] = (),  # operators that the options of the start name
+        respect_s: float = RESPECT_S,
+        past: Iterable[Event] = (),
+    ) -> None:
+        self._flow, self._meters, self._spreading = flow, meters, spreading or {}
+        self._conductor, self._log = conductor, log
+        self._overrides = ManualOverrides(respect_s, announce=conductor.announce, stated=stated)
+        for event in past:
+            self._overrides.restore_from_event(event, time.time())
+        self._policies = policies(self._overrides, conductor.announce)
+        self._loop = PolicyLoop(
+            self._policies,
+            actor=self,
+            overrides=self._overrides,
+            announce=self._conductor.announce,
+        )
+        self._own = self._by_hand = ""  # ids of regroupings
+        self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
+        self._plan: RegroupingPlan | None = None
+        self._repartitioning: Proposal | None = None
+        self._lock = threading.Lock()
+        self._guard = Guard("deciding on components", conductor.background_failed)
+
+    @contextmanager
+    def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
+        """Context of a user's regrouping of operators, which policies then do not reverse.
+
+        Call the yielded function with the regrouping's id. A policy's own regrouping is cancelled.
+        """
+        with self._lock:
+            with self._conductor.locked() as conductor:
+                if self._own and conductor.ended_regrouping(self._own) is None:
+                    conductor.cancel(self._own, "somebody regroups by hand")
+            self._own = self._by_hand = ""
+            self._regrouped = tuple(map(ManualChange.COMPONENTS.of, operators))
+            if self._policies:
+                self._overrides.record(self._regrouped, time.time())
+            yield self._record_manual
+
+    def _record_manual(self, regrouping: str) -> None:
+        """Record a user's regrouping, which policies do not reverse for a while."""
+        self._by_hand = regrouping
+
+    def observe(self, epoch: FlowEpoch) -> None:
+        """Pass a committed epoch to the policies.
+
+        Errors of a policy are reported, not raised: the epoch is committed, and has to be
+        delivered.
+        """
+        self._guard(self._run_policies, epoch)
+
+    def _run_policies(self, epoch: FlowEpoch) -> None:
+        """Pass an epoch to the policies, and carry out their proposals."""
+        with self._lock:
+            now_s, self._flow = epoch.at_s, epoch.flow
+            with self._conductor.locked() as conductor:
+                speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
+                if self._by_hand and conductor.ended_regrouping(self._by_hand) is None:
+                    self._overrides.record_ongoing(self._regrouped, now_s)
+                else:
+                    self._by_hand = ""
+            self._loop.observe(replace(epoch, copies_bytes_per_s=max(speeds, default=None)))
+            self._loop.step(now_s)
+
+    def respect(self, operators: Iterable[str]) -> None:
+        """Record that a user has chosen key columns of operators, so that policies keep them."""
+        if self._policies:
+            self._overrides.record(map(ManualChange.COMPONENTS.of, operators), time.time())
+
+    def take_repartitioning(self) -> Proposal | None:
+        """Return the decided change of an operator's columns, and clear it; ``None`` if none is."""
+        proposal, self._repartitioning = self._repartitioning, None
+        return proposal
+
+    def divide_manually(self, change: SpreadKeyOver) -> bool:
+        """Divide the rows of a hot key into other parts, as a user requested.
+
+        ``False`` if that is impossible now.
+        """
+        with self._lock:
+            if not self._divide_key(change, "asked for", {}):
+                return False
+            if self._policies:
+                self._overrides.record([ManualChange.HOT_KEYS.of(change.operator)], time.time())
+            return True
+
+    def _divide_key(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
+        """Request a change of a key's parts, and announce it.
+
+        ``False`` if that is impossible now.
+        """
+        orders = self._spreading[change.operator]
+        if not orders.order(change.hash, change.key, change.grid):
+            return False
+        self._conductor.announce(
+            events.HotKeySpread,
+            operator=change.operator,
+            key=change.key,
+            rows=change.grid.rows,
+            columns=change.grid.columns,
+            reason=reason,
+            numbers=dict(numbers),
+        )
+        return True
+
+    def cost(self, proposal: Proposal) -> float:
+        """Return bytes that a regrouping moves, or milliseconds that a repartitioning pauses."""
+        change, self._plan = proposal.change, None
+        if isinstance(change, Repartition):
+            return self._pause_ms(change.operator)
+        if not isinstance(change, Regroup):
+            return 0.0
+        try:
+            self._plan = plan_from_present(
+                self._flow, change.components, conductor=self._conductor, log=self._log
+            )
+        except GodwitError:
+            return 0.0  # it cannot be, which is found again when it is asked for
+        return float(sum(part.state_bytes for part in self._plan.moving))
+
+    def _pause_ms(self, operator: str) -> float:
+        """Estimate the milliseconds that no epoch runs while an operator's state is rewritten."""
+        parts = [o for o in self._flow.operators if operator in (o.name, o.part_of)]
+        with self._log.lock:
+            sizes = [state_bytes(of.states, self._log.chains).sum() for of in parts]
+        return _PAUSE_MS + _REWRITE_MS_PER_BYTE * float(sum(sizes))
+
+    def act(self, proposal: Proposal) -> bool:
+        """Begin a change and announce it; return ``False`` if it is not possible now."""
+        change = proposal.change
+        if isinstance(change, ChooseWindowState):
+            self._meters[change.operator].duplicated = change.duplicated
+            self._conductor.announce(
+                events.WindowStateChosen,
+                operator=change.operator,
+                duplicated=change.duplicated,
+                reason=proposal.reason,
+                numbers=dict(proposal.numbers),
+            )
+            return True
+        if isinstance(change, SpreadKeyOver):
+            return self._divide_key(change, proposal.reason, proposal.numbers)
+        if isinstance(change, Repartition):
+            self._repartitioning = proposal
+            return True
+        if self._plan is None:
+            return False
+        asked = to_regrouping(self._plan, Bounds(), proposal.reason)
+        try:
+            with self._conductor.locked() as conductor:
+                if conductor.plan != change.plan:
+                    return False  # decided on components that are others by now
+                conductor.regroup(asked)
+        except GodwitError:
+            return False  # another regrouping is under way
+        self._own = asked.id
+        return True

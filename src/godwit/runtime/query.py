@@ -1,0 +1,765 @@
+"""A running flow, with the methods of ``StreamingQuery`` and those for placement and scaling.
+
+Migrations, scaling and components are in `Query.placement`, `Query.scaling` and `Query.components`;
+the most used of their methods are on the query too.
+"""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from godwit.engine.outcomes import state_bytes
+from godwit.migration import Strategy
+from godwit.model import events
+from godwit.model.errors import GodwitError, InvalidFlowError
+from godwit.model.frames import user_call
+from godwit.model.markup import Link, facts, show, text_block
+from godwit.model.naming import NoSuchCallError, check_number, did_you_mean
+from godwit.runtime.failures import epoch_failed
+from godwit.runtime.hot_keys import QueryHotKeys
+from godwit.runtime.lifecycle import Ending
+from godwit.runtime.placement import Migration, QueryPlacement
+from godwit.runtime.regrouping import QueryComponents
+from godwit.runtime.scaling import QueryScaling
+from godwit.runtime.signals import EndingSignals
+from godwit.runtime.threads import close_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.migration import Bounds
+    from godwit.model.events import Event
+    from godwit.placement import Limits
+    from godwit.runtime.dispatcher import EventDispatcher
+    from godwit.runtime.lifecycle import EpochDriver
+    from godwit.runtime.metrics import MetricsServer
+    from godwit.runtime.placement import AnyPlan, AnyStrategy
+    from godwit.runtime.run import SparkRun
+    from godwit.runtime.scaling import Scaling
+    from godwit.web.live_page import PageServer
+
+_ENDING_S = 15.0
+_open: set[Query] = set()
+"""Queries of this process that hold the lease on a checkpoint."""
+
+
+def end_terminated() -> None:
+    """Wait until ended or failed queries of this process have closed everything."""
+    for query in list(_open):
+        if query._gate.closed:  # noqa: SLF001  of the class below
+            query._ending.finish(_ENDING_S)  # noqa: SLF001
+
+
+def _end_at_exit() -> None:
+    """End the queries that still run when the program ends; each finishes its epoch."""
+    for query in [] if _hurried else list(_open):
+        with suppress(Exception):  # the query's own thread, of a process that was forked
+            query._ending.finish_here()  # noqa: SLF001  of the class below
+
+
+_hurried: list[int] = []
+"""Signals that asked for the end of the process at once: nothing is waited for."""
+atexit.register(_end_at_exit)
+
+
+def is_running(name: str) -> bool:
+    """Return whether a query of this name is active in this process."""
+    return any(query.name == name and query.isActive for query in _open)
+
+
+_JOURNAL_S = 2.0
+_PARTS = {
+    "placement": QueryPlacement,
+    "scaling": QueryScaling,
+    "components": QueryComponents,
+    "hot_keys": QueryHotKeys,
+}
+
+
+class Query:
+    """A running flow.
+
+    Godwit makes it: `Flow.start` returns it. Properties and methods of
+    ``pyspark.sql.streaming.StreamingQuery`` have the same names and meaning here. Use it in a
+    ``with`` statement to stop it whatever happens: at the end of the block `stop` is called; if the
+    query failed meanwhile and the block raised nothing, its error is raised. A query that still
+    runs at the end of the program is stopped too.
+
+    Attributes
+    ----------
+    placement
+        Assignments of key groups, plans for them, and migrations.
+    scaling
+        Changes of the number of executors on request.
+    components
+        Operators of each component, and changes of them (regrouping).
+    hot_keys
+        Hot keys of joins with ``spread=`` and of ``process`` with ``merge=``: divides their rows
+        among lanes on request.
+
+    Examples
+    --------
+    >>> query = flow.start(checkpoint="ck/")  # doctest: +SKIP
+    >>> query.awaitTermination(timeout=60)  # doctest: +SKIP
+    >>> query.stop()  # doctest: +SKIP
+    >>> hasattr(gw.Query, "recentProgress")  # as a StreamingQuery of Spark's has
+    True
+    """
+
+    def __init__(
+        self,
+        flow_name: str,
+        *,
+        name: str,
+        run: SparkRun,
+        driver: EpochDriver,  # calls for the epochs
+        dispatcher: EventDispatcher,
+        metrics: MetricsServer | None = None,
+        page: PageServer | None = None,
+    ) -> None:
+        self._flow_name, self._name = flow_name, name
+        self._run, self._gate, self._driver = run, run.gate, driver
+        self._dispatcher, self._metrics, self._page = dispatcher, metrics, page
+        self._ending = Ending(
+            gate=run.gate,
+            driver=driver,
+            dispatcher=dispatcher,
+            cancel=run.cancel_jobs,
+            close=self._close_run,
+        )
+        dispatcher.record_samples("sources", driver.sources)
+        run.ask_backlog(driver.rows_held_back)
+        self.placement = QueryPlacement(name, run, state_bytes=self._state_bytes)
+        self.scaling = scaling = QueryScaling(self.placement, run)
+        run.is_scaling = lambda: scaling.is_under_way
+        self.components = QueryComponents(run)
+        self.hot_keys = QueryHotKeys(run)
+        _open.add(self)
+        driver.begin(self._ending)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the query; raise its failure, or what `stop` raises, unless the block raised."""
+        with suppress(*([] if error is None else [GodwitError])):
+            self.stop()
+            failure = self.exception()
+            if failure is not None:
+                raise failure
+
+    def __repr__(self) -> str:
+        return f"<Query {self._flow_name!r}: {self.status['message']}>"
+
+    def _repr_html_(self) -> str:
+        """Return the query's present status as HTML, for notebooks."""
+        status, failure = self.status, self.exception()
+        latest = self._run.progress[-1] if self._run.progress else {}
+        return facts(
+            f"Query {self._name!r} of flow {self._flow_name!r}",
+            [
+                ("status", status["message"]),
+                ("failed", "" if failure is None else failure),
+                ("committed epoch", status["committedEpoch"]),
+                ("rows in it", latest.get("numInputRows")),
+                ("rows a second", f"{latest.get('processedRowsPerSecond', 0.0):,.0f}"),
+                ("executors", ", ".join(status["executors"])),
+                ("operators", ", ".join(self.components.operators)),
+                *(
+                    (f"key groups {what}", status[f"keyGroups{name}"] or "")
+                    for what, name in (
+                        ("on the move", "InFlight"),
+                        ("waiting", "Waiting"),
+                        ("suspended", "Suspended"),
+                    )
+                ),
+                ("live page", Link(self.ui_url or "")),
+                ("metrics", Link(self.metrics_url or "")),
+            ],
+        )
+
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                message = f"A query has no attribute {name!r}"
+                raise AttributeError(message)
+            of = [part for part, its in _PARTS.items() if hasattr(its, name)]
+            known = [*_PARTS, *(known for known in dir(self) if not known.startswith("_"))]
+            remedy = f"{did_you_mean(name, known)}See dir(query)."
+            if of:
+                remedy = f"Use query.{of[0]}.{name}."
+            raise NoSuchCallError(f"A query has no {name!r}.", remedy=remedy, call=name)
+
+    # -- StreamingQuery -----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name of the query.
+
+        Examples
+        --------
+        >>> query.name
+        'delays'
+        """
+        return self._name
+
+    @property
+    def id(self) -> str:
+        """Identifier of the query, which stays the same over restarts from one checkpoint.
+
+        Examples
+        --------
+        >>> len(query.id)
+        36
+        """
+        return self._driver.id
+
+    @property
+    def runId(self) -> str:  # noqa: N802  StreamingQuery's name
+        """Identifier of this run, new at every start.
+
+        Examples
+        --------
+        >>> query.runId != query.id
+        True
+        """
+        return self._run.run_id
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
+        """True while the query runs; false once it has stopped or failed, and is closed.
+
+        Examples
+        --------
+        >>> query.isActive
+        True
+        """
+        return not self._ending.finished
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Present status of the query, as a dict.
+
+        It has Spark's fields (``message``, ``isDataAvailable``, ``isTriggerActive``), and among
+        others ``committedEpoch`` (number of the last committed epoch), ``executors``,
+        ``components``, ``keyGroupsInFlight`` (number of key groups that are being copied for a
+        move), ``keyGroupsWaiting`` (with rows that wait) and, with a controller, ``control``.
+
+        Examples
+        --------
+        >>> query.status["executors"], query.status["keyGroupsWaiting"]
+        (['local-0', 'local-1'], 0)
+        """
+        status = self._driver.status()
+        view = self._run.view
+        status["committedEpoch"] = self._run.log.latest_epoch
+        status["executors"] = sorted(view.executors)
+        status["held"] = list(view.holds)
+        status["components"] = {n: list(ops) for n, ops in self.components.operators.items()}
+        status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
+        status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
+        if self._run.controller is not None:
+            status["control"] = dict(self._run.controller.status)
+        status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
+        resident = self._run.cluster.resident
+        status["residentLanes"] = 0 if resident is None else resident.lanes
+        status["residentEpochs"] = 0 if resident is None else resident.epochs
+        with self._run.conductor.locked() as conductor:
+            checkpoint, peers = conductor.copies_bytes_per_s
+        status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
+        return status
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
+        """Progress of the last epochs, oldest first, as a dict of figures for each.
+
+        The guide page *Running* lists the figures. An epoch of a Spark micro-batch also has
+        ``sources`` (offsets and lag, as Spark reports them), once Spark has recorded its end.
+
+        Examples
+        --------
+        >>> query.recentProgress[0]["numInputRows"]
+        4
+        """
+        return self._driver.add_source_figures(self._run.progress)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
+        """Progress of the last epoch, as an item of `recentProgress`; ``None`` before the first.
+
+        Examples
+        --------
+        >>> query.lastProgress["epoch"] <= query.status["committedEpoch"]
+        True
+        """
+        latest = self._driver.add_source_figures(self._run.progress[-1:])
+        return latest[0] if latest else None
+
+    @user_call
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query stops, by `stop` or by an error.
+
+        Ctrl-C (SIGINT) and SIGTERM while the main thread waits here stop the query as `stop` does:
+        the current epoch is finished or aborted, and the checkpoint released. Then Ctrl-C raises
+        `KeyboardInterrupt`, and SIGTERM `SystemExit` with exit status 143. A second signal does not
+        wait. A handler that the program has set for a signal is left alone.
+
+        Parameters
+        ----------
+        timeout
+            Maximum time to wait, in seconds; the query goes on after it. ``None``: no limit.
+
+        Returns
+        -------
+        bool or None
+            With `timeout`: true if the query has stopped, false if it still runs. Without:
+            ``None``.
+
+        Raises
+        ------
+        InvalidFlowError
+            If `timeout` is not a number of at least 0.
+        GodwitError
+            If the query failed.
+
+        Examples
+        --------
+        >>> query.awaitTermination(timeout=0)
+        False
+        """
+        if timeout is not None:
+            check_number(
+                "The timeout of awaitTermination",
+                timeout,
+                least=0,
+                whole=False,
+                error=InvalidFlowError,
+            )
+        with EndingSignals() as signals:
+            ended = signals.wait(self._driver.wait, timeout)
+            if signals.asked:
+                self._ending.finish(0)
+                signals.wait(self._ending.finish, _ENDING_S)
+        if signals.asked:
+            _hurried.extend(signals.asked[1:])
+            signals.raise_asked()
+        failure = self.exception() if ended else None
+        if failure is not None:
+            raise failure
+        return None if timeout is None else ended
+
+    @user_call
+    def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
+        """Wait until the input that is available now is processed and delivered; for tests.
+
+        It also waits for rows whose key group is being recovered. There is no time-out.
+
+        Raises
+        ------
+        GodwitError
+            If the query failed.
+
+        Examples
+        --------
+        >>> rows.add([{"plane": "N3", "origin": "JFK", "delay": 3}])
+        >>> query.processAllAvailable()
+        >>> results.table().filter(pa.compute.field("plane") == "N3").to_pylist()
+        [{'plane': 'N3', 'total': 3}]
+        """
+        try:
+            self._driver.process_all_available()
+        except Exception as error:  # noqa: BLE001  it is raised again, explained
+            self._ending.finish()
+            raise self._as_godwit_error(error) from None
+        failure = self.exception()
+        if failure is not None:
+            self._ending.finish()
+            raise failure
+
+    @user_call
+    def stop(self) -> None:
+        """Stop the query after the current epoch, and close it; the flow can then be started again.
+
+        An epoch that takes more than 5 seconds more is aborted: nothing of it is committed, and it
+        is run again after the next start. May be called from any thread, and repeatedly. Called
+        from within an epoch (such as a `foreach` function) or by a listener, it returns at once,
+        and the query stops afterwards.
+
+        Raises
+        ------
+        StopTimeoutError
+            If the query has not stopped after 15 seconds, since its epoch waits for something that
+            cannot be interrupted. The query stops when that ends.
+        EndingError
+            If the query has stopped, but a part of it, such as a sink, could not be closed.
+
+        Examples
+        --------
+        >>> query.stop()
+        >>> query.isActive
+        False
+        """
+        self._ending.stop()
+
+    def exception(self) -> GodwitError | None:
+        """Return the error that the query failed with; ``None`` if it runs or was stopped.
+
+        Examples
+        --------
+        >>> query.exception() is None
+        True
+        """
+        failure = self._gate.failure
+        if failure is None and not self._gate.cut_short and not self._driver.is_active:
+            failure = self._driver.failure()
+        return None if failure is None else self._as_godwit_error(failure)
+
+    def _as_godwit_error(self, error: BaseException) -> GodwitError:
+        """Return the `GodwitError` that caused an error of Spark; else an `EpochFailedError`."""
+        cause = self._gate.failure or error
+        cause = self._gate.explain(cause)
+        if isinstance(cause, GodwitError):
+            return cause
+        return epoch_failed(self._flow_name, cause)
+
+    def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Close the run, and announce its end; return the parts that failed to close, with errors.
+
+        `problems`: earlier failures of that kind.
+        """
+        problems = [*problems, *self._run.close()]
+        ports = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
+        ports += [] if self._page is None else [("the port of the live page", self._page.close)]
+        late = close_all(
+            [
+                ("the story of the run", lambda: self._announce_end(problems)),
+                # While the checkpoint is still ours.
+                ("the journal", lambda: self._dispatcher.stop_recording(_JOURNAL_S)),
+                *ports,
+                ("the claim on the checkpoint", self._run.release),
+            ]
+        )
+        _open.discard(self)
+        return problems + late
+
+    def _announce_end(self, problems: list[tuple[str, str]]) -> None:
+        """Announce the end of the query, and the problems in closing it, as events."""
+        failure = self.exception()
+        with self._run.conductor.locked() as conductor:
+            for what, error in problems:
+                conductor.announce(events.BackgroundFailed, what=what, error=error)
+            if failure is None:
+                conductor.announce(events.QueryStopped, name=self._flow_name)
+            else:
+                conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
+
+    def explain(self) -> None:
+        """Print the plan, as `Flow.explain` does, with the components as they are now.
+
+        Examples
+        --------
+        >>> query.explain()
+        Flow 'delays': 1 source, 3 keyed operators on 2 levels, 3 sinks
+        ...
+        """
+        text = self.components.explain()
+        show(text, text_block(text))
+
+    # -- state and executors: the verbs of every day ------------------------------------------
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Names of the executors that are alive.
+
+        Examples
+        --------
+        >>> query.executors
+        ('local-0', 'local-1')
+        """
+        return self.placement.executors
+
+    @user_call
+    def migrate(
+        self,
+        plan: AnyPlan,
+        *,
+        component: str | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> Migration:
+        """Move key groups to other executors while the stream flows.
+
+        Same as ``query.placement.migrate``.
+
+        Parameters
+        ----------
+        plan
+            Key group → name of its new executor; key groups that are not named stay. Or the whole
+            target, a `godwit.Assignment`. Or a planner's solution (see `QueryPlacement.problem`),
+            whose order of moves is kept.
+        component
+            Name of the component whose key groups move; may be left out if the flow has only one.
+        strategy
+            ``"live"``: state is copied in the background, and each key group switches between two
+            epochs once its copy is nearly up to date. ``"disruptive"``: all switch now, and the
+            next epoch loads their state first. ``"stop_the_world"``: no epoch runs until all state
+            is copied. ``"instant"``: no state moves; rows go to empty slots at the destination, and
+            windows are merged from both slots. ``"smooth"``: the same, but rows of panes that have
+            begun go to the old place. The last two are only for two-phase windows, for which
+            ``"instant"`` is the default; otherwise it is ``"live"``.
+        bounds
+            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
+            whose defaults apply without it.
+
+        Returns
+        -------
+        Migration
+            The change, which goes on in the background; ``wait()`` waits for its end.
+
+        Raises
+        ------
+        InvalidPlanError
+            If `plan` is no plan, leaves out key groups, or names one or an executor that does not
+            exist.
+        MigrationError
+            If the component is being migrated already (a migration of the controller is cancelled
+            instead), cannot be migrated by that strategy, or the query has stopped.
+
+        Examples
+        --------
+        >>> query.migrate({0: "local-1"}, component="by_plane").wait(timeout=60).outcome
+        <MigrationOutcome.FINISHED: 'finished'>
+        """
+        return self.placement.migrate(plan, component=component, strategy=strategy, bounds=bounds)
+
+    @user_call
+    def balance(
+        self,
+        planner: str = "milp",
+        *,
+        component: str | None = None,
+        limits: Limits | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+        **options: Any,
+    ) -> Migration | None:
+        """Plan once for the current load, and carry out the plan.
+
+        Same as ``query.placement.balance``. For balancing all the time, see `godwit.Control`.
+
+        Parameters
+        ----------
+        planner
+            Name of a planner; ``godwit plan --help`` lists them.
+        component
+            Name of the component; may be left out if the flow has only one.
+        limits
+            Limits on the cost and the balance of the plan, as in
+            ``godwit.placement.Limits(max_moves=16)``; by default none.
+        strategy, bounds
+            How the key groups move, as for `migrate`.
+        **options
+            Options of the planner. For example, `milp` stops within 1 % of the mean load of the
+            optimum; with ``gap=0`` it searches for the optimum, up to its time limit.
+
+        Returns
+        -------
+        Migration or None
+            The migration, which goes on in the background; ``None`` if the plan has no moves.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the planner does not exist, cannot solve the problem, or does not have an option.
+        InvalidPlanError
+            If the planner found no plan within the limits.
+        MigrationError
+            If the component is being migrated already, or the query has stopped.
+
+        Examples
+        --------
+        >>> migration = query.balance(component="by_plane")
+        >>> ended = None if migration is None else migration.wait(timeout=60)
+        """
+        return self.placement.balance(
+            planner, component=component, limits=limits, strategy=strategy, bounds=bounds, **options
+        )
+
+    @user_call
+    def drain(
+        self,
+        executor: str,
+        *,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Migration, ...]:
+        """Move all key groups away from an executor, and let none move to it from now on.
+
+        Same as ``query.placement.drain``. The executor itself is not removed; for that, see
+        `scale`. If the moves cannot be planned or begun, it is not drained.
+
+        Parameters
+        ----------
+        executor
+            Name of the executor.
+        strategy, bounds
+            How the key groups move, as for `migrate`.
+
+        Returns
+        -------
+        tuple of Migration
+            One for each component with key groups there; the executor is empty when all have ended.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no executor of that name, or it is the only one.
+
+        Examples
+        --------
+        >>> ended = [migration.wait(timeout=60) for migration in query.drain("local-1")]
+        >>> query.placement.draining
+        frozenset({'local-1'})
+        """
+        return self.placement.drain(executor, strategy=strategy, bounds=bounds)
+
+    @user_call
+    def scale(
+        self,
+        executors: int,
+        *,
+        planner: str = "milp",
+        strategy: AnyStrategy = Strategy.LIVE,
+        bounds: Bounds | None = None,
+        timeout_s: float | None = None,
+    ) -> Scaling:
+        """Change the number of executors, while the stream runs.
+
+        Same as ``query.scaling.scale``. To add executors, Godwit requests them from the cluster
+        manager; they get key groups once they run. To remove executors, Godwit empties those with
+        the least state (draining ones first), and returns them to the cluster between two epochs.
+
+        Parameters
+        ----------
+        executors
+            Target number of executors.
+        planner
+            Name of the planner that chooses which key groups move; ``godwit plan --help`` lists
+            them.
+        strategy, bounds
+            How the key groups move, as for `migrate`.
+        timeout_s
+            Maximum time to wait for executors that were requested, in seconds; by default
+            ``executors_timeout_s`` of `godwit.Sizing`. After that the scaling ends with a
+            `ScalingError`; executors that have joined stay in use.
+
+        Returns
+        -------
+        Scaling
+            The change, which goes on in the background; ``wait()`` waits for its end.
+
+        Raises
+        ------
+        ScalingError
+            If the number is not valid, the cluster manager cannot add or remove executors, another
+            scaling is in progress, or the query has stopped.
+        InvalidProblemError
+            If the planner does not exist.
+
+        Examples
+        --------
+        >>> query.scale(4).wait(timeout=300)  # doctest: +SKIP
+        ('1', '2', '3', '4')
+        """
+        return self.scaling.scale(
+            executors, planner=planner, strategy=strategy, bounds=bounds, timeout_s=timeout_s
+        )
+
+    # -- what happens -------------------------------------------------------------------------
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The latest events (`godwit.events`), oldest first, as a tuple.
+
+        At most 10,000, within 2 MiB of memory for `EpochCommitted` and 4 MiB for all others; see
+        `events_dropped`. May be read from any thread, also after the query has ended.
+
+        Examples
+        --------
+        >>> type(query.events[0]).__name__
+        'QueryStarted'
+        """
+        return self._dispatcher.events
+
+    @property
+    def events_dropped(self) -> int:
+        """Number of older events that `events` no longer has.
+
+        Examples
+        --------
+        >>> query.events_dropped
+        0
+        """
+        return self._dispatcher.events_dropped
+
+    @property
+    def metrics_url(self) -> str | None:
+        """URL of the metrics for Prometheus; ``None`` if metrics are not served.
+
+        Examples
+        --------
+        >>> query.metrics_url is None
+        True
+        """
+        return None if self._metrics is None else self._metrics.url
+
+    @property
+    def ui_url(self) -> str | None:
+        """URL of the live page, with its token if it needs one; ``None`` if there is no page.
+
+        Examples
+        --------
+        >>> query.ui_url is None
+        True
+        """
+        return None if self._page is None else self._page.url_to_open
+
+    def add_listener(self, listener: Callable[[Event], None]) -> None:
+        """Call a function with every event from now on, in order.
+
+        Every listener is called on a thread of its own, shortly after the event, so a slow one
+        delays nothing else. An exception in it is logged, and reported by the event
+        `godwit.events.ListenerFailed`, once for each kind of error; the query goes on. If a
+        listener is more than 10,000 events behind, the oldest of these are dropped.
+
+        Parameters
+        ----------
+        listener
+            Called with an event, a subclass of `godwit.events.Event`; its result is ignored. It may
+            call any method of the query, also `migrate` and `stop`.
+
+        Examples
+        --------
+        >>> seen = []
+        >>> query.add_listener(seen.append)
+        """
+        self._dispatcher.add_listener(listener)
+
+    def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
+        """Return the bytes of state of each key group of a component, by its number."""
+        with self._run.conductor.locked() as conductor:
+            states = conductor.copies.states(component)
+        with self._run.log.lock:
+            return state_bytes(states, self._run.log.chains)

@@ -1,0 +1,345 @@
+"""One run of a flow on Spark: its epoch loop, and what goes on beside it.
+
+What happens in an epoch is in `godwit.engine.loop`; how Spark runs it, in
+`godwit.spark.cluster`. Here a batch of source rows becomes an epoch, and a committed
+epoch is shown to the controller, the policies and the journal.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.adapt.policy import FlowEpoch
+from godwit.adapt.run_record import RunRecorder
+from godwit.checkpoint.collection import collect_garbage
+from godwit.engine.latency import latency_entry, merged_latency
+from godwit.engine.loop import EpochLoop
+from godwit.engine.outcomes import progress_of
+from godwit.model import events
+from godwit.plan.explain import UserNames
+from godwit.runtime.repartitioning import Repartitioning
+from godwit.runtime.threads import GateClosedError, Guard, close_all
+from godwit.spark.platform.sessions import context_is_stopped, session_stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.ownership import CheckpointLease
+    from godwit.checkpoint.records import BatchRef
+    from godwit.engine.cluster import SourceBatch
+    from godwit.engine.flow_epochs import FlowEpochs
+    from godwit.engine.latency import SourceLatency
+    from godwit.engine.loop import Stopwatch
+    from godwit.engine.spreading import SpreadOrders
+    from godwit.migration import ComponentView, Conductor, EpochOutcome, ProtocolView
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.runtime.controller import ControllerThread
+    from godwit.runtime.policies import OperatorPolicies
+    from godwit.runtime.threads import EpochGate
+    from godwit.spark.cluster import SparkCluster
+    from godwit.spark.platform.executor_pool import SparkExecutorPool
+
+_COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
+"""Epochs and seconds between collections, at least: one replays some epochs of the log, which small
+epochs in a row would wait for."""
+_PROGRESS_KEPT = 1000
+_LEASE_S, _TICK_S = 0.5, 1.0
+SOURCES: Final = "source rows"
+"""Name of the part of a run that stays open when the others are opened again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """Parts of a run that are opened over one recovery of its checkpoint, and closed together."""
+
+    epochs: FlowEpochs[Any]
+    cluster: SparkCluster
+    conductor: Conductor
+    pool: SparkExecutorPool
+    controller: ControllerThread | None
+    policies: OperatorPolicies
+    # see `EpochLoop`
+    delivering: Callable[[Callable[[], None]], Callable[[], object]] | None
+    closing: list[tuple[str, Callable[[], object]]]  # in the order in which they are closed
+
+
+class SparkRun:
+    """One run of a flow, from its start to its end. Made by `open_run`.
+
+    Its parts are opened when it starts, and again, all but the sources, when other columns are to
+    place its state (`godwit.runtime.repartitioning`).
+    """
+
+    # whether somebody's change of the number of executors is under way; whoever knows replaces it
+    is_scaling: Callable[[], bool] = staticmethod(lambda: False)
+
+    def __init__(
+        self,
+        parts: RunParts,
+        *,
+        # opens parts again whose predecessors are closed, by operators' columns
+        reopen: Callable[[RunParts, Mapping[str, tuple[str, ...]]], RunParts],
+        note: Callable[[str, Callable[[], Mapping[str, Any]]], None],  # adds to the journal
+        gate: EpochGate,
+        lease: CheckpointLease,
+        spark: SparkSession,
+        trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
+    ) -> None:
+        self.run_id = parts.epochs.run_id
+        self._reopen, self._note = reopen, note
+        self._lease, self._spark, self.gate = lease, spark, gate
+        self.batches = 0  # carried out in this run
+        now_s = time.monotonic()
+        self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
+        self._collecting = Guard("collecting files", self.background_failed)
+        # epoch and time of the last collection
+        self._collected = parts.epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
+        self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
+        self._noting = threading.Lock()
+        self._record = RunRecorder(note, trigger_s=trigger_s)
+        self._input_ended = False
+        self._backlog_rows: Callable[[], int | None] = lambda: None
+        self._use(parts)
+        self.repartitioning = Repartitioning(self)
+
+    def _use(self, parts: RunParts) -> None:
+        """Replace conductor, cluster, controller and all other parts of the run by `parts`."""
+        self.epochs, self.cluster, self.conductor = parts.epochs, parts.cluster, parts.conductor
+        self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
+        self.loop = EpochLoop(parts.epochs, parts.conductor, self, beside=parts.delivering)
+        self._parts, self._closing = parts, parts.closing
+        self.ask_backlog(self._backlog_rows)
+        if self._input_ended:
+            self.epochs.end_input()
+
+    def place_by(self, columns: Mapping[str, tuple[str, ...]]) -> None:
+        """Close the run's parts but the sources, and open them with other partitioning columns.
+
+        `columns`: operator → key columns that select its key groups. Called between two epochs,
+        once the last one is delivered; what it raises fails the query, whose checkpoint has either
+        the former columns or these.
+
+        Raises `GateClosedError` if the query is to stop.
+        """
+        parts = self._parts
+        self.cluster.end_resident("operators are repartitioned")
+        self._closing = [part for part in parts.closing if part[0] == SOURCES]
+        problems = close_all(part for part in parts.closing if part[0] != SOURCES)
+        if self.gate.closed:
+            raise GateClosedError
+        self._use(self._reopen(parts, columns))
+        for what, error in problems:
+            self.background_failed(what, error)
+
+    def ask_backlog(self, backlog_rows: Callable[[], int | None]) -> None:
+        """Set the function that tells the controller the sources' backlog, in rows."""
+        self._backlog_rows = backlog_rows
+        if self.controller is not None:
+            self.controller.backlog_rows = backlog_rows
+
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce, as an event, that background work `what` has failed with `error`."""
+        self.conductor.background_failed(what, error)
+
+    @property
+    def flow(self) -> CompiledFlow:
+        """The flow, under its present physical plan."""
+        return self.epochs.flow
+
+    @property
+    def spreading(self) -> Mapping[str, SpreadOrders]:
+        """Operator → requests to divide its hot keys, for operators that allow it."""
+        return self.epochs.times.spreading
+
+    @property
+    def session_is_stopped(self) -> bool:
+        """True if the run's Spark session was stopped, or its JVM has ended."""
+        return context_is_stopped(self._spark.sparkContext)
+
+    @property
+    def names(self) -> UserNames:
+        """Names of operators and components as users know them."""
+        return UserNames(self.epochs.flow.operators)
+
+    @property
+    def log(self) -> CommitLog:
+        """Commit log of the checkpoint."""
+        return self.epochs.log
+
+    @property
+    def progress(self) -> tuple[dict[str, Any], ...]:
+        """Figures of the last epochs, oldest first."""
+        with self._noting:
+            return tuple(self._progress)
+
+    @property
+    def view(self) -> ProtocolView:
+        """State of the migration protocol, as an immutable value."""
+        return self.conductor.view
+
+    def close(self) -> list[tuple[str, str]]:
+        """Stop background work and close the sinks; the lease on the checkpoint is kept.
+
+        Returns the parts that could not be closed, with their errors.
+        """
+        self.repartitioning.close()
+        with suppress(Exception):  # the query has failed by it
+            self.loop.finish_delivery()
+        return close_all(self._closing)
+
+    def release(self) -> None:
+        """Release the checkpoint's lease for the next query."""
+        self._lease.release()
+
+    def check_lease(self) -> None:
+        """Raise `CheckpointInUseError` if another query has taken the lease on the checkpoint.
+
+        Also raises if the Spark session was stopped. Called between epochs; looks twice a second.
+        """
+        if time.monotonic() >= self._lease_s:
+            self._lease_s = time.monotonic() + _LEASE_S
+            self._lease.check_held()
+            if self._spark.sparkContext._jsc is None:  # noqa: SLF001  quick to ask
+                raise session_stopped(self.flow.name)
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def epoch_begun(self, rows: int, held_back: int) -> None:
+        """Report an epoch's rows, and the sources' backlog (`held_back`), to the controller."""
+        if self.controller is not None:
+            self.controller.epoch_begun(rows, held_back)
+
+    def with_input(
+        self,
+        # identifies a batch, from the last one that is committed; None if it is committed already
+        offered: Callable[[BatchRef | None], SourceBatch[Any] | None],
+        stopped: Callable[[], bool] = lambda: False,
+        *,
+        broken_off: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float]:
+        """Run the epoch of a batch of source rows, which may be offered again after a crash.
+
+        `offered`: returns the batch, given the last committed one; ``None`` if it is committed
+        already. `stopped`, `broken_off`: see `EpochGate.epoch`. Raises if the epoch failed. Returns
+        phase → milliseconds; empty if the batch was committed before.
+        """
+        with self.gate.epoch(stopped, broken_off=broken_off):
+            batch = offered(self.epochs.last_batch)
+            if batch is not None:  # else it was delivered when the run began
+                self.loop.run(batch)
+        self.batches += 1
+        latest = self.progress[-1:]
+        if batch is None or not latest:
+            return {}
+        return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
+
+    def without_input(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Run an epoch without input, if one is still due.
+
+        `stopped`: called while the epoch is held. Raises `GateClosedError` if the query stops.
+        """
+        # An error is one of the epoch: Spark's stop breaks off no job of this thread.
+        with self.gate.epoch(stopped):
+            if self.is_due:
+                self.loop.run(None)
+
+    @property
+    def is_due(self) -> bool:
+        """True if windows, timers or loops have work now, for an epoch without input."""
+        return self.epochs.is_due(self.view)
+
+    @property
+    def is_pending(self) -> bool:
+        """True if epochs without input are due, or will be once they are not held."""
+        return self.epochs.is_pending(self.view)
+
+    def end_input(self) -> None:
+        """Mark the input as ended, so that open windows close."""
+        self._input_ended = True
+        self.epochs.end_input()
+
+    def advance_clock(self) -> None:
+        """Let the conductor retry lost orders for copies without an epoch, once a second."""
+        if time.monotonic() >= self._tick_s:
+            self._tick_s = time.monotonic() + _TICK_S
+            self.conductor.let_time_pass()
+
+    def use_this_thread(self) -> None:
+        """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
+        self._spark.sparkContext.setJobGroup(self.run_id, f"godwit: epochs of {self.flow.name}")
+
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs started by threads that are not Spark's."""
+        if self.session_is_stopped:
+            return
+        self._spark.sparkContext.cancelJobGroup(self.run_id)
+
+    # -- what looks on ----------------------------------------------------------------------------
+
+    def committed(
+        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
+    ) -> None:
+        """Observe an epoch that is committed and not delivered yet."""
+        batch = self.epochs.batch
+        of_frames = None if batch is None else self.cluster.source.committed(outcome.rows_in)
+        epoch = FlowEpoch(
+            outcome=outcome,
+            plans=plans,
+            took_s=took_s,
+            committed_s=None if self.controller is None else self.controller.now_s(),
+            at_s=time.time(),
+            flow=self.flow,
+        )
+        if self.controller is not None:
+            self.controller.epoch_committed(
+                epoch, None if of_frames is None else batch, of_frames or 0
+            )
+        self._record.committed(epoch)
+        self.policies.observe(epoch)
+        if (proposed := self.policies.take_repartitioning()) is not None:
+            self.repartitioning.begin_proposed(proposed)
+        with self.conductor.locked() as conductor:
+            load = conductor.recent_load.due_summary()
+        self._record.loads(load)
+
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
+        """Observe an epoch that is delivered, just before its event."""
+        self._collect_if_due(outcome.epoch)
+        progress = progress_of(outcome, self.view, stopwatch, latencies)
+        with self._noting:
+            self._progress.append(progress)
+        self._note("progress", lambda: progress)
+        if latencies and self.controller is not None:
+            self.controller.epoch_delivered(merged_latency(latencies))
+        if latencies:
+            self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
+
+    def _collect_if_due(self, epoch: int) -> None:
+        """Queue the deletion of unneeded files, every few epochs."""
+        last, last_s = self._collected
+        now_s = time.monotonic()
+        if epoch - last >= _COLLECT_EVERY and now_s - last_s >= _COLLECT_EVERY_S:
+            self._collected = epoch, now_s
+            self.cluster.beside.submit(self._collecting, self._collect_garbage)
+
+    def _collect_garbage(self) -> None:
+        """Delete files of the checkpoint that nothing needs, and announce it."""
+        collected = collect_garbage(self.log)
+        for error in collected.errors:
+            self._collecting.report(error)
+        if collected.removed:
+            self.conductor.announce(
+                events.FilesCollected,
+                files=len(collected.removed),
+                freed_bytes=collected.freed_bytes,
+            )

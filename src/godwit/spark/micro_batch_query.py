@@ -1,0 +1,250 @@
+"""Spark's micro-batch engine as what calls for epochs, and a thread beside it.
+
+Spark calls only for micro-batches with rows of DataFrames.  But rows that wait, and migrations that
+are to end, need an epoch, not rows; and own sources have rows when Spark has none.  So while Spark
+has nothing to offer, the thread here carries out the epochs that are due, through the same gate as
+micro-batches: of own rows alone (`godwit.spark.micro_batch_epochs`), and without input.
+
+Invariants: a bounded query ends once Spark's query has ended because its input has, own sources
+have nothing more up to where they reached when it began, and nothing waits, nor would wait if
+epochs were not held; an end of Spark's query that is no end of its input ends ours, and leaves rows
+for the next run.  Whatever is raised here, the query fails by it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.runtime.lifecycle import EpochDriver
+from godwit.runtime.source_loop import ReadPace, Waiters
+from godwit.runtime.threads import GateClosedError
+from godwit.runtime.trigger import is_bounded, is_once
+from godwit.spark.platform.sessions import session_stopped
+from godwit.spark.progress import add_source_figures, rows_held_back, source_lag
+from godwit.spark.spark_stream import SparkStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.runtime.run import SparkRun
+    from godwit.spark.micro_batch_epochs import MicroBatchEpochs
+
+_LOOK_S: Final = 0.05
+_LOOK_AT_SPARK_S: Final = 0.5
+_STOP_S: Final = 10.0
+_QUIET_LOOKS: Final = 2
+"""Between two micro-batches Spark looks quiet for a moment."""
+
+
+class MicroBatchQuery(EpochDriver):
+    """A query of Spark's, whose micro-batches are epochs, and epochs between them."""
+
+    what = "Spark's query"
+    stop_s = 2 * _STOP_S  # with the time that sources take to close
+
+    def __init__(
+        self,
+        spark_query: StreamingQuery,
+        epochs: MicroBatchEpochs,
+        *,
+        run: SparkRun,
+        trigger: Mapping[str, object] | None,
+    ) -> None:
+        super().__init__(run)
+        self.spark_query = spark_query
+        self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.call
+        self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
+        self._bounded = is_bounded(trigger)
+        self._once = is_once(trigger)
+        self._has_sources = bool(epochs.positions.sources)
+        self._own_ended = not self._has_sources
+        # Without own sources, an interval that only Spark can read is nobody's business here.
+        self._pace = ReadPace(trigger if self._has_sources else None)
+        self._waiters = Waiters(epochs.positions)
+        self._stream_ended = self._input_ended = self._has_own = False
+        self._quiet = 0  # looks in a row at which Spark had nothing to offer
+        self._looked_s = time.monotonic()  # whether Spark's query is active
+
+    # -- EpochDriver ------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Identifier of Spark's query, the same over restarts from one checkpoint."""
+        return str(self.spark_query.id)
+
+    @property
+    def is_active(self) -> bool:
+        """True until neither DataFrames nor Godwit's own sources can have another epoch."""
+        if self._over.is_set():
+            return False
+        try:
+            return self._stream_ended or self._stream.is_active
+        except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
+            return False
+
+    def failure(self) -> BaseException | None:
+        """Return the error that ended Spark's query or the loop outside of any epoch.
+
+        ``None`` if there is none.
+        """
+        with suppress(Exception):  # a JVM that is gone says nothing any more
+            return self.spark_query.exception()
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of Spark's query; rows of Godwit's sources are available data too."""
+        if self._run.session_is_stopped:
+            return self._status_of_end()
+        status = dict(self.spark_query.status)
+        if self._over.is_set():
+            return status
+        if self._stream_ended and self._has_sources:
+            status["message"] = "Reading what is left of Godwit's own sources"
+        status["isDataAvailable"] = bool(status["isDataAvailable"] or self._has_own)
+        status["isTriggerActive"] = bool(status["isTriggerActive"] or self._gate.busy)
+        return status
+
+    def process_all_available(self) -> None:
+        """Wait until all rows that sources of both kinds have now are processed."""
+        if self._bounded:
+            self._over.wait()
+            return
+        self.spark_query.processAllAvailable()
+        if self._has_sources:
+            self._waiters.wait(self._over)
+        while not self._over.is_set() and (self._gate.busy or self._run.is_pending):
+            self._over.wait(_LOOK_S)
+
+    def stop(self) -> None:
+        """Stop Spark's query, and wait until the loop that reads Godwit's own sources has ended.
+
+        The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
+        """
+        if not self._run.session_is_stopped:
+            self.spark_query.stop()
+        self._wait_for_end(self._epochs.positions)
+
+    def sources(self) -> dict[str, Any] | None:
+        """Return ``batchId``, and lag by source in ``sources``, of both kinds of sources.
+
+        ``None`` before Spark knows it.
+        """
+        of_spark, own = source_lag(self.spark_query), self._figures.sources()
+        if of_spark is None and not own:
+            return None
+        batch, frames = (-1, []) if of_spark is None else (of_spark["batchId"], of_spark["sources"])
+        return {"batchId": batch, "sources": [*frames, *own]}
+
+    def rows_held_back(self) -> int | None:
+        """Return the number of unread rows in sources of both kinds; ``None`` if unknown."""
+        counts = (rows_held_back(self.spark_query), self._figures.rows_held_back())
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
+
+    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return epochs' progress with the figures of sources of both kinds."""
+        noted, made = self._figures.recorded(), list(progress)
+        filled = []
+        for plain, of_frames in zip(made, add_source_figures(made, self.spark_query), strict=True):
+            epoch = plain["epoch"]
+            figures = of_frames if self._epochs.had_micro_batch(epoch) else plain
+            own = noted[epoch][0] if epoch in noted else []
+            if own:
+                figures = {**figures, "sources": [*figures.get("sources", ()), *own]}
+            filled.append(figures)
+        return filled
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _close_sources(self) -> None:
+        """Close Godwit's own sources; report a source that does not close within 10 s."""
+        if not self._epochs.thread.close(self._epochs.positions.close, _STOP_S):
+            self._run.background_failed(
+                "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
+            )
+        self._has_own = False
+
+    def _run_loop(self) -> None:
+        """Run epochs of Godwit's sources, and those without input, between micro-batches."""
+        while not self._gate.closed:
+            self._run.check_lease()
+            if self._has_stream_ended():
+                return
+            if self._waiters:
+                self._ask(self._waiters.set_targets)
+                if not self._run.is_pending:
+                    self._ask(self._waiters.release_finished)
+            self._quiet = self._quiet + 1 if self._is_quiet() else 0
+            if self._quiet >= _QUIET_LOOKS and (self._run_own_epoch() or self._run_quiet_epoch()):
+                continue
+            if self._stream_ended and self._own_ended and self._quiet >= _QUIET_LOOKS:
+                if not self._input_ended:
+                    self._input_ended = True
+                    self._run.end_input()
+                    continue
+                if not self._run.is_pending:
+                    return
+            if self._has_sources:
+                self._ask(self._figures.measure_lag)
+            self._gate.wait_for_close(self._pause_s())
+
+    def _has_stream_ended(self) -> bool:
+        """Return whether Spark's query has ended before its input did; record its end."""
+        if self._stream_ended or time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
+            return False
+        self._looked_s = time.monotonic()
+        if self._stream.is_active:
+            return False
+        if self._run.session_is_stopped:
+            raise session_stopped(self._run.flow.name)
+        if self._stream.has_failed or not self._stream.input_has_ended():
+            return True
+        self._stream_ended = True
+        return False
+
+    def _is_quiet(self) -> bool:
+        """Return whether an epoch may be due here while Spark has no micro-batch to run."""
+        if self._stream_ended:
+            return True
+        wanted = self._has_sources or self._run.is_due or self._run.view.awaits
+        return bool(wanted) and self._stream.is_quiet()
+
+    def _run_own_epoch(self) -> bool:
+        """Run an epoch over Godwit's sources if due and they have rows; return whether it ran."""
+        # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
+        waits = self._once and not self._stream_ended
+        if self._own_ended or waits or self._pace.seconds_to_poll > 0:
+            return self._run_round(due=False)
+        if self._once and self._epochs.read_own:
+            self._own_ended = True
+            return self._run_round(due=False)
+        began_s = time.monotonic()
+        self._has_own = self._epochs.has_own_rows()
+        self._pace.record_poll(began_s, has_rows=self._has_own)
+        if not self._has_own:
+            self._own_ended = self._bounded
+            return False
+        with suppress(GateClosedError):
+            self._epochs.run_own_epoch(self._is_stopped)
+        return True
+
+    def _run_round(self, *, due: bool) -> bool:
+        """Run an epoch over rows that wait in feedback loops, if any; return whether it ran.
+
+        `due`: an epoch is due anyway, so it runs even if the loops pause.
+        """
+        with suppress(GateClosedError):
+            return self._has_sources and self._epochs.run_round(self._is_stopped, due=due)
+        return False
+
+    def _is_stopped(self) -> bool:
+        """Return whether Spark's query was stopped from outside."""
+        return not self._stream_ended and self._stream.is_stopped()
+
+    def _pause_s(self) -> float:
+        """Return the seconds that the loop waits before it checks again whether epochs are due."""
+        return _LOOK_S if self._own_ended else min(max(self._pace.seconds_to_poll, 0.001), _LOOK_S)

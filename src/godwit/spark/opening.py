@@ -1,0 +1,514 @@
+"""Opening of a run: everything over one recovery of its checkpoint, and in which order it closes.
+
+It is done at the start, and once more whenever other columns are to place the state of the running
+query (`godwit.runtime.repartitioning`).  If a part cannot be opened, none stays open.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.adapt.fusing import Fusing, by_attributes
+from godwit.adapt.placing import ComparePlacing, place_as_measured, place_by_attributes
+from godwit.adapt.policy import RESPECT_S
+from godwit.adapt.spreading import SpreadHotKeys, spreading_of
+from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
+from godwit.checkpoint.journal import JournalWriter, read_last
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.engine.flow_epochs import FlowEpochs
+from godwit.engine.lane.lane_flow import lane_flow
+from godwit.engine.outputs import OpenSinks, staged_sinks
+from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_started
+from godwit.migration import Conductor, LoadSummary
+from godwit.model import events
+from godwit.runtime.controller import ControllerThread, last_memory, past_decisions
+from godwit.runtime.policies import OperatorPolicies
+from godwit.runtime.run import SOURCES, RunParts, SparkRun
+from godwit.runtime.threads import DaemonPool, close_all
+from godwit.runtime.trigger import known_interval_s
+from godwit.spark.background_copies import BackgroundCopies
+from godwit.spark.cluster import LostExecutors, SinkSession, SparkCluster
+from godwit.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
+from godwit.spark.platform.executors import (
+    ExecutorWatch,
+    check_spare_slots,
+    lanes_fit,
+    set_locality_wait,
+    wait_for_executors,
+)
+from godwit.spark.platform.sessions import context_is_stopped
+from godwit.spark.resident import garbage
+from godwit.spark.resident.epoch_lanes import EpochLanes
+from godwit.spark.resident.job import (
+    SparkTasks,
+    check_unencrypted_network,
+    encrypting_setting,
+    is_on,
+)
+from godwit.spark.resident.lanes import ResidentLanes
+from godwit.spark.stages.stages import lanes_of, ship_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from godwit.adapt.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.engine.recovery import Recovery
+    from godwit.migration import RunStarted
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.runtime.dispatcher import EventDispatcher
+    from godwit.runtime.settings import Options
+    from godwit.runtime.threads import EpochGate
+    from godwit.spark.batch_rows import BatchRows
+
+_EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
+"""As Spark adds them to what lanes measure (docs/design/windows-and-event-time.md)."""
+_REMEMBERED = 500
+"""Entries of the journal among which the last loads are looked for."""
+_ENDING_JOBS = 4
+"""Jobs of lanes at a time: that of the next epoch, and those whose lanes end."""
+_SPARE_SLOTS = 1
+"""Task slots of an executor that resident lanes leave free."""
+_CLOSED: Final = (
+    *("controller", "resident lanes", "lanes of the next epoch", "garbage collection"),
+    *("executor pool", "executor watch", "background copies", "work beside the epochs"),
+    *("conductor", "deliveries", "sinks", SOURCES, "program of the executors"),
+)
+"""Parts of a run in the order in which they are closed, at its end and after a start that fails."""
+
+
+def open_run(
+    flow: CompiledFlow,
+    compiled_again: Callable[[], CompiledFlow],  # the same flow, where parts are opened again
+    # makes what has the source rows, from what the checkpoint says of them
+    rows_of: Callable[[Recovery, CommitLog], BatchRows],
+    options: Options,  # as the user gave them
+    spark: SparkSession,
+    *,
+    # takes events and outcomes to listeners and to the checkpoint's journal
+    dispatcher: EventDispatcher,
+    gate: EpochGate,  # says when the query is to stop
+) -> SparkRun:
+    """Acquire the lease, recover the state, open sinks and wait for executors; return the run."""
+    if options.lanes.resident:
+        check_spare_slots(spark.sparkContext, options.executors, _SPARE_SLOTS)
+        check_unencrypted_network(spark.sparkContext)
+    opener = _Opener(rows_of, options, spark, dispatcher=dispatcher, gate=gate)
+    lease = acquire_lease(opener.storage, opener.run)
+    try:
+        opener.remember(flow)
+        parts = opener.open(flow)
+    except BaseException:
+        lease.release()
+        raise
+    return SparkRun(
+        parts,
+        reopen=lambda before, columns: opener.open(compiled_again(), before, columns),
+        note=dispatcher.record,
+        gate=gate,
+        lease=lease,
+        spark=spark,
+        trigger_s=known_interval_s(options.trigger),
+    )
+
+
+class _Opener:
+    """Opens the parts of one run, and opens them again."""
+
+    def __init__(
+        self,
+        rows_of: Callable[[Recovery, CommitLog], BatchRows],
+        options: Options,
+        spark: SparkSession,
+        *,
+        dispatcher: EventDispatcher,
+        gate: EpochGate,
+    ) -> None:
+        self._rows_of, self._options, self._spark = rows_of, options, spark
+        self._dispatcher, self._gate = dispatcher, gate
+        self.storage = CheckpointStorage.open(
+            options.checkpoint,
+            access=options.checkpointing.access,
+            single_driver=options.checkpointing.single_driver,
+        )
+        self.run = uuid.uuid4().hex[:12]
+        self._spare_slots = _SPARE_SLOTS if options.lanes.resident else 0
+        self._past: list[events.Event] = []  # events of earlier runs
+        # operator → columns that were asked for in this run
+        self._placed: dict[str, tuple[str, ...]] = {}
+        # Of the parts that are being opened: each as soon as it is open.
+        self._closing: dict[str, Callable[[], object]] = {}
+        self._run_id = ""
+
+    def remember(self, flow: CompiledFlow) -> None:
+        """Read the events of earlier runs, if a controller or policies are to know them."""
+        adapting = self._options.adaptation
+        if (
+            self._options.control
+            or adapting.fusion
+            or splitting_of(flow, adapting.splitting)
+            or adapting.spreading
+        ):
+            self._past = past_decisions(self.storage)
+
+    def open(
+        self,
+        flow: CompiledFlow,
+        before: RunParts | None = None,
+        columns: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> RunParts:
+        """Recover the state and open everything over it; if that fails, nothing is open.
+
+        `before`: former parts of this run, closed but for sources that stay open; ``None``: a first
+        start. `columns`: operator → key columns that select its key groups from now on.
+        """
+        self._placed.update(columns or {})
+        self._closing = {}
+        compared: list[dict[str, Any]] = []
+
+        def components(
+            compiled: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
+        ) -> dict[str, tuple[str, ...]]:
+            """Choose the components to start with; parameters: see `_place`."""
+            if before is None:
+                compared.extend(self._place(compiled, free, may_rewrite))
+            return self._components(compiled, changed_only=before is not None)
+
+        try:
+            log, recovery = recover_flow(
+                flow,
+                self.storage,
+                self.run,
+                retain_epochs=self._options.checkpointing.retain_epochs,
+                components=components,
+                repartition=self._options.checkpointing.repartition,
+                placed=self._placed,
+                delivered=before is not None,
+            )
+            parts = self._open_over(recovery, log, before)
+        except BaseException:
+            close_all(self._in_closing_order())
+            raise
+        with parts.conductor.locked() as conductor:
+            for fields in compared:
+                conductor.announce(events.PartitioningCompared, **fields)
+        return parts
+
+    def _in_closing_order(self) -> list[tuple[str, Callable[[], object]]]:
+        """Return the names and closing functions of open parts, in the order of closing."""
+        return [(part, self._closing[part]) for part in _CLOSED if part in self._closing]
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _open_over(self, recovery: Recovery, log: CommitLog, before: RunParts | None) -> RunParts:
+        """Open sinks, sources, cluster, conductor and controller over a recovered checkpoint.
+
+        `before`: former parts of this run, as for `open`.
+        """
+        options, dispatcher, flow = self._options, self._dispatcher, recovery.flow
+        past = [*self._past, *dispatcher.events]
+        # What executors hold by the former columns lies under another id, and is removed.
+        part = self.run if before is None else uuid.uuid4().hex[:12]
+        self._run_id = f"{log.identity.query_id[:12]}-{part}"
+        source = self._rows_of(recovery, log) if before is None else before.cluster.source
+        self._closing[SOURCES] = source.close
+        if before is None:
+            source.open()
+        else:
+            source.use_log(log)
+        # Executors that were there a moment ago: another number was perhaps asked for since.
+        cluster = self._cluster(
+            recovery, log, source, executors=options.executors if before is None else 1
+        )
+        if before is None:
+            dispatcher.add_recorder("journal", JournalWriter(log.storage, self._run_id))
+        started = run_started(
+            flow,
+            log,
+            recovery,
+            options.sizing.assignments,
+            tuple(cluster.executors.values()),
+            run_id=self._run_id,
+        )
+        conductor = self._conductor(started, recovery, log, cluster, starts=before is None)
+        self._closing["conductor"] = conductor.close
+        if before is not None:
+            _announce_executor_changes(conductor, before.conductor.view.executors)
+        self._prepare_lanes(cluster, conductor, flow.name)
+        pool = SparkExecutorPool(
+            SparkScheduler(self._spark.sparkContext),
+            conductor=conductor,
+            gate=self._gate,
+            patience_s=options.sizing.executors_timeout_s,
+            before_return=partial(cluster.end_resident, "executors are given back"),
+            total=None if before is None else before.pool.total,
+        )
+        self._closing["executor pool"] = pool.close
+        controller = None
+        if options.control is not None:
+            former = None if before is None else before.controller
+            controller = ControllerThread(
+                options.control,
+                flow,
+                conductor=conductor,
+                pool=pool,
+                state_bytes=started.state_bytes,
+                past=past,
+                memory=last_memory(log.storage) if former is None else former.memory,
+                note=dispatcher.record,
+                trigger_s=known_interval_s(options.trigger),
+                limits_epochs=not source.has_log,
+            )
+            self._closing["controller"] = controller.close
+        epochs = FlowEpochs(
+            recovery,
+            log,
+            cluster,
+            settings=options.lanes,
+            policy=options.policy,
+            run_id=self._run_id,
+            close_at_end=options.close_at_end,
+            on_regroup=(lambda _: None) if controller is None else controller.regrouped,
+            meter=None if before is None else before.epochs.meter,
+        )
+        self._closing["executor watch"] = ExecutorWatch(
+            cluster,
+            conductor=conductor,
+            lost=cluster.lost,
+            pool=pool,
+            spark=self._spark,
+            spare_slots=self._spare_slots,
+        ).close
+        self._closing["background copies"] = BackgroundCopies(
+            cluster, conductor=conductor, instructor=epochs.instructor, spark=self._spark
+        ).close
+        return RunParts(
+            epochs=epochs,
+            cluster=cluster,
+            conductor=conductor,
+            pool=pool,
+            controller=controller,
+            delivering=self._concurrent_delivery(cluster),
+            policies=self._policies(epochs, conductor, past),
+            closing=self._in_closing_order(),
+        )
+
+    def _cluster(
+        self,
+        recovery: Recovery,
+        log: CommitLog,
+        source: BatchRows,
+        *,
+        executors: int,  # that are waited for
+    ) -> SparkCluster:
+        """Open the sinks, broadcast the program, and wait for executors; return the cluster."""
+        flow, context = recovery.flow, self._spark.sparkContext
+        sinks = OpenSinks(
+            flow,
+            log,
+            SinkSession(self._spark),
+            renamed=recovery.changes.renamed,
+            on_divergence=self._options.on_divergence,
+        )
+        self._closing["sinks"] = sinks.close
+        lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
+        program = ship_program(source.program(lanes), self._run_id, context)
+        self._closing["program of the executors"] = lambda: (
+            None if context_is_stopped(context) else program.destroy()
+        )
+        set_locality_wait(context)
+        there = wait_for_executors(
+            context,
+            executors,
+            self._options.sizing.executors_timeout_s,
+            spare_slots=self._spare_slots,
+        )
+        beside = DaemonPool(2, "godwit-beside-epochs")
+        self._closing["work beside the epochs"] = beside.close
+        return SparkCluster(
+            context,
+            there,
+            program=program,
+            source=source,
+            sinks=sinks,
+            announce=self._dispatcher.emit,
+            lost=LostExecutors(self._run_id, context),
+            gate=self._gate,
+            beside=beside,
+        )
+
+    def _conductor(
+        self,
+        started: RunStarted,
+        recovery: Recovery,
+        log: CommitLog,
+        cluster: SparkCluster,
+        *,
+        starts: bool,  # false: the run goes on
+    ) -> Conductor:
+        """Create the conductor, announce the query if it `starts`, and repeat the last delivery."""
+        flow = recovery.flow
+        load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
+        conductor = Conductor(
+            started,
+            states={c.name: c.states for c in flow.components},
+            policy=self._options.policy,
+            ports=cluster,
+            remembered=last_loads(load, flow, recovery),
+            plan=flow.physical_plan,
+        )
+        begin_run(
+            conductor,
+            cluster,
+            log,
+            recovery,
+            starts=starts,
+            changed_sinks=cluster.sinks.describe_changes(),
+        )
+        return conductor
+
+    def _prepare_lanes(self, cluster: SparkCluster, conductor: Conductor, flow: str) -> None:
+        """Set up lanes that run small epochs without Spark jobs: resident ones, or one epoch's."""
+        context, program = self._spark.sparkContext, cluster.program
+        if self._options.lanes.resident:
+            cluster.resident = ResidentLanes(
+                partial(lanes_of, program),
+                SparkTasks(
+                    context,
+                    group=f"{self._run_id}-resident",
+                    description=f"godwit: resident lanes of {flow}",
+                    locate=cluster.location_of,
+                ).of_job,
+                announce=conductor.announce,
+                given_up=cluster.stop_waiting_reason,
+            )
+            self._closing["resident lanes"] = cluster.resident.close
+            garbage.pause_collection()
+            self._closing["garbage collection"] = garbage.resume_collection
+            return
+        # Tasks may wait for their rows only if all run at once, each once, unencrypted.
+        speculates = is_on(context.getConf().get("spark.speculation", "false"))
+        if not lanes_fit(context) or speculates or encrypting_setting(context) is not None:
+            return
+        threads = DaemonPool(_ENDING_JOBS, "godwit-lanes")
+        cluster.epoch_lanes = lanes = EpochLanes(
+            partial(lanes_of, program),
+            SparkTasks(
+                context,
+                group=f"{self._run_id}-lanes",
+                description=f"godwit: lanes of {flow}",
+                locate=cluster.location_of,
+                threads=threads,
+            ).of_job,
+            given_up=cluster.stop_waiting_reason,
+        )
+
+        def close() -> None:
+            """End lanes that are ready, and the threads of their jobs."""
+            lanes.close()
+            threads.close()
+
+        self._closing["lanes of the next epoch"] = close
+
+    def _concurrent_delivery(
+        self, cluster: SparkCluster
+    ) -> Callable[[Callable[[], None]], Callable[[], object]] | None:
+        """Return a function that starts a concurrent delivery; ``None`` if sinks forbid it."""
+        # Where a micro-batch's epoch has ended, Spark takes it for delivered.
+        if cluster.source.has_log or not cluster.sinks.deliver_concurrently:
+            return None
+        thread = DaemonPool(1, "godwit-delivery")
+        self._closing["deliveries"] = thread.close
+        return lambda deliver: thread.submit(self._gate.register_delivery(deliver)).result
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def _place(
+        self, flow: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
+        """Choose the key columns that select operators' key groups, as options enable it.
+
+        `free`: operators without state in the checkpoint. `may_rewrite`: returns whether the state
+        of others can be rewritten now. Returns fields of the events `PartitioningCompared` to
+        announce.
+        """
+        fusion, lanes = self._options.adaptation.fusion, self._spark.sparkContext.defaultParallelism
+        compared: list[dict[str, Any]] = []
+        if fusion is not None and fusion.by == "attributes":
+            compared.extend(place_by_attributes(flow, free, fusion, lanes))
+        if fusion is not None and self._options.checkpointing.repartition and may_rewrite():
+            past = past_decisions(self.storage)
+            compared.extend(place_as_measured(flow, past, fusion.confirm))
+        return compared
+
+    def _components(self, flow: CompiledFlow, *, changed_only: bool) -> dict[str, tuple[str, ...]]:
+        """Return component → its operators: as the user says, or fused by attributes.
+
+        `changed_only`: only those with operators whose partitioning columns have changed.
+        """
+        named, fusion = dict(self._options.components), self._options.adaptation.fusion
+        fused: dict[str, tuple[str, ...]] = {}
+        if fusion is not None and fusion.by == "attributes":
+            fused = by_attributes(flow, {name for of in named.values() for name in of})
+        if changed_only:
+            return {name: of for name, of in fused.items() if {*self._placed} & {*of}}
+        return fused | named
+
+    def _policies(
+        self, epochs: FlowEpochs[Any], conductor: Conductor, past: list[events.Event]
+    ) -> OperatorPolicies:
+        """Return the policies that may change operators of the query, as options enable them."""
+        options, flow, times = self._options, epochs.flow, epochs.times
+        splitting = splitting_of(flow, options.adaptation.splitting)
+        spreading = spreading_of(flow, options.adaptation.spreading)
+
+        def chosen(
+            overrides: ManualOverrides, announce: Announce
+        ) -> list[AdaptationPolicy[FlowEpoch]]:
+            """Create the policies that the options enable."""
+            policies: list[AdaptationPolicy[FlowEpoch]] = []
+            if times.sharing:
+                policies.append(SharePanes(times.sharing))
+            if spreading is not None:
+                policies.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
+            if splitting is not None:
+                policies.append(
+                    SplitOrCombine(
+                        flow, splitting, _EXCHANGE, overrides=overrides, announce=announce
+                    )
+                )
+            fusion = options.adaptation.fusion
+            if fusion is not None and fusion.by == "traffic":
+                policies.append(Fusing(flow, fusion, overrides=overrides))
+            if fusion is not None and (fusion.by == "traffic" or fusion.repartition):
+                policies.append(ComparePlacing(flow, fusion, _EXCHANGE, announce=announce))
+            return policies
+
+        return OperatorPolicies(
+            flow,
+            chosen,
+            conductor=conductor,
+            log=epochs.log,
+            meters=times.sharing,
+            spreading=times.spreading,
+            stated=[name for of in options.components.values() for name in of],
+            respect_s=RESPECT_S if options.control is None else options.control.respect_s,
+            past=past,
+        )
+
+
+def _announce_executor_changes(conductor: Conductor, former: Mapping[str, int]) -> None:
+    """Announce executors that came or were lost while the parts of a run were closed.
+
+    `former`: executor → lanes, of those before.
+    """
+    present = conductor.view.executors
+    for name in sorted(former.keys() - present.keys()):
+        conductor.announce(events.ExecutorLost, executor=name)
+    for name in sorted(present.keys() - former.keys()):
+        conductor.announce(events.ExecutorAdded, executor=name, lanes=present[name])

@@ -1,0 +1,331 @@
+"""Executors of the application: discovery, names, rehearsal, watching.
+
+In a cluster an executor's name is Spark's executor id.  In ``local[n]`` there is one process; there
+each core counts as an executor of its own, with a local store of its own, so that a flow behaves
+the same on a laptop: ``local-0``, ``local-1``, ...
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pyspark import inheritable_thread_target
+
+from godwit.engine.cluster import Executor
+from godwit.model.errors import EpochFailedError, InvalidFlowError
+from godwit.runtime.threads import Guard
+from godwit.spark.platform.sessions import context_is_stopped
+from godwit.spark.stages.exchange import (
+    PythonStage,
+    exchange,
+    fetch,
+    on_executors,
+    pair_with_locations,
+    python_rdd,
+    run_at_lanes,
+)
+from godwit.spark.stages.warming import POOL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from godwit.engine.lane.wire import Blob
+    from godwit.migration import Conductor
+    from godwit.spark.cluster import LostExecutors, SparkCluster
+    from godwit.spark.platform.executor_pool import SparkExecutorPool
+
+
+def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
+    """Return the registered live executors, by name.
+
+    `spare_slots`: number of task slots of each that lanes do not use. Executors with too few slots,
+    or whose cores are not known yet, are left out.
+    """
+    jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
+    cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
+    summaries = jsc.statusStore().executorList(True)
+    if _is_one_process(spark):
+        lanes = spark.defaultParallelism
+        if spare_slots:
+            lanes = min(lanes, summaries.apply(0).totalCores() // cpus - spare_slots)
+        return tuple(
+            Executor(name=f"local-{i}", lanes=1, location=None) for i in range(max(lanes, 0))
+        )
+    registered = jsc.getExecutorIds()
+    alive = {registered.apply(i) for i in range(registered.size())}
+    found = []
+    for i in range(summaries.size()):
+        summary = summaries.apply(i)
+        name, cores = summary.id(), summary.totalCores()
+        # It has no cores as long as only its block manager has registered.
+        if name == "driver" or name not in alive or not cores:
+            continue
+        host = summary.hostPort().rsplit(":", 1)[0]
+        lanes = max(1, cores // cpus) - spare_slots
+        if lanes > 0:
+            found.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
+    return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
+
+
+def lanes_fit(spark: SparkContext) -> bool:
+    """Return whether Spark has a core for every lane, so that all can run at once.
+
+    False only in local mode, where there may be more lanes than cores.
+    """
+    if not _is_one_process(spark):
+        return True
+    cores = spark._jsc.sc().statusStore().executorList(True).apply(0).totalCores()  # noqa: SLF001
+    cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
+    return spark.defaultParallelism <= int(cores) // cpus
+
+
+def registered_executors(spark: SparkContext) -> frozenset[str]:
+    """Return the names of the executors that are registered now; takes two calls of the JVM.
+
+    Executors that are too small, or whose cores are not known yet, are among them: see
+    `live_executors`.
+    """
+    jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
+    return frozenset(jsc.getExecutorIds().mkString("\n").split("\n")) - {""}
+
+
+def _is_one_process(spark: SparkContext) -> bool:
+    """Return whether Spark runs in local mode, where each core counts as an executor."""
+    jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
+    return bool(jsc.isLocal()) and not (spark.master or "").startswith("local-cluster")
+
+
+def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
+    """Raise `InvalidFlowError` if an executor has fewer task slots than lanes and `spare_slots`.
+
+    Checks live executors, or in local mode the cores for `executors` lanes. Later executors that
+    are too small are not used.
+    """
+    if not spare_slots:
+        return
+    if _is_one_process(spark):
+        there, wanted = len(live_executors(spark, spare_slots=spare_slots)), max(executors, 1)
+        if there < wanted:
+            raise InvalidFlowError(
+                f"{spark.master} has too few cores: each of the {wanted} resident lanes "
+                f"takes one, and {spare_slots} more has to be free for everything else.",
+                remedy=f'Make the session with master("local[{wanted + spare_slots}]") or more '
+                "(they may be more than the machine has), or start without "
+                "lanes=gw.Lanes(resident=True).",
+                master=spark.master,
+            )
+        return
+    # Of one listing, since executors come and go between two.
+    small = [e.name for e in live_executors(spark) if e.lanes <= spare_slots]
+    if small:
+        raise InvalidFlowError(
+            f"Executor {small[0]!r} can run one task at a time, and a resident lane would take "
+            "its place for good.",
+            remedy="Give executors a core more than they are to have lanes, as in "
+            "spark.executor.cores=2 (they may be more than the machine has), with "
+            "spark.task.cpus=1; or start without lanes=gw.Lanes(resident=True).",
+            executor=small[0],
+        )
+
+
+def check_executors(spark: SparkContext, minimum: int) -> None:
+    """Raise `InvalidFlowError` if the session can never have `minimum` executors."""
+    conf = spark.getConf()
+    if _is_one_process(spark):
+        most, remedy = spark.defaultParallelism, f'master("local[{minimum}]")'
+    elif (conf.get("spark.dynamicAllocation.enabled") or "false").lower() == "true":
+        return
+    else:
+        most = int(conf.get("spark.executor.instances", "0") or 0)
+        remedy = f'config("spark.executor.instances", "{minimum}")'
+    if 0 < most < minimum:
+        raise InvalidFlowError(
+            f"start was given executors={minimum}, and the Spark session on {spark.master} has "
+            f"{most}.",
+            remedy=f"Give executors={most} or fewer, or make the session with {remedy}.",
+            master=spark.master,
+        )
+
+
+def set_locality_wait(spark: SparkContext) -> None:
+    """Let Spark wait up to 10 s for a lane's own executor, unless the user set another wait.
+
+    A lane that runs elsewhere finds no state there, which costs more than waiting for a busy core.
+    The wait is bounded, since Spark may also wait for an executor that dies between the planning
+    of an epoch and the start of its lanes.  Spark reads this setting for every set of tasks.
+    """
+    conf = spark._jsc.sc().conf()  # noqa: SLF001  the public copy cannot be changed any more
+    if not conf.contains("spark.locality.wait") and not conf.contains(_WAIT):
+        conf.set(_WAIT, "10s")
+
+
+_WAIT = "spark.locality.wait.process"
+
+
+def wait_for_executors(
+    spark: SparkContext, minimum: int, timeout_s: float = 60.0, *, spare_slots: int = 0
+) -> tuple[Executor, ...]:
+    """Wait until there are at least `minimum` executors, and return them.
+
+    `spare_slots`: see `live_executors`. Raises `EpochFailedError` if fewer have registered after
+    `timeout_s` seconds; `InvalidFlowError` if an executor has too few free task slots.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        check_spare_slots(spark, minimum, spare_slots)
+        executors = live_executors(spark, spare_slots=spare_slots)
+        if len(executors) >= minimum:
+            return executors
+        if time.monotonic() > deadline:
+            raise EpochFailedError(
+                f"Only {len(executors)} of {minimum} executors have registered with "
+                f"{spark.master} after {timeout_s:g} s.",
+                remedy="Check that the cluster has free cores and memory for this application.",
+                executors=[e.name for e in executors],
+            )
+        time.sleep(0.1)
+
+
+def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> None:
+    """Run a trial epoch without lanes on every core of an executor; blocks.
+
+    The JVM of an executor that has just joined has compiled nothing and its Python has not started:
+    the first epoch that used it would wait five to ten seconds. So the partitions of the last
+    micro-batch (`source`, an RDD of the JVM) are read again and discarded, through Python and an
+    exchange, which is the same as Spark running a task twice. Without any, only Python starts.
+    """
+    spark.setLocalProperty("spark.scheduler.pool", POOL)
+    spark.setJobDescription(f"godwit: rehearsal of executor {executor.name}")
+    locations = [executor.location] * executor.lanes
+    of = 0 if source is None else source.getNumPartitions()
+    if of == 0:
+        read = on_executors(locations, lambda lane: _discard_rows(lane, iter(())), spark)
+    else:
+        read = PythonStage(
+            pair_with_locations(source.toJavaRDD(), locations, spark, count=of), _discard_rows
+        )
+    exchanged = exchange(read, executor.lanes, spark)
+    fetch(
+        python_rdd(run_at_lanes(exchanged, locations, lambda _lane, _came: [b""], spark), spark),
+        spark,
+    )
+
+
+def _discard_rows(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
+    """Read rows and send nothing; the task of a trial epoch."""
+    import_module("godwit.spark.stages.stages")
+    for _ in batches:
+        pass
+    yield lane, b""
+
+
+_LOOK_S = 0.2
+_logger = logging.getLogger("godwit")
+
+
+class ExecutorWatch:
+    """Watches the executors, and reports those that came or went to the conductor.
+
+    Those that come count once they have rehearsed an epoch: that takes seconds, and keeps the tasks
+    of epochs away meanwhile.  Where there is no other executor, they count at once.
+    """
+
+    def __init__(
+        self,
+        # its `executors` are kept up to date: replaced as a whole, so whoever reads it reads one
+        # moment
+        cluster: SparkCluster,
+        *,
+        conductor: Conductor,  # is told
+        lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
+        pool: SparkExecutorPool,  # knows which ones were given back
+        spark: SparkSession,
+        spare_slots: int = 0,  # see `live_executors`
+    ) -> None:
+        self._cluster, self._spare_slots = cluster, spare_slots
+        self._conductor, self._lost, self._spark = conductor, lost, spark
+        self._pool = pool
+        self._rehearsing: set[str] = set()
+        self._rehearsed: set[str] = set()
+        self._is_one_process: bool | None = None  # not asked yet
+        self._parallelism: int | None = None  # of the one process, when it was last looked at
+        self._stopping = threading.Event()
+        self._guard = Guard("watching executors", conductor.background_failed)
+        self._thread = threading.Thread(
+            target=self._run_thread, name="godwit-executors", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching executors."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def check_executors(self) -> None:
+        """Compare the live executors with the known ones; report changes to the conductor."""
+        live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
+        found = {e.name: e for e in live}
+        self._rehearsed &= found.keys()  # those that are gone never come back by their names
+        self._rehearsing &= found.keys()
+        for name in found.keys() - self._cluster.executors.keys() - self._rehearsing:
+            self._rehearsing.add(name)
+            threading.Thread(
+                target=inheritable_thread_target(self._spark)(self._run_trial_epoch),
+                args=(found[name],),
+                name=f"godwit-rehearsal-{name}",
+                daemon=True,
+            ).start()
+        ready = {
+            name: executor
+            for name, executor in found.items()
+            if name in self._cluster.executors or name in self._rehearsed
+        }
+        found = ready or found
+        if found.keys() == self._cluster.executors.keys():
+            return
+        # New ones are known before the conductor can order anything for them, and lost ones after.
+        self._cluster.executors = {**self._cluster.executors, **found}
+        gone = self._conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
+        self._cluster.executors = found
+        for name in gone:
+            self._lost.record_loss(name)
+
+    def _run_trial_epoch(self, executor: Executor) -> None:
+        """Run a trial of the last epoch on a new executor; a failure is only logged."""
+        try:
+            run_trial_epoch(executor, self._cluster.source.latest, self._spark.sparkContext)
+        except Exception:
+            _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
+        self._rehearsed.add(executor.name)
+
+    def _check_if_changed(self) -> None:
+        """Compare the executors if Spark's registrations have changed."""
+        spark = self._spark.sparkContext
+        if self._is_one_process is None:
+            self._is_one_process = _is_one_process(spark)
+        if self._is_one_process:  # a look at it is a hundred questions to the JVM
+            parallelism = spark.defaultParallelism
+            joining = self._rehearsing - self._cluster.executors.keys()
+            if parallelism != self._parallelism or joining:
+                self.check_executors()
+                self._parallelism = parallelism
+        elif registered_executors(spark) != self._cluster.executors.keys():
+            self.check_executors()
+
+    def _run_thread(self) -> None:
+        """Detect new and lost executors periodically; the body of a thread."""
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self._check_if_changed()
+                self._lost.cancel_jobs()
+            except Exception as error:  # noqa: BLE001  told, and looked again
+                if self._stopping.is_set() or context_is_stopped(self._spark.sparkContext):
+                    return  # the context is stopping under us
+                self._guard.report(error)

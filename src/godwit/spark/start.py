@@ -1,0 +1,357 @@
+"""`Flow.explain` and `Flow.start` on a classic Spark session."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import IllegalArgumentException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from godwit.adapt.spreading import spreading_of
+from godwit.adapt.windows import splitting_of
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.model.errors import InvalidFlowError
+from godwit.model.locations import hadoop_location
+from godwit.model.naming import function_name
+from godwit.plan.explain import UserNames
+from godwit.plan.maps import map_dataframe
+from godwit.runtime.dispatcher import EventDispatcher
+from godwit.runtime.failures import error_for_spark, without_credentials
+from godwit.runtime.query import Query, end_terminated, is_running
+from godwit.runtime.source_loop import SourceLoop
+from godwit.runtime.threads import EpochGate
+from godwit.runtime.trigger import interval_s
+from godwit.sinks.places import check_places
+from godwit.spark.batch_rows import BatchRows
+from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
+from godwit.spark.micro_batch_query import MicroBatchQuery
+from godwit.spark.micro_batches import quick_local_logs, wait_for_sources
+from godwit.spark.opening import open_run
+from godwit.spark.platform.executors import check_executors
+from godwit.spark.platform.executors_python import check_executors_python
+from godwit.spark.platform.sessions import (
+    check_encoding,
+    check_session,
+    context_is_stopped,
+    unless_stopped,
+)
+from godwit.spark.progress import SparkProgress
+from godwit.spark.spark_stream import is_stopped
+from godwit.spark.stages.pickling import check_picklable
+from godwit.spark.stages.source_plans import (
+    check_offset_log,
+    check_plan,
+    directories_read,
+    leaves_column,
+    offset_layout,
+)
+from godwit.spark.stages.source_rows import (
+    arrow_schema,
+    feed_frames,
+    feeds_of,
+    streaming_dataframe,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.api.flow import LogicalFlow
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.engine.recovery import Recovery
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.runtime.lifecycle import EpochDriver
+    from godwit.runtime.metrics import MetricsServer
+    from godwit.runtime.run import SparkRun
+    from godwit.runtime.settings import Options
+    from godwit.web.live_page import PageServer
+
+    # what makes the rows of a run's batches, and what calls for its epochs
+    _Driven = tuple[Callable[[Recovery, CommitLog], BatchRows], Callable[[SparkRun], EpochDriver]]
+
+_ARROW_ROWS = "200000"
+_WITHDRAW_S = 10.0
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+
+def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
+    """Return the flow compiled with the columns that its sources have in the Spark session."""
+
+    def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
+        """Return the columns of a source after maps over DataFrames."""
+        dataframe = flow.sources[source]
+        for function in maps:
+            dataframe = map_dataframe(source, [function], dataframe)
+            name = function_name(function)
+            where = f"Map {name!r} on source {source!r}"
+            check_plan(dataframe, where, source=source, function=name)
+        return arrow_schema(dataframe)
+
+    @cache
+    def retimed(
+        source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...], column: str
+    ) -> int:
+        """Return which map, counted from 1, computes the event time anew; 0: none."""
+        frames = [flow.sources[source]]
+        for function in maps:
+            frames.append(map_dataframe(source, [function], frames[-1]))
+        anew = [
+            number
+            for number, (before, after) in enumerate(pairwise(frames), 1)
+            if not leaves_column(before, after, column)
+        ]
+        return max(anew, default=0)
+
+    with _without_error_logs():
+        zone = session.conf.get("spark.sql.session.timeZone")
+        compiled = flow.compile(resolve, retimed, zone=zone or "UTC")
+    check_picklable(flow)
+    return compiled
+
+
+def check_places_of(
+    flow: LogicalFlow, compiled: CompiledFlow, checkpoint: str | None = None
+) -> None:
+    """Raise if places of a flow overlap, also those that its DataFrames read."""
+    read = {name: directories_read(frame) for name, frame in flow.sources.items()}
+    check_places(compiled, checkpoint, read=read)
+
+
+def start(flow: LogicalFlow, options: Options) -> Query:
+    """Start the flow; see `godwit.spark.flow.Flow.start`."""
+    spark = session_of(flow, options.session)
+    compiled = compile_flow(flow, spark)
+    check_places_of(flow, compiled, options.checkpoint)
+    splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
+    spreading_of(compiled, options.adaptation.spreading)
+    end_terminated()
+    name = options.name or flow.name
+    _check_name(spark, name)
+    check_executors(spark.sparkContext, options.executors)
+    if flow.sources:
+        check_encoding(spark.sparkContext, hadoop_location(options.checkpoint))
+    check_executors_python(spark.sparkContext)
+    rows_of, driver_of = (
+        _driven_by_spark(flow, compiled, options) if flow.sources else _driven_by_loop(options)
+    )
+    dispatcher = EventDispatcher(flow.name, UserNames(compiled.operators))
+    gate = EpochGate(partial(unless_stopped, context=spark.sparkContext, flow=flow.name))
+    with ExitStack() as undo:
+        undo.callback(dispatcher.close)
+        metrics = _open_metrics(flow.name, options)
+        if metrics is not None:
+            undo.callback(metrics.close)
+            dispatcher.add_recorder("metrics", metrics.metrics)
+        page = _open_page(flow.name, options)
+        if page is not None:
+            undo.callback(page.close)
+        run = open_run(
+            compiled,
+            partial(compile_flow, flow, spark),
+            rows_of,
+            options,
+            spark,
+            dispatcher=dispatcher,
+            gate=gate,
+        )
+        undo.callback(run.release)
+        undo.callback(run.close)
+        undo.callback(_stop_failed_start, spark, name, gate)
+        query = Query(
+            flow.name,
+            name=name,
+            run=run,
+            driver=driver_of(run),
+            dispatcher=dispatcher,
+            metrics=metrics,
+            page=page,
+        )
+        undo.pop_all()
+    return query
+
+
+def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
+    """Return factories of rows and driver for a query over DataFrames: micro-batches are epochs."""
+    trigger = options.trigger
+    if flow.own_sources:
+        interval_s(trigger)  # refused while nothing is touched, as what Spark refuses
+    check_offset_log(next(iter(flow.sources.values())).sparkSession)
+    frames = feed_frames(feeds_of(compiled), flow.sources)
+    rows = streaming_dataframe(frames)
+    _check_interval(rows, options)
+    offsets = offset_layout(frames, flow.sources)
+
+    def driver(run: SparkRun) -> EpochDriver:
+        """Create the driver of micro-batches and of epochs between them."""
+        source: Any = run.cluster.source  # as it was made below
+        epochs = MicroBatchEpochs(run, source, trigger=trigger)
+        query = _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
+        return MicroBatchQuery(query, epochs, run=run, trigger=trigger)
+
+    return partial(MicroBatchRows, rows=rows, offsets=offsets, trigger=trigger), driver
+
+
+def _driven_by_loop(options: Options) -> _Driven:
+    """Return factories of rows and driver for a query over Godwit's sources, polled by a loop."""
+    interval = interval_s(options.trigger)  # refused while nothing is touched
+    longest_s = None if options.control is None else options.control.longest_epoch_s(interval)
+
+    def driver(run: SparkRun) -> EpochDriver:
+        """Create the driver that polls Godwit's own sources."""
+        return SourceLoop(run, run.cluster.source, trigger=options.trigger, longest_s=longest_s)
+
+    return BatchRows, driver
+
+
+def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
+    """Return the Spark session of a flow: its DataFrames' own, `given`, or the active one.
+
+    Raises `InvalidFlowError` if that session cannot run the flow.
+    """
+    own = next((frame.sparkSession for frame in flow.sources.values()), None)
+    if given is None:
+        session = SparkSession.builder.getOrCreate() if own is None else own
+    elif own is None or own._jsparkSession == getattr(given, "_jsparkSession", None):  # noqa: SLF001
+        session = given
+    else:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} was started in another session than that of its DataFrames.",
+            remedy="Leave session= out, or read the DataFrames in that session.",
+            flow=flow.name,
+        )
+    if not hasattr(session, "_jsparkSession"):
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} was to be started in a Spark Connect session.",
+            remedy="Give a classic session (SparkSession.builder.master(...)): placing tasks on "
+            "executors needs the SparkContext.",
+            flow=flow.name,
+        )
+    check_session(session, flow.name)
+    return session
+
+
+def _stop_failed_start(spark: SparkSession, name: str, gate: EpochGate) -> None:
+    """Stop Spark's query, if it has begun, after a start that failed or was interrupted.
+
+    The query would go on without a lease on the checkpoint.
+    """
+    gate.close()
+    for query in [] if context_is_stopped(spark.sparkContext) else spark.streams.active:
+        if query.name == name:
+            query.stop()
+    gate.wait_until_idle(_WITHDRAW_S)
+
+
+def _open_metrics(flow_name: str, options: Options) -> MetricsServer | None:
+    """Open the metrics port; ``None`` if it is not set."""
+    if options.observability.metrics_port is None:
+        return None
+    try:
+        from godwit.runtime.metrics import MetricsServer  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("prometheus_client"):
+            raise
+        raise InvalidFlowError(
+            "Metrics need the package prometheus-client, which is not installed.",
+            remedy="pip install 'godwit-streams[metrics]', or start without observability=.",
+        ) from None
+    return MetricsServer(
+        flow_name, host=options.observability.metrics_host, port=options.observability.metrics_port
+    )
+
+
+def _open_page(flow_name: str, options: Options) -> PageServer | None:
+    """Open the live page's port; ``None`` if it is not set."""
+    if options.observability.ui_port is None:
+        return None
+    from godwit.web.live_page import PageServer, is_loopback  # noqa: PLC0415  few queries need it
+
+    host = options.observability.ui_host
+    return PageServer(
+        CheckpointStorage.open(options.checkpoint, access=options.checkpointing.access),
+        flow=flow_name,
+        host=host,
+        port=options.observability.ui_port,
+        token="" if is_loopback(host) else secrets.token_urlsafe(24),
+    )
+
+
+def _start_spark(
+    rows: DataFrame,
+    options: Options,
+    flow_name: str,
+    run: SparkRun,
+    # carries out the epoch of a micro-batch, which has a number; asks whether the query is stopped
+    epoch: Callable[[DataFrame, int, Callable[[], bool]], dict[str, float]],
+) -> StreamingQuery:
+    """Start Spark's streaming query, which calls `epoch` with every micro-batch."""
+    progress = SparkProgress(rows.sparkSession)
+    stopped = partial(is_stopped, rows.sparkSession)
+
+    def in_session(batch: DataFrame, number: int) -> None:
+        """Run the epoch of a micro-batch in the query's Spark session."""
+        # Each streaming query has a session of its own, so this touches no other.
+        batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
+        try:
+            progress.add(epoch(batch, number, stopped))
+        except Exception as error:  # noqa: BLE001  told to Spark, in few lines
+            # Spark gets the text of what is raised; the gate has kept it as it was.
+            raise error_for_spark(
+                error, flow_name, batch.sparkSession, cut_short=run.gate.cut_short
+            ) from None
+
+    writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)
+    if options.trigger is not None:
+        given: dict[str, Any] = dict(options.trigger)
+        writer = writer.trigger(**given)
+    uri = f"{hadoop_location(options.checkpoint)}/spark"
+    with without_credentials(uri), quick_local_logs(rows.sparkSession, uri):
+        started = writer.option("checkpointLocation", uri).start()
+        wait_for_sources(started)
+    return started
+
+
+@contextmanager
+def _without_error_logs() -> Iterator[None]:
+    """Context that silences PySpark's long logs of errors that are also raised."""
+    # Of PySpark's own class, which it expects under these names, whoever asks first.
+    logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        yield
+    finally:
+        for log, was in zip(logs, before, strict=True):
+            log.disabled = was
+
+
+def _check_interval(rows: DataFrame, options: Options) -> None:
+    """Raise if Spark cannot parse the interval of a trigger."""
+    interval = (options.trigger or {}).get("processingTime")
+    if interval is not None:
+        try:
+            rows.writeStream.trigger(processingTime=str(interval))
+        except IllegalArgumentException:
+            raise InvalidFlowError(
+                f"Spark cannot read {interval!r}, the trigger processingTime of start.",
+                remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
+            ) from None
+
+
+def _check_name(spark: SparkSession, name: str) -> None:
+    """Raise if a query of the same name is active in the session."""
+    if is_running(name) or any(query.name == name for query in spark.streams.active):
+        raise InvalidFlowError(
+            f"A streaming query named {name!r} is running in this session already.",
+            remedy="Stop it first, or start this one under another name, as in "
+            f"flow.start(name={name + '-2'!r}).",
+        )

@@ -1,0 +1,197 @@
+"""Proposals of policies reach the conductor if they are worth it, and give way to users."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from tests.oracles.noting_ports import NotingPorts
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.adapt.fusing import Fusing
+from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.engine.cluster import Executor
+from godwit.engine.recovery import recover_flow, run_started
+from godwit.migration import Conductor, EpochOutcome, Policy
+from godwit.model.events import (
+    BackgroundFailed,
+    DecisionSkipped,
+    ManualOverrideRespected,
+    RegroupingCancelled,
+)
+from godwit.runtime import policies
+from godwit.runtime.policies import OperatorPolicies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+SETTINGS = gw.Fusion(epochs=1, confirm=1, payback_epochs=10)
+
+
+class Story:
+    """Two operators in a row, in the same places or not."""
+
+    def __init__(self, directory: Path, *, apart: bool = False) -> None:
+        made = LogicalFlow("flow", 4)
+        frame: Any = FakeDataFrame(pa.schema({"k": pa.string(), "v": pa.int64()}))
+        a = made.source("rows", frame).key_by("k").compute(name="a", v=gw.sum("v"))
+        made.sink("out", a.key_by("k").compute(name="b", v=gw.sum("v")), FakeSink())
+        storage = CheckpointStorage.open(str(directory))
+        self.log, recovery = recover_flow(
+            made.compile(resolver(made)), storage, "r", retain_epochs=3
+        )
+        self.flow, self.ports = recovery.flow, NotingPorts()
+        there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
+        first = gw.even_assignment(4, ["x", "y"], [1, 1])
+        given = {"b": first.moved({0: "y"})} if apart else {}
+        started = run_started(self.flow, self.log, recovery, given, there, run_id="r")
+        self.conductor = Conductor(
+            started,
+            states={c.name: c.states for c in self.flow.components},
+            policy=Policy(),
+            ports=self.ports,
+            plan=self.flow.physical_plan,
+        )
+        self.deciding = OperatorPolicies(
+            self.flow,
+            lambda overrides, _: [Fusing(self.flow, SETTINGS, overrides=overrides)],
+            conductor=self.conductor,
+            log=self.log,
+            meters={},
+        )
+
+    def decide_by(self, policy: AdaptationPolicy[FlowEpoch]) -> None:
+        self.deciding = OperatorPolicies(
+            self.flow,
+            lambda *_: [policy],
+            conductor=self.conductor,
+            log=self.log,
+            meters={},
+        )
+
+    def observe(self, rows: int) -> None:
+        outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
+        epoch = FlowEpoch(outcome=outcome, took_s=0.0, at_s=time.time(), flow=self.flow, plans={})
+        self.deciding.observe(epoch)
+
+
+def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path)
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    (started,) = (e for e in story.ports.events if type(e).__name__ == "RegroupingStarted")
+    assert "since a → b is 50.0% of all rows" in started.describe()
+
+
+def test_state_is_not_moved_for_less_than_it_is_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path, apart=True)
+    moved = 1000
+    monkeypatch.setattr(policies, "state_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
+    story.observe(10)
+    assert "RegroupingStarted" not in story.ports.told()
+    (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))
+    assert (skipped.what, skipped.reason) == ("fusion", "it costs more than it gains")
+    assert (skipped.numbers["gain"], skipped.numbers["cost"]) == (100.0, moved)
+    story.observe(moved)
+    assert "RegroupingStarted" in story.ports.told()
+
+
+def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.conductor.begin(0)
+    story.observe(10)
+    story.observe(10)  # refused by the conductor, since the first waits for the epoch's end
+    assert story.ports.told().count("RegroupingStarted") == 1
+
+
+def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.conductor.begin(0)
+    story.observe(10)
+    assert story.ports.told().count("RegroupingStarted") == 1
+    began_s = time.time()
+    with story.deciding.manual_regrouping(["a"]):
+        (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
+        assert cancelled.reason == "somebody regroups by hand"
+    (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
+    assert respected.what == "components of a"
+    assert respected.until_s - began_s > 50
+    story.conductor.abort(0, "it was to come to nothing")
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+    with story.deciding.manual_regrouping(["b"]):
+        pass  # there is nothing left that would have to give way
+    assert story.ports.told().count("RegroupingCancelled") == 1
+
+
+def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    before = story.flow
+    story.observe(10)
+    (made,) = story.conductor.plan.components
+    assert made.name == "a+b"
+    story.decide_by(Parting())
+    story.observe(10)  # of the epoch that ran before the plan changed
+    assert story.flow is before
+    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    story.flow = before.with_plan(story.conductor.plan)
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+
+
+def test_columns_are_changed_where_epochs_gain_more_than_they_wait(tmp_path: Path) -> None:
+    class Placing(Parting):
+        gain = 1.0
+
+        def propose(self, now_s: float) -> Iterator[Proposal]:
+            to = Repartition(operator="a", columns=("k",))
+            yield Proposal(subject="columns", change=to, reason="it pays", gain=self.gain)
+
+    story, policy = Story(tmp_path), Placing()
+    story.decide_by(policy)
+    story.observe(10)
+    assert story.deciding.take_repartitioning() is None
+    (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))
+    assert skipped.reason == "it costs more than it gains"
+    policy.gain = 1e9
+    story.observe(10)
+    proposal = story.deciding.take_repartitioning()
+    assert proposal is not None
+    assert proposal.change == Repartition(operator="a", columns=("k",))
+    assert story.deciding.take_repartitioning() is None
+
+
+def test_a_policy_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -> None:
+    class Broken(Parting):
+        def observe(self, epoch: FlowEpoch) -> None:
+            raise KeyError(epoch.outcome.epoch)
+
+    story = Story(tmp_path)
+    story.decide_by(Broken())
+    story.observe(10)  # it is committed, and would not be delivered
+    (failed,) = (e for e in story.ports.events if isinstance(e, BackgroundFailed))
+    assert (failed.what, failed.error) == ("deciding on components", "KeyError: 0")
+
+
+class Parting:
+    """Always wants operators apart."""
+
+    def observe(self, epoch: FlowEpoch) -> None:
+        self.plan = epoch.flow.physical_plan
+
+    def propose(self, now_s: float) -> Iterator[Proposal]:
+        apart = Regroup(components={"a": ("a",), "b": ("b",)}, plan=self.plan)
+        yield Proposal(subject="components", change=apart, reason="it says so")
+
+    def answered(self, proposal: Proposal) -> None: ...

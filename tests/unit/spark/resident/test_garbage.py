@@ -1,0 +1,23 @@
+"""Garbage collection of a driver whose lanes stay."""
+
+from __future__ import annotations
+
+import gc
+
+from godwit.spark.resident import garbage
+
+
+def test_objects_stay_out_of_searches_until_the_last_query_ends() -> None:
+    before = gc.get_freeze_count()
+    garbage.pause_collection()
+    garbage.pause_collection()
+    assert gc.get_freeze_count() > before
+    garbage.resume_collection()
+    assert gc.get_freeze_count() > before
+    garbage.resume_collection()
+    assert gc.get_freeze_count() == 0
+    garbage.resume_collection()  # once too often, which changes nothing
+    garbage.pause_collection()
+    assert gc.get_freeze_count() > 0
+    garbage.resume_collection()
+    assert gc.get_freeze_count() == 0
