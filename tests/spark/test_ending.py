@@ -15,7 +15,7 @@ import godwit as gw
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import EpochFailedError, InvalidFlowError
-from godwit.runtime.run import SparkRun
+from godwit.runtime.run import QueryRun
 from godwit.spark.platform import sessions
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def test_a_session_that_ends_first_is_named_as_the_cause(
     def gone(*_: object) -> None:
         raise AttributeError("'NoneType' object has no attribute 'addJobTag'")
 
-    monkeypatch.setattr(SparkRun, "check_lease", gone)
+    monkeypatch.setattr(QueryRun, "check_lease", gone)
     with pytest.raises(EpochFailedError, match=r"its Spark session was stopped while"):
         query.awaitTermination(timeout=int(PATIENCE_S))
     assert "NoneType" not in "".join(event.describe() for event in query.events)

@@ -10,8 +10,8 @@ from tests.spark.streams import Inbox
 from tests.support.loop_flows import closure_flow, closure_of, countdown_flow, counted_down
 
 import godwit as gw
+from godwit.engine import cluster as cluster_port
 from godwit.model.events import FeedbackPaused
-from godwit.spark.stages import split_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_loop_over_own_sources_goes_round_until_it_is_dry_and_pauses_and_goes_
     assert [(event.loop, event.rounds, event.rows) for event in paused] == [("again", 3, 1)]
     assert counts(spark, tmp_path / "ck") != counted_down(rows)
     # The next run goes on, with rows that tasks read, long before the trigger is due again.
-    monkeypatch.setattr(split_rows, "ROWS_HERE", -1)
+    monkeypatch.setattr(cluster_port, "ROWS_HERE", -1)
     flow = countdown_flow(source(), gw.sinks.noop())
     query = flow.start(
         checkpoint=tmp_path / "ck", trigger={"processingTime": "1 hour"}, session=spark

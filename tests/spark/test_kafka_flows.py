@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
-from godwit.spark.stages import split_rows
+from godwit.engine import cluster as cluster_port
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
 
@@ -56,7 +56,7 @@ def test_rows_go_through_once_whatever_dies_in_between(
     put = 0
     for number, step in enumerate(("staged", "committed", "commit", None)):
         # Every other time executors read the topic, by consumers of their own.
-        monkeypatch.setattr(split_rows, "ROWS_HERE", -1 if number % 2 else 10_000)
+        monkeypatch.setattr(cluster_port, "ROWS_HERE", -1 if number % 2 else 10_000)
         flow = flow_of(kafka, arriving, leaving, tmp_path / "bad")
         query = flow.start(checkpoint=tmp_path / "ck", session=spark)
         query.processAllAvailable()

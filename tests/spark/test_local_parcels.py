@@ -68,4 +68,5 @@ def test_a_lane_that_does_not_find_its_files_has_the_epoch_sent_by_the_shuffle(
     monkeypatch.setattr(stages, "store_local", lost)
     _, query = counted(spark, tmp_path)
     assert [entry["epoch"] for entry in query.recentProgress] == list(range(_EPOCHS))
-    assert not query._run.cluster._by_files
+    cluster: Any = query._run.cluster
+    assert not cluster._by_files

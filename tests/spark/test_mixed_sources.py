@@ -17,10 +17,10 @@ import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
+from godwit.engine import cluster as cluster_port
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError, SourceError, StopTimeoutError
 from godwit.spark import micro_batch_query
-from godwit.spark.stages import split_rows
 from godwit.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def test_every_row_of_both_kinds_is_processed_once_over_restarts_and_migrations(
     # Rows of either kind are read by the driver or by tasks, in every combination.
     for frames_here, own_here in ((True, True), (True, False), (False, False), (False, True)):
         monkeypatch.setattr(SourceRows, "few_expected", frames_here)
-        monkeypatch.setattr(split_rows, "ROWS_HERE", 10_000 if own_here else -1)
+        monkeypatch.setattr(cluster_port, "ROWS_HERE", 10_000 if own_here else -1)
         mixed.add(9, 11)
         query.processAllAvailable()
     move.wait(120)

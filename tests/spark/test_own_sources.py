@@ -13,9 +13,9 @@ import pytest
 from tests.spark.streams import counted
 
 import godwit as gw
+from godwit.engine import cluster as cluster_port
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError, SourceError
-from godwit.spark.stages import split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def test_every_row_is_processed_once_over_restarts_and_positions_are_the_only_lo
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool
 ) -> None:
     if not here:
-        monkeypatch.setattr(split_rows, "ROWS_HERE", -1)
+        monkeypatch.setattr(cluster_port, "ROWS_HERE", -1)
     sink = gw.sinks.memory()
     source = gw.sources.memory(COLUMNS, ROWS[:40], max_rows_per_epoch=15)
     query = flow_of(source, sink).start(checkpoint=tmp_path / "ck", session=spark)
@@ -202,7 +202,7 @@ def test_a_source_that_cannot_be_read_fails_the_query_by_name_and_nothing_is_com
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool
 ) -> None:
     if not here:
-        monkeypatch.setattr(split_rows, "ROWS_HERE", -1)
+        monkeypatch.setattr(cluster_port, "ROWS_HERE", -1)
     source = Changeable(COLUMNS)
     source.add(ROWS[:1])
     sink = gw.sinks.memory()

@@ -384,7 +384,9 @@ class Resizing:
         """Return drained executors that are empty to the cluster; return their names."""
         if self._pool is None:
             return ()
-        empty = {name for name in self.draining if _owns_nothing(view, name)}
+        empty = {
+            name for name in self.draining if name in view.executors and view.owns_nothing(name)
+        }
         for name in empty:
             self._empty_since.setdefault(name, view.committed)
         self._empty_since = {n: e for n, e in self._empty_since.items() if n in empty}
@@ -750,14 +752,6 @@ def _add_prediction(wanted: WantedExecutors, executors: int) -> dict[str, float]
     if expected is not None and np.isfinite(expected):
         numbers["expected_s"] = expected
     return numbers
-
-
-def _owns_nothing(view: ProtocolView, executor: str) -> bool:
-    """Return whether an executor is present, and neither owns key groups nor will get any."""
-    coming = (t.destination for c in view.components.values() for t in c.transfers)
-    return executor in view.executors and not (
-        _count_key_groups(view, executor) or executor in coming
-    )
 
 
 def _count_key_groups(view: ProtocolView, executor: str) -> int:

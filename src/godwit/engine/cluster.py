@@ -17,7 +17,7 @@ Invariants that a cluster keeps:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from godwit.migration import Ports
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from godwit.engine.lane.source_side import NumberedSplit
     from godwit.sources.source import Position
 
+ROWS_HERE: Final = 10_000
+BYTES_HERE: Final = 2**20
+"""Rows and bytes that the driver reads itself, at most."""
 _RowsT_co = TypeVar("_RowsT_co", covariant=True)
 _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 
@@ -95,6 +98,14 @@ class SourceBatch(Generic[_RowsT_co]):
     def split_bytes(self) -> int | None:
         """Approximate stored size of the splits, in bytes; ``None`` if it is not known."""
         return _sum_if_known(numbered.split.size_bytes for numbered in self.splits)
+
+    @property
+    def has_few_rows(self) -> bool:
+        """True if the splits are so small that the driver reads them itself."""
+        rows, size_bytes = self.split_rows, self.split_bytes
+        if rows is None or size_bytes is None:
+            return False
+        return rows <= ROWS_HERE and size_bytes <= BYTES_HERE
 
     @property
     def missing(self) -> dict[str, int]:

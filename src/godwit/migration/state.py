@@ -95,6 +95,15 @@ class ProtocolView:
         """True if an epoch has work to do even without input."""
         return not self.holds and any(c.settling or c.consume for c in self.components.values())
 
+    def owns_nothing(self, executor: str) -> bool:
+        """Return whether an executor has no key group, and none moves to it."""
+        return not any(
+            (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
+            or any(transfer.destination == executor for transfer in c.transfers)
+            or any(move.destination == executor for move in c.moves)
+            for c in self.components.values()
+        )
+
     @property
     def awaits(self) -> bool:
         """True if epochs are held or copies are awaited, so that time-outs must be checked."""

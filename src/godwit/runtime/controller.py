@@ -24,7 +24,7 @@ from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.rebalancing import is_own
 from godwit.checkpoint.journal import read_last
 from godwit.model import events
-from godwit.spark.progress import PendingFiles
+from godwit.runtime.pending_files import PendingFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from godwit.engine.spreading import SpreadOrders
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
 
 
 class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
@@ -31,7 +31,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     {'by_origin': {}}
     """
 
-    def __init__(self, run: SparkRun) -> None:
+    def __init__(self, run: QueryRun) -> None:
         self._run = run
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from godwit.engine.source_positions import SourcePositions
     from godwit.runtime.dispatcher import EventDispatcher
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
     from godwit.runtime.threads import EpochGate
 
 
@@ -41,7 +41,7 @@ class EpochDriver(ABC):
     what: str  # what it is called in errors, such as "Spark's query"
     stop_s = 10.0  # that the end of the loop is waited for, once no epoch is delivered
 
-    def __init__(self, run: SparkRun) -> None:
+    def __init__(self, run: QueryRun) -> None:
         self._run, self._gate = run, run.gate
         self._ending: Ending
         self._over = threading.Event()  # no more epochs come, and the sources are closed

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from godwit.placement import Problem
     from godwit.placement.copy_routes import CopyRoute
     from godwit.placement.preview import PlanPreview
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
 
 AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
 AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
@@ -296,7 +296,7 @@ class QueryPlacement:
     def __init__(
         self,
         query: str,  # the query's name, for messages
-        run: SparkRun,  # its conductor may be replaced
+        run: QueryRun,  # its conductor may be replaced
         *,
         # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],

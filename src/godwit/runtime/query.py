@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.runtime.lifecycle import EpochDriver
     from godwit.runtime.metrics import MetricsServer
     from godwit.runtime.placement import AnyPlan, AnyStrategy
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
     from godwit.runtime.scaling import Scaling
     from godwit.web.live_page import PageServer
 
@@ -117,7 +117,7 @@ class Query:
         flow_name: str,
         *,
         name: str,
-        run: SparkRun,
+        run: QueryRun,
         driver: EpochDriver,  # calls for the epochs
         dispatcher: EventDispatcher,
         metrics: MetricsServer | None = None,
@@ -130,7 +130,7 @@ class Query:
             gate=run.gate,
             driver=driver,
             dispatcher=dispatcher,
-            cancel=run.cancel_jobs,
+            cancel=run.session.cancel_jobs,
             close=self._close_run,
         )
         dispatcher.record_samples("sources", driver.sources)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.migration import Bounds, Conductor, EndRegrouping
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
 
 
 class PendingRegrouping(Pending["EndRegrouping"]):
@@ -70,7 +70,7 @@ class QueryComponents(Collection[str]):
     ['by_origin', 'by_plane', 'worst']
     """
 
-    def __init__(self, run: SparkRun) -> None:
+    def __init__(self, run: QueryRun) -> None:
         self._run = run
 
     def __repr__(self) -> str:

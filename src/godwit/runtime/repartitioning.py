@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.adapt.policy import Proposal
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
 
 _STOPPED = "Start the flow again from its checkpoint, and repartition that query."
 
@@ -37,7 +37,7 @@ _STOPPED = "Start the flow again from its checkpoint, and repartition that query
 class Repartitioning:
     """Changes the columns that place the state of a running query, on a thread of its own."""
 
-    def __init__(self, run: SparkRun) -> None:
+    def __init__(self, run: QueryRun) -> None:
         self._run = run
         self._thread = DaemonPool(1, "godwit-repartition")
 

@@ -1,4 +1,4 @@
-"""One run of a flow on Spark: its epoch loop, and what goes on beside it.
+"""One run of a flow: its epoch loop, and what goes on beside it.
 
 What happens in an epoch is in `godwit.engine.loop`; how Spark runs it, in
 `godwit.spark.cluster`. Here a batch of source rows becomes an epoch, and a committed
@@ -24,12 +24,9 @@ from godwit.model import events
 from godwit.plan.explain import UserNames
 from godwit.runtime.repartitioning import Repartitioning
 from godwit.runtime.threads import GateClosedError, Guard, close_all
-from godwit.spark.platform.sessions import context_is_stopped, session_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from pyspark.sql import SparkSession
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
@@ -43,9 +40,8 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.controller import ControllerThread
     from godwit.runtime.policies import OperatorPolicies
+    from godwit.runtime.ports import RunCluster, ScalablePool, Session
     from godwit.runtime.threads import EpochGate
-    from godwit.spark.cluster import SparkCluster
-    from godwit.spark.platform.executor_pool import SparkExecutorPool
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
 """Epochs and seconds between collections, at least: one replays some epochs of the log, which small
@@ -61,9 +57,9 @@ class RunParts:
     """Parts of a run that are opened over one recovery of its checkpoint, and closed together."""
 
     epochs: FlowEpochs[Any]
-    cluster: SparkCluster
+    cluster: RunCluster
     conductor: Conductor
-    pool: SparkExecutorPool
+    pool: ScalablePool
     controller: ControllerThread | None
     policies: OperatorPolicies
     # see `EpochLoop`
@@ -71,8 +67,8 @@ class RunParts:
     closing: list[tuple[str, Callable[[], object]]]  # in the order in which they are closed
 
 
-class SparkRun:
-    """One run of a flow, from its start to its end. Made by `open_run`.
+class QueryRun:
+    """One run of a flow, from its start to its end.
 
     Its parts are opened when it starts, and again, all but the sources, when other columns are to
     place its state (`godwit.runtime.repartitioning`).
@@ -90,12 +86,12 @@ class SparkRun:
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],  # adds to the journal
         gate: EpochGate,
         lease: CheckpointLease,
-        spark: SparkSession,
+        session: Session,
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
         self.run_id = parts.epochs.run_id
         self._reopen, self._note = reopen, note
-        self._lease, self._spark, self.gate = lease, spark, gate
+        self._lease, self.session, self.gate = lease, session, gate
         self.batches = 0  # carried out in this run
         now_s = time.monotonic()
         self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
@@ -160,11 +156,6 @@ class SparkRun:
         return self.epochs.times.spreading
 
     @property
-    def session_is_stopped(self) -> bool:
-        """True if the run's Spark session was stopped, or its JVM has ended."""
-        return context_is_stopped(self._spark.sparkContext)
-
-    @property
     def names(self) -> UserNames:
         """Names of operators and components as users know them."""
         return UserNames(self.epochs.flow.operators)
@@ -202,13 +193,12 @@ class SparkRun:
     def check_lease(self) -> None:
         """Raise `CheckpointInUseError` if another query has taken the lease on the checkpoint.
 
-        Also raises if the Spark session was stopped. Called between epochs; looks twice a second.
+        Also raises if the session was stopped. Called between epochs; looks twice a second.
         """
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._lease.check_held()
-            if self._spark.sparkContext._jsc is None:  # noqa: SLF001  quick to ask
-                raise session_stopped(self.flow.name)
+            self.session.check(self.flow.name)
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -274,13 +264,7 @@ class SparkRun:
 
     def use_this_thread(self) -> None:
         """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
-        self._spark.sparkContext.setJobGroup(self.run_id, f"godwit: epochs of {self.flow.name}")
-
-    def cancel_jobs(self) -> None:
-        """Cancel the jobs started by threads that are not Spark's."""
-        if self.session_is_stopped:
-            return
-        self._spark.sparkContext.cancelJobGroup(self.run_id)
+        self.session.use_this_thread(self.flow.name)
 
     # -- what looks on ----------------------------------------------------------------------------
 
@@ -289,7 +273,7 @@ class SparkRun:
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""
         batch = self.epochs.batch
-        of_frames = None if batch is None else self.cluster.source.committed(outcome.rows_in)
+        of_frames = None if batch is None else self.cluster.batch_committed(outcome.rows_in)
         epoch = FlowEpoch(
             outcome=outcome,
             plans=plans,

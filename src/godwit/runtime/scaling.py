@@ -28,7 +28,6 @@ from godwit.placement import Limits
 from godwit.placement import planner as planner_named
 from godwit.placement.solution import executable_plan
 from godwit.runtime.placement import checked_bounds
-from godwit.spark.platform.executor_pool import owns_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from godwit.migration import Bounds, Conductor
     from godwit.placement import Problem
     from godwit.runtime.placement import AnyStrategy, Migration, QueryPlacement
-    from godwit.runtime.run import SparkRun
-    from godwit.spark.platform.executor_pool import SparkExecutorPool
+    from godwit.runtime.ports import ScalablePool
+    from godwit.runtime.run import QueryRun
 
 _LOOK_S = 0.1
 _ROUNDS = 8
@@ -65,7 +64,7 @@ class Scaling:
         target: int,
         *,
         placement: QueryPlacement,
-        pool: SparkExecutorPool,
+        pool: ScalablePool,
         conductor: Conductor,
         planner: str,
         strategy: AnyStrategy,
@@ -260,7 +259,7 @@ class Scaling:
                 conductor.drain(name)
                 self._drained.add(name)
         view = self._conductor.view
-        full = sorted(name for name in leaving if not owns_nothing(name, view))
+        full = sorted(name for name in leaving if not view.owns_nothing(name))
         if full and rounds > _ROUNDS:
             raise ScalingError(
                 f"Executors {', '.join(full)} are not empty after {_ROUNDS} plans.",
@@ -417,7 +416,7 @@ class QueryScaling:
     def __init__(
         self,
         placement: QueryPlacement,  # plans and migrates
-        run: SparkRun,  # whose controller leaves a number that was asked for here alone
+        run: QueryRun,  # whose controller leaves a number that was asked for here alone
     ) -> None:
         self._placement, self._run = placement, run
         self._latest: Scaling | None = None

@@ -15,8 +15,6 @@ from godwit.model.locations import check_location
 from godwit.model.naming import check_number, did_you_mean, listing, type_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.settings import Control
     from godwit.adapt.spreading import Spreading
@@ -243,7 +241,7 @@ class Options:
     """Options of `Flow.start`, checked; documented there."""
 
     checkpoint: str
-    session: SparkSession | None = None
+    session: Any = None  # a SparkSession; ``None``: the active one
     trigger: Mapping[str, object] | None = None
     executors: int = 1
     name: str | None = None

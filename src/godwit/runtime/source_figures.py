@@ -18,7 +18,7 @@ _LAG_SHARE: Final = 20
 """The lag of the sources is asked for in as small a part of the time."""
 _LAG_PAUSE_S: Final = 0.05
 _KEPT: Final = 1000
-"""Epochs whose figures of sources are kept, as many as `SparkRun.progress` has."""
+"""Epochs whose figures of sources are kept, as many as `QueryRun.progress` has."""
 _TOLD: Final = ("name", "description", "inputRowsPerSecond", "processedRowsPerSecond")
 
 

@@ -27,7 +27,6 @@ from godwit.runtime.lifecycle import EpochDriver
 from godwit.runtime.source_figures import SourceProgress, now_us
 from godwit.runtime.threads import close_all
 from godwit.runtime.trigger import interval_s, is_bounded, is_once
-from godwit.spark.stages.split_rows import has_few_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef, CommitRecord
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.source_positions import SourcePositions
-    from godwit.runtime.run import SparkRun
-    from godwit.spark.batch_rows import BatchRows
+    from godwit.runtime.ports import OwnRows
+    from godwit.runtime.run import QueryRun
 
 _LOOK_S: Final = 0.05
 """Nobody who asks or stops the loop waits for much longer than this, but for an epoch under way."""
@@ -140,12 +139,12 @@ class Waiters:
                 done.set()
 
 
-def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
+def announce_pause(run: QueryRun, loop: str, rounds: int, rows: int) -> None:
     """Announce, as an event, that a feedback loop pauses after `rounds` rounds; `rows` wait."""
     run.conductor.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
-def num_tasks(run: SparkRun) -> int:
+def num_tasks(run: QueryRun) -> int:
     """Return the approximate number of tasks that can run concurrently."""
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
 
@@ -157,8 +156,8 @@ class SourceLoop(EpochDriver):
 
     def __init__(
         self,
-        run: SparkRun,
-        rows: BatchRows,  # open; closed by the loop
+        run: QueryRun,
+        rows: OwnRows,  # open; closed by the loop
         *,
         trigger: Mapping[str, object] | None,
         # that an epoch is to last; ``None``: epochs take whatever the sources give
@@ -280,7 +279,7 @@ class SourceLoop(EpochDriver):
         limits, after = self._limit.per_source(self._positions.sources), self._run.log.latest
         plan = partial(self._positions.plan, num_tasks(self._run), limits=limits, everything=once)
         asked_us, planned = now_us(), plan()
-        if planned is not None and has_few_rows(planned) and self._run.cluster.prepare_lanes():
+        if planned is not None and planned.has_few_rows and self._run.cluster.prepare_lanes():
             # Rows that have arrived while the lanes started are among those of the epoch.
             asked_us, planned = now_us(), plan()
         self._has_rows = planned is not None

@@ -19,8 +19,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from py4j.protocol import Py4JError
-
 from godwit.model.errors import GodwitError
 from godwit.model.naming import error_line
 
@@ -165,19 +163,6 @@ def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[s
     return problems
 
 
-def _comes_of_cancelled_jobs(error: BaseException) -> bool:
-    """Return whether an error was caused by the cancellation of the epoch's Spark jobs.
-
-    Aborting an epoch cancels its jobs, which Py4J reports as an error.
-    """
-    if not isinstance(error, GodwitError):
-        return True
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, Py4JError):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
-
-
 class GateClosedError(Exception):
     """The query is to stop: no epoch begins any more."""
 
@@ -193,8 +178,13 @@ class EpochGate:
         self,
         # turns an error of an epoch into the one that the query fails with
         explain: Callable[[BaseException], BaseException] = lambda error: error,
+        *,
+        # returns whether an error was caused by the cancellation of the epoch's jobs
+        is_cancellation: Callable[[BaseException], bool] = lambda error: (
+            not isinstance(error, GodwitError)
+        ),
     ) -> None:
-        self.explain = explain
+        self.explain, self._is_cancellation = explain, is_cancellation
         self._changed = threading.Condition()
         self._closed = False
         self._interrupted = False
@@ -248,7 +238,7 @@ class EpochGate:
                 yield
         except BaseException as error:
             if isinstance(error, GateClosedError) or (
-                (self._interrupted or broken_off()) and _comes_of_cancelled_jobs(error)
+                (self._interrupted or broken_off()) and self._is_cancellation(error)
             ):
                 self.cut_short = True
             else:

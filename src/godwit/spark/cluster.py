@@ -122,6 +122,10 @@ class SparkCluster:
             secured.result()
         return reports
 
+    def batch_committed(self, rows: int) -> int | None:
+        """Record the commit of the last batch; return how many of its `rows` a micro-batch had."""
+        return self.source.committed(rows)
+
     def prepare_lanes(self) -> bool:
         """Start the lanes of a small epoch, and wait for them; return whether they started.
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
     from godwit.runtime.threads import EpochGate
     from godwit.spark.stages.program import Program
 
@@ -58,7 +58,7 @@ R = TypeVar("R")
 _Planned = TypeVar("_Planned", bound="SourceBatch[Any] | None")
 
 _LOOK_S: Final = 0.05
-_KEPT: Final = 1000  # epochs that are known, as many as `SparkRun.progress` has
+_KEPT: Final = 1000  # epochs that are known, as many as `QueryRun.progress` has
 
 
 class MicroBatchRows(BatchRows):
@@ -193,7 +193,7 @@ class MicroBatchEpochs:
     """
 
     def __init__(
-        self, run: SparkRun, rows: MicroBatchRows, *, trigger: Mapping[str, object] | None
+        self, run: QueryRun, rows: MicroBatchRows, *, trigger: Mapping[str, object] | None
     ) -> None:
         self._run, self._rows = run, rows
         self._once = is_once(trigger)
@@ -317,7 +317,7 @@ class MicroBatchEpochs:
     ) -> dict[str, float]:
         """Run an epoch, and record its figures on the thread of own sources.
 
-        Parameters and result: see `SparkRun.with_input`.
+        Parameters and result: see `QueryRun.with_input`.
         """
         began_s, run = time.monotonic(), self._run
         epochs: list[tuple[int, SourceBatch[DataFrame]]] = []

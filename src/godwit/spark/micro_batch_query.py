@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
     from godwit.spark.micro_batch_epochs import MicroBatchEpochs
 
 _LOOK_S: Final = 0.05
@@ -51,7 +51,7 @@ class MicroBatchQuery(EpochDriver):
         spark_query: StreamingQuery,
         epochs: MicroBatchEpochs,
         *,
-        run: SparkRun,
+        run: QueryRun,
         trigger: Mapping[str, object] | None,
     ) -> None:
         super().__init__(run)
@@ -97,7 +97,7 @@ class MicroBatchQuery(EpochDriver):
 
     def status(self) -> dict[str, Any]:
         """Return the status of Spark's query; rows of Godwit's sources are available data too."""
-        if self._run.session_is_stopped:
+        if self._run.session.is_stopped:
             return self._status_of_end()
         status = dict(self.spark_query.status)
         if self._over.is_set():
@@ -124,7 +124,7 @@ class MicroBatchQuery(EpochDriver):
 
         The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
         """
-        if not self._run.session_is_stopped:
+        if not self._run.session.is_stopped:
             self.spark_query.stop()
         self._wait_for_end(self._epochs.positions)
 
@@ -199,7 +199,7 @@ class MicroBatchQuery(EpochDriver):
         self._looked_s = time.monotonic()
         if self._stream.is_active:
             return False
-        if self._run.session_is_stopped:
+        if self._run.session.is_stopped:
             raise session_stopped(self._run.flow.name)
         if self._stream.has_failed or not self._stream.input_has_ended():
             return True

@@ -26,7 +26,7 @@ from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 from godwit.runtime.controller import ControllerThread, last_memory, past_decisions
 from godwit.runtime.policies import OperatorPolicies
-from godwit.runtime.run import SOURCES, RunParts, SparkRun
+from godwit.runtime.run import SOURCES, QueryRun, RunParts
 from godwit.runtime.threads import DaemonPool, close_all
 from godwit.runtime.trigger import known_interval_s
 from godwit.spark.background_copies import BackgroundCopies
@@ -39,7 +39,7 @@ from godwit.spark.platform.executors import (
     set_locality_wait,
     wait_for_executors,
 )
-from godwit.spark.platform.sessions import context_is_stopped
+from godwit.spark.platform.sessions import RunSession, context_is_stopped
 from godwit.spark.resident import garbage
 from godwit.spark.resident.epoch_lanes import EpochLanes
 from godwit.spark.resident.job import (
@@ -93,8 +93,11 @@ def open_run(
     # takes events and outcomes to listeners and to the checkpoint's journal
     dispatcher: EventDispatcher,
     gate: EpochGate,  # says when the query is to stop
-) -> SparkRun:
-    """Acquire the lease, recover the state, open sinks and wait for executors; return the run."""
+) -> tuple[QueryRun, BatchRows]:
+    """Acquire the lease, recover the state, open sinks and wait for executors.
+
+    Returns the run, and its source rows.
+    """
     if options.lanes.resident:
         check_spare_slots(spark.sparkContext, options.executors, _SPARE_SLOTS)
         check_unencrypted_network(spark.sparkContext)
@@ -106,15 +109,16 @@ def open_run(
     except BaseException:
         lease.release()
         raise
-    return SparkRun(
+    run = QueryRun(
         parts,
         reopen=lambda before, columns: opener.open(compiled_again(), before, columns),
         note=dispatcher.record,
         gate=gate,
         lease=lease,
-        spark=spark,
+        session=RunSession(spark.sparkContext, parts.epochs.run_id),
         trigger_s=known_interval_s(options.trigger),
     )
+    return run, opener.source
 
 
 class _Opener:
@@ -144,6 +148,7 @@ class _Opener:
         # Of the parts that are being opened: each as soon as it is open.
         self._closing: dict[str, Callable[[], object]] = {}
         self._run_id = ""
+        self.source: BatchRows  # opened by the first start, and stays open
 
     def remember(self, flow: CompiledFlow) -> None:
         """Read the events of earlier runs, if a controller or policies are to know them."""
@@ -215,7 +220,9 @@ class _Opener:
         # What executors hold by the former columns lies under another id, and is removed.
         part = self.run if before is None else uuid.uuid4().hex[:12]
         self._run_id = f"{log.identity.query_id[:12]}-{part}"
-        source = self._rows_of(recovery, log) if before is None else before.cluster.source
+        if before is None:
+            self.source = self._rows_of(recovery, log)
+        source = self.source
         self._closing[SOURCES] = source.close
         if before is None:
             source.open()

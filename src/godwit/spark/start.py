@@ -21,13 +21,17 @@ from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
 from godwit.runtime.dispatcher import EventDispatcher
-from godwit.runtime.failures import error_for_spark, without_credentials
 from godwit.runtime.query import Query, end_terminated, is_running
 from godwit.runtime.source_loop import SourceLoop
 from godwit.runtime.threads import EpochGate
 from godwit.runtime.trigger import interval_s
 from godwit.sinks.places import check_places
 from godwit.spark.batch_rows import BatchRows
+from godwit.spark.failures import (
+    comes_of_cancelled_jobs,
+    error_for_spark,
+    without_credentials,
+)
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
 from godwit.spark.micro_batch_query import MicroBatchQuery
 from godwit.spark.micro_batches import quick_local_logs, wait_for_sources
@@ -70,12 +74,14 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.lifecycle import EpochDriver
     from godwit.runtime.metrics import MetricsServer
-    from godwit.runtime.run import SparkRun
+    from godwit.runtime.run import QueryRun
     from godwit.runtime.settings import Options
     from godwit.web.live_page import PageServer
 
     # what makes the rows of a run's batches, and what calls for its epochs
-    _Driven = tuple[Callable[[Recovery, CommitLog], BatchRows], Callable[[SparkRun], EpochDriver]]
+    _Driven = tuple[
+        Callable[[Recovery, CommitLog], BatchRows], Callable[[QueryRun, Any], EpochDriver]
+    ]
 
 _ARROW_ROWS = "200000"
 _WITHDRAW_S = 10.0
@@ -143,7 +149,10 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         _driven_by_spark(flow, compiled, options) if flow.sources else _driven_by_loop(options)
     )
     dispatcher = EventDispatcher(flow.name, UserNames(compiled.operators))
-    gate = EpochGate(partial(unless_stopped, context=spark.sparkContext, flow=flow.name))
+    gate = EpochGate(
+        partial(unless_stopped, context=spark.sparkContext, flow=flow.name),
+        is_cancellation=comes_of_cancelled_jobs,
+    )
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
         metrics = _open_metrics(flow.name, options)
@@ -153,7 +162,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         page = _open_page(flow.name, options)
         if page is not None:
             undo.callback(page.close)
-        run = open_run(
+        run, source = open_run(
             compiled,
             partial(compile_flow, flow, spark),
             rows_of,
@@ -169,7 +178,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             flow.name,
             name=name,
             run=run,
-            driver=driver_of(run),
+            driver=driver_of(run, source),
             dispatcher=dispatcher,
             metrics=metrics,
             page=page,
@@ -189,9 +198,8 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
     _check_interval(rows, options)
     offsets = offset_layout(frames, flow.sources)
 
-    def driver(run: SparkRun) -> EpochDriver:
+    def driver(run: QueryRun, source: MicroBatchRows) -> EpochDriver:
         """Create the driver of micro-batches and of epochs between them."""
-        source: Any = run.cluster.source  # as it was made below
         epochs = MicroBatchEpochs(run, source, trigger=trigger)
         query = _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
         return MicroBatchQuery(query, epochs, run=run, trigger=trigger)
@@ -204,9 +212,9 @@ def _driven_by_loop(options: Options) -> _Driven:
     interval = interval_s(options.trigger)  # refused while nothing is touched
     longest_s = None if options.control is None else options.control.longest_epoch_s(interval)
 
-    def driver(run: SparkRun) -> EpochDriver:
+    def driver(run: QueryRun, source: BatchRows) -> EpochDriver:
         """Create the driver that polls Godwit's own sources."""
-        return SourceLoop(run, run.cluster.source, trigger=options.trigger, longest_s=longest_s)
+        return SourceLoop(run, source, trigger=options.trigger, longest_s=longest_s)
 
     return BatchRows, driver
 
@@ -288,7 +296,7 @@ def _start_spark(
     rows: DataFrame,
     options: Options,
     flow_name: str,
-    run: SparkRun,
+    run: QueryRun,
     # carries out the epoch of a micro-batch, which has a number; asks whether the query is stopped
     epoch: Callable[[DataFrame, int, Callable[[], bool]], dict[str, float]],
 ) -> StreamingQuery:

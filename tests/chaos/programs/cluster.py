@@ -29,11 +29,11 @@ from tests.contract.scenarios import scenario as contract
 from tests.contract.verdict import play
 
 from godwit.columns.hashing import hash_keys
+from godwit.engine import cluster as cluster_port
 from godwit.model.events import KeyGroupsWarmed
 from godwit.model.key_groups import key_groups_of
 from godwit.spark.platform.executors import live_executors
 from godwit.spark.platform.local_cluster import LocalCluster
-from godwit.spark.stages import split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,7 +256,7 @@ def kept(
     until(has_three_executors, "three executors")
     played = contract(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_rows, "ROWS_HERE", -1)
+        patch.setattr(cluster_port, "ROWS_HERE", -1)
         realization = OnCluster(
             cluster, spark, directory, patch, deep=played.deep, policy=played.policy, own=own
         )

@@ -90,7 +90,7 @@ queries: list[gw.Query] = []
 def note_lanes(directory: Path, _step: str, _epoch: int) -> None:
     """Write down the pids of the resident lanes there are, and how many epochs they have worked."""
     for query in queries:
-        lanes = query._run.cluster.resident
+        lanes: Any = query._run.cluster.resident
         if lanes is not None and lanes.pids:
             (directory / "lanes").write_text(json.dumps([*lanes.pids.values()]))
             (directory / "worked").write_text(str(lanes.epochs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -43,7 +43,7 @@ def killed(cluster: LocalCluster, spark: SparkSession, directory: Path, seed: in
         name=directory.name,
         lanes=gw.Lanes(resident=True),
     )
-    resident = query._run.cluster.resident
+    resident: Any = query._run.cluster.resident
     assert resident is not None
     worked = []
 

@@ -17,7 +17,7 @@ from godwit.runtime.metrics import METRICS, Metrics
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEPLOY = Path(__file__).parents[5] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/godwit.json").read_text())
 RULES: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())
 ALERTS: list[dict[str, Any]] = RULES["groups"][0]["rules"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.runtime.test_controller import files_taken
 
-from godwit.spark.progress import PendingFiles
+from godwit.runtime.pending_files import PendingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,7 +30,7 @@ PATIENCE_S = 120.0
 class Run:
     """A run that commits every batch, and in which epochs are due, or are not."""
 
-    session_is_stopped = False
+    session = SimpleNamespace(is_stopped=False)
 
     def __init__(self) -> None:
         self.gate = EpochGate()

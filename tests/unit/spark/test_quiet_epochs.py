@@ -13,6 +13,7 @@ from godwit.engine.source_positions import RecordedSources, SourcePositions
 from godwit.model.errors import CheckpointInUseError, UserFunctionError
 from godwit.runtime.threads import EpochGate
 from godwit.spark import micro_batch_query
+from godwit.spark.failures import comes_of_cancelled_jobs
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs
 from godwit.spark.micro_batch_query import MicroBatchQuery
 
@@ -25,7 +26,7 @@ PATIENCE_S = 120.0
 class Run:
     """A run in which epochs are due, or are not."""
 
-    session_is_stopped = False
+    session = SimpleNamespace(is_stopped=False)
 
     def __init__(self) -> None:
         self.gate = EpochGate()
@@ -195,7 +196,7 @@ def test_a_micro_batch_that_fails_because_spark_s_query_was_stopped_is_no_failur
 def test_an_error_of_its_own_fails_the_query_though_the_epoch_is_being_broken_off(
     by_spark: bool,
 ) -> None:
-    gate = EpochGate()
+    gate = EpochGate(is_cancellation=comes_of_cancelled_jobs)
     cause = Py4JError("the job was cancelled") if by_spark else ValueError("no number")
     with pytest.raises(UserFunctionError), gate.epoch(broken_off=lambda: True):
         raise UserFunctionError("It raised.", remedy="Mend it.") from cause

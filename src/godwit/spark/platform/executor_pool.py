@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.migration import Conductor, ProtocolView
+    from godwit.migration import Conductor
     from godwit.runtime.threads import EpochGate
 
 
@@ -94,16 +94,6 @@ class SparkScheduler:
 
 _LOOK_S = 0.2
 _REST_S = 1.0
-
-
-def owns_nothing(executor: str, view: ProtocolView) -> bool:
-    """Return whether an executor has no key group, and none moves to it."""
-    return not any(
-        (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
-        or any(transfer.destination == executor for transfer in c.transfers)
-        or any(move.destination == executor for move in c.moves)
-        for c in view.components.values()
-    )
 
 
 class SparkExecutorPool:
@@ -206,7 +196,7 @@ class SparkExecutorPool:
         self.check_can_scale()
         view = self._conductor.view
         for name in executors:
-            if name not in view.executors or not owns_nothing(name, view):
+            if name not in view.executors or not view.owns_nothing(name):
                 why = "owns key groups" if name in view.executors else "is not there"
                 raise InvalidPlanError(
                     f"Executor {name!r} cannot be given back: it {why}.",
@@ -345,7 +335,7 @@ class SparkExecutorPool:
     def _release_idle(self) -> None:
         """Release draining executors that have no key groups; called between two epochs."""
         view = self._conductor.view
-        if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
+        if all(n in view.executors and not view.owns_nothing(n) for n in self._leaving):
             return
         with self._gate.between_epochs():
             view = self._conductor.view
@@ -355,7 +345,7 @@ class SparkExecutorPool:
                     name
                     for name in self._leaving
                     # The last ones may have got back what executors owned that died meanwhile.
-                    if name not in gone and owns_nothing(name, view)
+                    if name not in gone and view.owns_nothing(name)
                 ]
                 self._leaving = tuple(n for n in self._leaving if n not in {*gone, *empty})
                 self._returned |= {*empty}

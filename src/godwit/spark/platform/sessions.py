@@ -61,6 +61,32 @@ def unless_stopped(error: BaseException, context: SparkContext, flow: str) -> Ba
     return session_stopped(flow) if context_is_stopped(context) else error
 
 
+class RunSession:
+    """The Spark session of a run, whose jobs are in a job group of the run's id."""
+
+    def __init__(self, context: SparkContext, run_id: str) -> None:
+        self._context, self._group = context, run_id
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the Spark session was stopped, or its JVM has ended."""
+        return context_is_stopped(self._context)
+
+    def check(self, flow: str) -> None:
+        """Raise `EpochFailedError` if the session was stopped; asks only this process."""
+        if self._context._jsc is None:  # noqa: SLF001  quick to ask
+            raise session_stopped(flow)
+
+    def use_this_thread(self, flow: str) -> None:
+        """Prepare the calling thread, which is not Spark's, to start jobs of the run."""
+        self._context.setJobGroup(self._group, f"godwit: epochs of {flow}")
+
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs started by threads that are not Spark's."""
+        if not self.is_stopped:
+            self._context.cancelJobGroup(self._group)
+
+
 def session_stopped(flow: str) -> EpochFailedError:
     """Return the error that a query's Spark session was stopped before the query."""
     return EpochFailedError(

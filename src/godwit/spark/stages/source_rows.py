@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from godwit.engine.cluster import BYTES_HERE, ROWS_HERE
 from godwit.engine.lane.lane_flow import source_feeds
 from godwit.plan.maps import map_dataframe
 from godwit.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
@@ -123,11 +124,6 @@ def read_feeds(
 
 _QUERY = "sql.streaming.queryId"
 _EXECUTION = "spark.sql.execution.id"
-
-
-ROWS_HERE: Final = 10_000
-BYTES_HERE: Final = 2**20
-"""Rows and bytes that the driver reads itself, at most."""
 
 
 class SourceRows:

@@ -15,7 +15,6 @@ import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.spark.stages import pickling
-from godwit.spark.stages.source_rows import BYTES_HERE, ROWS_HERE
 from godwit.spark.stages.stages import EpochRows
 
 if TYPE_CHECKING:
@@ -28,17 +27,9 @@ if TYPE_CHECKING:
 _TASKS_A_CORE: Final = 4
 
 
-def has_few_rows(batch: SourceBatch[Any]) -> bool:
-    """Return whether the splits of a batch are so small that the driver reads them itself."""
-    rows, size_bytes = batch.split_rows, batch.split_bytes
-    if rows is None or size_bytes is None:
-        return False
-    return rows <= ROWS_HERE and size_bytes <= BYTES_HERE
-
-
 def assign_splits(batch: SourceBatch[Any], cores: int) -> EpochRows:
     """Return an epoch's splits assigned to the driver if rows are few, else to tasks."""
-    if has_few_rows(batch):
+    if batch.has_few_rows:
         return EpochRows(here=batch.splits)
     # What a source puts into its splits may be of the main script.
     return EpochRows(

@@ -13,7 +13,7 @@ from godwit.adapt.interfaces import PoolView
 from godwit.migration import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
-from godwit.spark.platform.executor_pool import SparkExecutorPool, owns_nothing
+from godwit.spark.platform.executor_pool import SparkExecutorPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def emptied(stream: FakeStream, executor: str) -> None:
         conductor.migrate(MigrationRequested(id="m", component="totals", target=target))
     for _ in range(4):
         stream.run()
-    assert owns_nothing(executor, stream.conductor.view)
+    assert stream.conductor.view.owns_nothing(executor)
 
 
 def test_it_is_the_pool_that_a_controller_drives(stream: FakeStream) -> None:
@@ -163,7 +163,7 @@ def test_one_that_gets_key_groups_back_because_the_others_died_is_kept(stream: F
     with stream.gate.epoch():
         stream.pool.remove(["b"])
         stream.die("a")
-        assert not owns_nothing("b", stream.conductor.view)
+        assert not stream.conductor.view.owns_nothing("b")
     time.sleep(0.5)
     assert stream.scheduler.ended == []
 

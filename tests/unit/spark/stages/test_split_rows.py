@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from godwit.checkpoint.records import POSITIONS, BatchRef
-from godwit.engine.cluster import SourceBatch
+from godwit.engine.cluster import BYTES_HERE, ROWS_HERE, SourceBatch
 from godwit.engine.lane.source_side import NumberedSplit
 from godwit.sources import Split
-from godwit.spark.stages.source_rows import BYTES_HERE, ROWS_HERE
 from godwit.spark.stages.split_rows import assign_splits, distribute_splits
 from godwit.spark.stages.stages import EpochRows
 

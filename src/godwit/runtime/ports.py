@@ -1,0 +1,111 @@
+"""Ports of a run: what it needs of a cluster beside the epochs, of a session, and of executors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from godwit.adapt.interfaces import ExecutorPool
+from godwit.engine.cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.engine.source_positions import SourcePositions
+    from godwit.runtime.threads import DaemonPool
+
+
+class Session(Protocol):
+    """The session in which threads of a run start jobs."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the session was stopped, or its process has ended."""
+
+    def check(self, flow: str) -> None:
+        """Raise `EpochFailedError` if the session was stopped; quick, called between epochs."""
+
+    def use_this_thread(self, flow: str) -> None:
+        """Prepare the calling thread to start jobs of the run."""
+
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs that such threads have started; no-op if the session was stopped."""
+
+
+class ResidentFigures(Protocol):
+    """Figures of resident lanes, for the status of a query."""
+
+    epochs: int
+    """Number of epochs that resident lanes ran."""
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes that wait for epochs."""
+
+
+class RunCluster(Cluster[Any], Protocol):
+    """A cluster as a run uses it."""
+
+    @property
+    def beside(self) -> DaemonPool:
+        """Threads for work beside the epochs."""
+
+    @property
+    def resident(self) -> ResidentFigures | None:
+        """Resident lanes; ``None`` if the query has none."""
+
+    def batch_committed(self, rows: int) -> int | None:
+        """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
+
+        ``None`` if the batch has no micro-batch.
+        """
+
+    def prepare_lanes(self) -> bool:
+        """Start the lanes of a small epoch, and wait for them; return whether they started."""
+
+    def release_lanes(self) -> None:
+        """End lanes that were prepared for an epoch that does not begin."""
+
+    def end_resident(self, reason: str) -> None:
+        """End the resident lanes, if there are any."""
+
+
+class ScalablePool(ExecutorPool, Protocol):
+    """Executors that users, too, add and remove."""
+
+    @property
+    def total(self) -> int | None:
+        """Number of executors requested in all; ``None`` before the first request."""
+
+    @property
+    def is_changing(self) -> bool:
+        """True while requested executors have not joined, or released ones have not ended."""
+
+    @property
+    def returned(self) -> frozenset[str]:
+        """Names of executors that were released, whether or not they have ended."""
+
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """Names of executors that are neither draining nor being released."""
+
+    def add(self, count: int, patience_s: float | None = None) -> None:
+        """Request `count` more executors, and wait up to `patience_s` seconds in the background."""
+
+    def keep(self, executor: str) -> None:
+        """Cancel the release of an executor that has not been released yet."""
+
+    def withdraw(self) -> None:
+        """Cancel requests for executors that have not joined."""
+
+    def check_can_scale(self) -> None:
+        """Raise `ScalingError`, with a remedy, if executors cannot be added or removed here."""
+
+
+class OwnRows(Protocol):
+    """Rows of Godwit's own sources, as the loop of epochs reads them."""
+
+    positions: SourcePositions
+    on_failure: Callable[[str, str], None]
+    """Takes what failed, and the error, where the query goes on."""
+    on_pause: Callable[[str, int, int], None]
+    """Takes the name of a loop that pauses, its rounds, and the rows that wait in it."""
