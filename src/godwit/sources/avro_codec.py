@@ -357,7 +357,7 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
         else:
             steps.append((len(labels), _skipping(part.type)))
             labels.append(part.name)
-    width = len(wanted)
+    width, has_skipped = len(wanted), len(labels) > len(wanted)
     blank += [None] * (len(labels) - width)  # of fields that are skipped
 
     def read(message: bytes, at: int) -> tuple[Any, int]:
@@ -367,7 +367,8 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
                 values[place], at = part(message, at)
         except _ERRORS_OF_VALUES as error:
             raise _in_field(labels[place], error) from None
-        del values[width:]
+        if has_skipped:
+            del values[width:]
         return tuple(values), at
 
     return read
