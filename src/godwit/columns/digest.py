@@ -106,10 +106,10 @@ def _parts_to_digest(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
         for words in words_of(array):
             yield _as_words(words, mask)
     elif any(is_type(dtype) for is_type in _BYTES):
-        there = array if mask is None else array.drop_null()
-        boundaries = boundaries_of(there)
+        present = array if mask is None else array.drop_null()
+        boundaries = boundaries_of(present)
         yield _as_words(np.diff(boundaries_of(array)), mask)
-        yield blob_bytes(there)[boundaries[0] : boundaries[-1]]
+        yield blob_bytes(present)[boundaries[0] : boundaries[-1]]
     elif pa.types.is_struct(dtype):
         for child in array.flatten():
             yield from _parts_to_digest(child)

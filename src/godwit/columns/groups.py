@@ -270,7 +270,9 @@ def _words_of_values(column: pa.Array) -> list[UInt64Array]:
     values = fixed_width(column)
     if values is not None and values.dtype.itemsize >= 8:
         # Read several times: copies that lie together and aligned are worth their price.
-        return [word_at(values, at, of).copy() for at, of in words_in(values.dtype.itemsize)]
+        return [
+            word_at(values, first, width).copy() for first, width in words_in(values.dtype.itemsize)
+        ]
     if column.null_count or numpy_type(column.type) is None or column.type.bit_width != 64:
         return []
     return [values_of(column).view(np.uint64)]
@@ -429,8 +431,8 @@ def _split_shared_hashes(
     columns = [python_values(_float_bits(column.take(pa.array(rows)))) for column in keys.columns]
     rank = np.zeros(len(order), np.int64)
     ranks: dict[tuple[Any, ...], int] = {}
-    for at, key in zip(affected.tolist(), zip(*columns, strict=True), strict=True):
-        rank[at] = ranks.setdefault((group_of_ordered[at], *key), len(ranks))
+    for place, key in zip(affected.tolist(), zip(*columns, strict=True), strict=True):
+        rank[place] = ranks.setdefault((group_of_ordered[place], *key), len(ranks))
     resorted = np.lexsort((rank, group_of_ordered))
     group, rank = group_of_ordered[resorted], rank[resorted]
     begins = np.append(True, (group[1:] != group[:-1]) | (rank[1:] != rank[:-1]))

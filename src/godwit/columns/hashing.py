@@ -296,21 +296,21 @@ def _hash_block(
         hashes[long] = _hash_stripes(data, starts[long], lengths[long], seeds[long])
     hashes += lengths.view(np.uint64)
 
-    at = starts + (lengths & ~(_STRIPE - 1))
+    places = starts + (lengths & ~(_STRIPE - 1))
     for word in range(3):
         rows = _selection((lengths & (_STRIPE - 1)) >= 8 * (word + 1))
         if rows is not None:
-            hashes[rows] = _with_word(hashes[rows], _read_integers(data, at[rows], "<u8"))
-            at[rows] += 8
+            hashes[rows] = _with_word(hashes[rows], _read_integers(data, places[rows], "<u8"))
+            places[rows] += 8
     rows = _selection(lengths & 4 != 0)
     if rows is not None:
-        halves = _read_integers(data, at[rows], "<u4").astype(np.uint64)
+        halves = _read_integers(data, places[rows], "<u4").astype(np.uint64)
         hashes[rows] = _with_half_word(hashes[rows], halves)
-        at[rows] += 4
+        places[rows] += 4
     for byte in range(3):
         rows = _selection((lengths & 3) > byte)
         if rows is not None:
-            mixed = hashes[rows] ^ (data[at[rows] + byte].astype(np.uint64) * _PRIME_5)
+            mixed = hashes[rows] ^ (data[places[rows] + byte].astype(np.uint64) * _PRIME_5)
             hashes[rows] = _rotated(mixed, 11) * _PRIME_1
     return _avalanche(hashes)
 
@@ -319,15 +319,15 @@ def _hash_equal_lengths(values: FixedWidth, seeds: UInt64Array) -> UInt64Array:
     """Hash byte strings of one length, which is less than a stripe (32 bytes)."""
     hashes, width = np.empty_like(seeds), values.dtype.itemsize
     for block in _blocks(len(seeds)):
-        part, at = values[block], 0
+        part, place = values[block], 0
         mixed = seeds[block] + (_PRIME_5 + np.uint64(width))
-        for at in range(0, width - 7, 8):
-            mixed = _with_word(mixed, word_at(part, at, "<u8"))
-        at = width & ~7
+        for place in range(0, width - 7, 8):
+            mixed = _with_word(mixed, word_at(part, place, "<u8"))
+        place = width & ~7
         if width & 4:
-            mixed = _with_half_word(mixed, word_at(part, at, "<u4").astype(np.uint64))
-            at += 4
-        for byte in range(at, width):
+            mixed = _with_half_word(mixed, word_at(part, place, "<u4").astype(np.uint64))
+            place += 4
+        for byte in range(place, width):
             mixed ^= word_at(part, byte, "u1").astype(np.uint64) * _PRIME_5
             mixed = _rotated(mixed, 11) * _PRIME_1
         hashes[block] = _avalanche(mixed)
@@ -348,9 +348,9 @@ def _hash_stripes(
     live = len(stripes) - np.cumsum(np.bincount(stripes))
     for stripe in range(int(stripes.max())):
         rows = by_stripes[: live[stripe]]
-        at = starts[rows] + stripe * _STRIPE
+        places = starts[rows] + stripe * _STRIPE
         for lane in range(4):
-            words = _read_integers(data, at + 8 * lane, "<u8")
+            words = _read_integers(data, places + 8 * lane, "<u8")
             lanes[lane, rows] = _rotated(lanes[lane, rows] + words * _PRIME_2, 31) * _PRIME_1
     first, second, third, fourth = lanes
     hashes = _rotated(first, 1) + _rotated(second, 7) + _rotated(third, 12) + _rotated(fourth, 18)

@@ -358,8 +358,8 @@ def row_type(names: tuple[str, ...]) -> Any:
     A column that cannot be a field's name, such as ``_id`` or ``class``, is the field ``_0``,
     ``_1``, ..., and also an attribute.
     """
-    made = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    row: Any = made
+    row_class = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    row: Any = row_class
 
     def no_such_column(_: Any, name: str) -> Any:
         """Raise an error that lists the columns of the row."""

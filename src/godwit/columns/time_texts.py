@@ -92,8 +92,8 @@ def parse_times(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 def has_offset(text: str) -> bool:
     """Return whether a text is a timestamp with an offset from UTC."""
-    found = _TIMESTAMP_SHAPE.fullmatch(text)
-    return found is not None and found["offset"] is not None
+    match = _TIMESTAMP_SHAPE.fullmatch(text)
+    return match is not None and match["offset"] is not None
 
 
 def in_calendar(times: pa.Array) -> bool:
@@ -141,9 +141,9 @@ class _Texts:
         if self._name == "time":
             return None
         sample = self._texts[:: max(1, len(self._texts) // _SAMPLE) | 1].drop_null().to_pylist()
-        found = [_USUAL.fullmatch(text) for text in sample]
-        forms = [form for form in found if form is not None]
-        if not forms or len(forms) < len(found):
+        matches = [_USUAL.fullmatch(text) for text in sample]
+        forms = [form for form in matches if form is not None]
+        if not forms or len(forms) < len(matches):
             return None
         if self._name == "date":
             return self._type if all(len(text) == 10 for text in sample) else None
@@ -185,13 +185,13 @@ class _Texts:
         shapes = np.where(digits <= 9, np.uint8(_ZERO), places)
         while rows.size:
             same = (shapes == shapes[:, :1]).all(axis=0)
-            found = self._shape.fullmatch(shapes[:, 0].tobytes().decode(errors="replace"))
-            if found is None:
+            match = self._shape.fullmatch(shapes[:, 0].tobytes().decode(errors="replace"))
+            if match is None:
                 self._refuse_shape(rows[0])
             if same.all():
-                values[rows] = read(rows, _Fields(found, digits))
+                values[rows] = read(rows, _Fields(match, digits))
                 return
-            values[rows[same]] = read(rows[same], _Fields(found, digits[:, same]))
+            values[rows[same]] = read(rows[same], _Fields(match, digits[:, same]))
             rows, shapes, digits = rows[~same], shapes[:, ~same], digits[:, ~same]
 
     def _days(self, rows: Integers, fields: _Fields) -> Integers:
@@ -304,17 +304,17 @@ def _duration(text: str | None, dtype: pa.DurationType) -> int | None:
     """Return a duration in the unit of its type; raise if the text is none."""
     if text is None:
         return None
-    found = None
+    match = None
     if len(text) <= _LONGEST:
-        found = _DURATION.fullmatch(text)
-        if found is None and (found := _SPARK_DURATION.fullmatch(text)) is not None:
-            sign, *numbers = found.groups()
+        match = _DURATION.fullmatch(text)
+        if match is None and (match := _SPARK_DURATION.fullmatch(text)) is not None:
+            sign, *numbers = match.groups()
             numbers = [None, *numbers]
-    if found is None:
+    if match is None:
         msg = f"{text[:_LONGEST]!r} is no duration: it is not as in P1DT23H59M59.5S"
         raise ValueError(msg)
-    if found.re is _DURATION:
-        sign, *numbers = found.groups()
+    if match.re is _DURATION:
+        sign, *numbers = match.groups()
     seconds = sum(
         Decimal(number.replace(",", ".")) * unit_s
         for number, unit_s in zip(numbers, _UNIT_S, strict=True)

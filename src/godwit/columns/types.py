@@ -253,7 +253,7 @@ def _from_spark(name: str, value: Any, where: str) -> pa.DataType:
     if hasattr(value, "elementType"):
         return pa.list_(_from_spark(name, value.elementType, where))
     if hasattr(value, "keyType"):
-        key, item = (_from_spark(name, of, where) for of in (value.keyType, value.valueType))
+        key, item = (_from_spark(name, inner, where) for inner in (value.keyType, value.valueType))
         return pa.map_(key, item)
     if isinstance(fields := getattr(value, "fields", None), list):
         return pa.struct(
@@ -361,9 +361,9 @@ class _Reader:
     def __init__(self, text: str, where: str, column: str = "") -> None:
         self._text, self._where, self._column = text, where, column
         self._tokens = [
-            _Token(kind=str(found.lastgroup), text=found[str(found.lastgroup)], start=found.start())
-            for found in _TOKEN.finditer(text)
-            if found.lastgroup != "nothing"
+            _Token(kind=str(match.lastgroup), text=match[str(match.lastgroup)], start=match.start())
+            for match in _TOKEN.finditer(text)
+            if match.lastgroup != "nothing"
         ]
         self._next = 0
 
@@ -396,10 +396,10 @@ class _Reader:
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
         """Parse columns, separated by commas."""
-        found = [self.column()]
+        columns = [self.column()]
         while self.takes(","):
-            found.append(self.column())
-        return found
+            columns.append(self.column())
+        return columns
 
     def column(self) -> tuple[str, pa.DataType]:
         """Parse a name, a type, ``not null`` and a comment; return name and type."""

@@ -64,7 +64,7 @@ def compile_reader(written: AvroType, record: AvroType, names: Sequence[str] | N
 def _failing(why: str) -> Read:
     """Return the function for values that cannot be read."""
 
-    def read(_message: bytes, _at: int) -> tuple[Any, int]:
+    def read(_message: bytes, _offset: int) -> tuple[Any, int]:
         raise AvroError(why)
 
     return read
@@ -119,19 +119,19 @@ _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _family(of: AvroType) -> str | None:
+def _family(avro_type: AvroType) -> str | None:
     """Return what a number with a logical type is of: a date, a time of day, or an instant."""
-    if of.logical in ("", "decimal", "uuid"):
+    if avro_type.logical in ("", "decimal", "uuid"):
         return None
-    return of.logical.removeprefix("local-").partition("-")[0]
+    return avro_type.logical.removeprefix("local-").partition("-")[0]
 
 
 def _converted(raw: Read, convert: Callable[[Any], Any]) -> Read:
     """Return a function that reads a value and converts it."""
 
-    def read(message: bytes, at: int) -> tuple[Any, int]:
-        value, at = raw(message, at)
-        return convert(value), at
+    def read(message: bytes, offset: int) -> tuple[Any, int]:
+        value, offset = raw(message, offset)
+        return convert(value), offset
 
     return read
 
@@ -140,7 +140,7 @@ def _read_raw(written: AvroType, to: AvroType) -> Read:
     """Return the function that reads a primitive or fixed value, promoted to another type."""
     if written.kind == "fixed":
         size = written.size
-        return lambda message, at: _take(message, at, size)
+        return lambda message, offset: _take(message, offset, size)
     kind = written.kind
     if {kind, to.kind} == {"string", "bytes"}:
         kind = to.kind
@@ -150,73 +150,73 @@ def _read_raw(written: AvroType, to: AvroType) -> Read:
     return raw
 
 
-def _read_null(message: bytes, at: int) -> tuple[None, int]:
+def _read_null(message: bytes, offset: int) -> tuple[None, int]:
     del message
-    return None, at
+    return None, offset
 
 
-def _read_boolean(message: bytes, at: int) -> tuple[bool, int]:
-    byte = message[at]
+def _read_boolean(message: bytes, offset: int) -> tuple[bool, int]:
+    byte = message[offset]
     if byte > 1:
         raise AvroError(f"{byte} is no boolean")
-    return byte == 1, at + 1
+    return byte == 1, offset + 1
 
 
-def _read_long(message: bytes, at: int) -> tuple[int, int]:
-    byte = message[at]
-    at += 1
+def _read_long(message: bytes, offset: int) -> tuple[int, int]:
+    byte = message[offset]
+    offset += 1
     if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at
+        return (byte >> 1) ^ -(byte & 1), offset
     value, shift = byte & 127, 7
     while byte > 127:
-        byte = message[at]
-        at += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 127) << shift
         shift += 7
         if shift > 70:
             raise AvroError("a number has more than ten bytes")
     if value >> 64:
         raise AvroError("a number has more than 64 bits")
-    return (value >> 1) ^ -(value & 1), at
+    return (value >> 1) ^ -(value & 1), offset
 
 
-def _read_int(message: bytes, at: int) -> tuple[int, int]:
-    byte = message[at]
+def _read_int(message: bytes, offset: int) -> tuple[int, int]:
+    byte = message[offset]
     if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    value, at = _read_long(message, at)
+        return (byte >> 1) ^ -(byte & 1), offset + 1
+    value, offset = _read_long(message, offset)
     if not -(2**31) <= value < 2**31:
         raise AvroError(f"{value} is no int")
-    return value, at
+    return value, offset
 
 
-def _read_float(message: bytes, at: int) -> tuple[float, int]:
-    return _FLOAT.unpack_from(message, at)[0], at + 4
+def _read_float(message: bytes, offset: int) -> tuple[float, int]:
+    return _FLOAT.unpack_from(message, offset)[0], offset + 4
 
 
-def _read_double(message: bytes, at: int) -> tuple[float, int]:
-    return _DOUBLE.unpack_from(message, at)[0], at + 8
+def _read_double(message: bytes, offset: int) -> tuple[float, int]:
+    return _DOUBLE.unpack_from(message, offset)[0], offset + 8
 
 
-def _read_bytes(message: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _read_long(message, at)
-    return _take(message, at, size)
+def _read_bytes(message: bytes, offset: int) -> tuple[bytes, int]:
+    size, offset = _read_long(message, offset)
+    return _take(message, offset, size)
 
 
-def _read_string(message: bytes, at: int) -> tuple[str, int]:
-    size, at = _read_long(message, at)
-    end = at + size
+def _read_string(message: bytes, offset: int) -> tuple[str, int]:
+    size, offset = _read_long(message, offset)
+    end = offset + size
     if size < 0 or end > len(message):
         raise _truncated()
-    return message[at:end].decode(), end
+    return message[offset:end].decode(), end
 
 
-def _take(message: bytes, at: int, size: int) -> tuple[bytes, int]:
+def _take(message: bytes, offset: int, size: int) -> tuple[bytes, int]:
     """Return the next `size` bytes."""
-    end = at + size
+    end = offset + size
     if size < 0 or end > len(message):
         raise _truncated()
-    return message[at:end], end
+    return message[offset:end], end
 
 
 def _truncated() -> AvroError:
@@ -236,12 +236,12 @@ _RAW: Final[Mapping[str, Read]] = {
 }
 
 
-def _read_index(message: bytes, at: int, count: int, what: str) -> tuple[int, int]:
+def _read_index(message: bytes, offset: int, count: int, what: str) -> tuple[int, int]:
     """Read the number of a symbol or of a union's type; raise if there is none such."""
-    index, at = _read_int(message, at)
+    index, offset = _read_int(message, offset)
     if not 0 <= index < count:
         raise AvroError(f"it has {what} {index} of {count}")
-    return index, at
+    return index, offset
 
 
 def _read_enum(written: AvroType, to: AvroType) -> Read:
@@ -252,12 +252,12 @@ def _read_enum(written: AvroType, to: AvroType) -> Read:
         for symbol in written.symbols
     ]
 
-    def read(message: bytes, at: int) -> tuple[Any, int]:
-        index, at = _read_index(message, at, count, "symbol")
+    def read(message: bytes, offset: int) -> tuple[Any, int]:
+        index, offset = _read_index(message, offset, count, "symbol")
         symbol = symbols[index]
         if type(symbol) is not str:
             raise AvroError(str(symbol))
-        return symbol, at
+        return symbol, offset
 
     return read
 
@@ -272,40 +272,40 @@ def _read_union(written: AvroType, to: AvroType, names: Sequence[str] | None) ->
             parts.append(_failing(str(error)))
     count = len(parts)
 
-    def read(message: bytes, at: int) -> tuple[Any, int]:
-        index, at = _read_index(message, at, count, "type")
-        return parts[index](message, at)
+    def read(message: bytes, offset: int) -> tuple[Any, int]:
+        index, offset = _read_index(message, offset, count, "type")
+        return parts[index](message, offset)
 
     return read
 
 
-def _read_block(message: bytes, at: int, size: int, before: int) -> tuple[int, int]:
+def _read_block(message: bytes, offset: int, size: int, before: int) -> tuple[int, int]:
     """Read the number of items that come next; 0 at the end of the array or map.
 
     `size`: bytes that an item takes at least. `before`: number of items that came before.
     """
-    count, at = _read_long(message, at)
+    count, offset = _read_long(message, offset)
     if count < 0:
         count = -count
-        _, at = _read_long(message, at)
-    if count * size > len(message) - at:
+        _, offset = _read_long(message, offset)
+    if count * size > len(message) - offset:
         raise _truncated()
     if not size and before + count > _MAX_EMPTY:
         raise AvroError(f"an array has more than {_MAX_EMPTY} items that take no bytes")
-    return count, at
+    return count, offset
 
 
 def _read_array(items: Read, size: int) -> Read:
     """Return the function that reads an array; `size`: bytes that an item takes at least."""
 
-    def read(message: bytes, at: int) -> tuple[list[Any], int]:
+    def read(message: bytes, offset: int) -> tuple[list[Any], int]:
         values: list[Any] = []
         while True:
-            count, at = _read_block(message, at, size, len(values))
+            count, offset = _read_block(message, offset, size, len(values))
             if not count:
-                return values, at
+                return values, offset
             for _ in range(count):
-                value, at = items(message, at)
+                value, offset = items(message, offset)
                 values.append(value)
 
     return read
@@ -314,15 +314,15 @@ def _read_array(items: Read, size: int) -> Read:
 def _read_map(items: Read) -> Read:
     """Return the function that reads a map, of which the last value of a key counts."""
 
-    def read(message: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
+    def read(message: bytes, offset: int) -> tuple[list[tuple[str, Any]], int]:
         values: dict[str, Any] = {}
         while True:
-            count, at = _read_block(message, at, 1, 0)
+            count, offset = _read_block(message, offset, 1, 0)
             if not count:
-                return [*values.items()], at
+                return [*values.items()], offset
             for _ in range(count):
-                key, at = _read_string(message, at)
-                values[key], at = items(message, at)
+                key, offset = _read_string(message, offset)
+                values[key], offset = items(message, offset)
 
     return read
 
@@ -360,16 +360,16 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
     width, has_skipped = len(wanted), len(labels) > len(wanted)
     blank += [None] * (len(labels) - width)  # of fields that are skipped
 
-    def read(message: bytes, at: int) -> tuple[Any, int]:
+    def read(message: bytes, offset: int) -> tuple[Any, int]:
         values, place = blank.copy(), 0
         try:
             for place, part in steps:
-                values[place], at = part(message, at)
+                values[place], offset = part(message, offset)
         except _ERRORS_OF_VALUES as error:
             raise _in_field(labels[place], error) from None
         if has_skipped:
             del values[width:]
-        return tuple(values), at
+        return tuple(values), offset
 
     return read
 
@@ -383,86 +383,87 @@ def _in_field(name: str, error: Exception) -> AvroError:
     return AvroError(f"field {name!r}: {error}")
 
 
-def _skipping(of: AvroType) -> Read:
+def _skipping(avro_type: AvroType) -> Read:
     """Return the function that passes over a value."""
-    if of.kind in ("string", "bytes"):
+    if avro_type.kind in ("string", "bytes"):
         return _read_bytes
-    if of.kind == "fixed":
-        return _read_raw(of, of)
-    if of.kind == "enum":
+    if avro_type.kind == "fixed":
+        return _read_raw(avro_type, avro_type)
+    if avro_type.kind == "enum":
         return _read_long
-    if of.kind in _RAW:
-        return _RAW[of.kind]
-    if of.kind == "union" and all(part.kind in _RAW for part in of.branches):
-        parts = tuple(map(_skipping, of.branches))
+    if avro_type.kind in _RAW:
+        return _RAW[avro_type.kind]
+    if avro_type.kind == "union" and all(part.kind in _RAW for part in avro_type.branches):
+        parts = tuple(map(_skipping, avro_type.branches))
 
-        def read(message: bytes, at: int) -> tuple[None, int]:
-            index, at = _read_index(message, at, len(parts), "type")
-            return None, parts[index](message, at)[1]
+        def read(message: bytes, offset: int) -> tuple[None, int]:
+            index, offset = _read_index(message, offset, len(parts), "type")
+            return None, parts[index](message, offset)[1]
 
         return read
-    return lambda message, at: (None, _skip_nested(of, message, at))
+    return lambda message, offset: (None, _skip_nested(avro_type, message, offset))
 
 
-def _skip_nested(of: AvroType, message: bytes, at: int) -> int:
+def _skip_nested(avro_type: AvroType, message: bytes, offset: int) -> int:
     """Return the offset after a value, which may be nested to any depth."""
-    pending: list[tuple[AvroType, int]] = [(of, -1)]  # type; items left in a block, -1: a value
+    # of each: its type, and the items left in a block, or -1 for a value
+    pending: list[tuple[AvroType, int]] = [(avro_type, -1)]
     while pending:
         part, count = pending.pop()
         if part.kind == "record":
             pending += [(inner.type, -1) for inner in reversed(part.fields)]
         elif part.kind == "union":
-            index, at = _read_index(message, at, len(part.branches), "type")
+            index, offset = _read_index(message, offset, len(part.branches), "type")
             pending.append((part.branches[index], -1))
         elif part.items is not None:
             size = 1 if part.kind == "map" else min_size(part.items)
             if count < 1:
-                count, at = _read_block(message, at, size, 0)
+                count, offset = _read_block(message, offset, size, 0)
             if count and not size:  # nothing to pass over
                 pending.append((part, 0))
             elif count:
                 if part.kind == "map":
-                    _, at = _read_bytes(message, at)
+                    _, offset = _read_bytes(message, offset)
                 # Without items that are left, the next block follows.
                 pending += [(part, count - 1), (part.items, -1)]
         else:
-            _, at = _skipping(part)(message, at)
-    return at
+            _, offset = _skipping(part)(message, offset)
+    return offset
 
 
 # Writing
 
 
-def compile_writer(of: AvroType, names: Sequence[str] | None = None) -> Write:
+def compile_writer(avro_type: AvroType, names: Sequence[str] | None = None) -> Write:
     """Compile the function that writes values of a type.
 
     `names`: fields that a record is given, as a tuple; of the others the default is written.
     Raises `AvroError` if one has none.
     """
-    if of.kind == "union":
-        return _write_union(of)
-    if of.kind == "record":
-        return _write_record(of, names)
-    if of.items is not None:
-        return _write_items(of, compile_writer(of.items))
-    if of.kind == "enum":
-        indexes = {symbol: _varint(index) for index, symbol in enumerate(of.symbols)}
-        return lambda value, out: out.extend(_known(indexes, value, of))
-    convert = _unconverter(of)
-    if of.kind == "fixed":
-        return lambda value, out: out.extend(_sized(convert(value), of))
-    if of.kind in INT_BOUNDS:
-        bound = INT_BOUNDS[of.kind]
-        return lambda value, out: out.extend(_varint(_bounded(convert(value), bound, of)))
-    write = _WRITERS[of.kind]
-    return (lambda value, out: write(convert(value), out)) if of.logical else write
+    if avro_type.kind == "union":
+        return _write_union(avro_type)
+    if avro_type.kind == "record":
+        return _write_record(avro_type, names)
+    if avro_type.items is not None:
+        return _write_items(avro_type, compile_writer(avro_type.items))
+    if avro_type.kind == "enum":
+        indexes = {symbol: _varint(index) for index, symbol in enumerate(avro_type.symbols)}
+        return lambda value, out: out.extend(_known(indexes, value, avro_type))
+    convert = _unconverter(avro_type)
+    if avro_type.kind == "fixed":
+        return lambda value, out: out.extend(_sized(convert(value), avro_type))
+    if avro_type.kind in INT_BOUNDS:
+        bound = INT_BOUNDS[avro_type.kind]
+        return lambda value, out: out.extend(_varint(_bounded(convert(value), bound, avro_type)))
+    write = _WRITERS[avro_type.kind]
+    return (lambda value, out: write(convert(value), out)) if avro_type.logical else write
 
 
-def _write_union(of: AvroType) -> Write:
+def _write_union(avro_type: AvroType) -> Write:
     """Return the function that writes null or the other type of a union."""
-    nulls = [i for i, part in enumerate(of.branches) if part.kind == "null"]
-    (other,) = [i for i, part in enumerate(of.branches) if part.kind != "null"]
-    index, write = _varint(other), compile_writer(of.branches[other])
+    nulls = [i for i, part in enumerate(avro_type.branches) if part.kind == "null"]
+    (other,) = [i for i, part in enumerate(avro_type.branches) if part.kind != "null"]
+    index, write = _varint(other), compile_writer(avro_type.branches[other])
     null = _varint(nulls[0]) if nulls else None
 
     def write_union(value: Any, out: bytearray) -> None:
@@ -475,18 +476,18 @@ def _write_union(of: AvroType) -> Write:
     return write_union
 
 
-def _write_record(of: AvroType, names: Sequence[str] | None) -> Write:
+def _write_record(avro_type: AvroType, names: Sequence[str] | None) -> Write:
     """Return the function that writes a record, from a tuple or a dictionary."""
-    wanted = [part.name for part in of.fields] if names is None else list(names)
+    wanted = [part.name for part in avro_type.fields] if names is None else list(names)
     steps: list[tuple[str, int, Write]] = []
-    for part in of.fields:
+    for part in avro_type.fields:
         write = compile_writer(part.type)
         place = wanted.index(part.name) if part.name in wanted else -1
         steps.append((part.name, place, write if place >= 0 else _constant(part, write)))
 
     def write_record(value: Any, out: bytearray) -> None:
         if value is None:
-            raise _misfit(value, of)
+            raise _misfit(value, avro_type)
         if isinstance(value, dict):
             value = [value.get(name) for name, _, _ in steps]
         name = ""
@@ -508,13 +509,13 @@ def _constant(part: AvroField, write: Write) -> Write:
     return lambda _, out: out.extend(encoded)
 
 
-def _write_items(of: AvroType, write: Write) -> Write:
+def _write_items(avro_type: AvroType, write: Write) -> Write:
     """Return the function that writes an array, or a map, in one block."""
-    is_map = of.kind == "map"
+    is_map = avro_type.kind == "map"
 
     def write_items(value: Any, out: bytearray) -> None:
         if value is None:
-            raise _misfit(value, of)
+            raise _misfit(value, avro_type)
         if value:
             out += _varint(len(value))
             for item in value.items() if isinstance(value, dict) else value:
@@ -594,46 +595,46 @@ _WRITERS: Final[Mapping[str, Write]] = {
 }
 
 
-def _misfit(value: Any, of: AvroType) -> AvroError:
+def _misfit(value: Any, avro_type: AvroType) -> AvroError:
     """Build the error that a value cannot be written as a type."""
-    return AvroError(f"{value!r} is no {of}")
+    return AvroError(f"{value!r} is no {avro_type}")
 
 
 def _known(indexes: Mapping[str, bytes], value: Any, of: AvroType) -> bytes:
     """Return the encoded number of a symbol."""
-    found = indexes.get(value)
-    if found is None:
+    encoded = indexes.get(value)
+    if encoded is None:
         raise _misfit(value, of)
-    return found
+    return encoded
 
 
-def _sized(value: Any, of: AvroType) -> bytes:
+def _sized(value: Any, avro_type: AvroType) -> bytes:
     """Return the bytes of a fixed; raise if there are more or fewer than it has."""
-    if not isinstance(value, bytes) or len(value) != of.size:
-        raise _misfit(value, of)
+    if not isinstance(value, bytes) or len(value) != avro_type.size:
+        raise _misfit(value, avro_type)
     return value
 
 
-def _bounded(value: Any, bound: int, of: AvroType) -> int:
+def _bounded(value: Any, bound: int, avro_type: AvroType) -> int:
     """Return an integer; raise if the type cannot hold it."""
     if type(value) is not int or not -bound <= value < bound:
-        raise _misfit(value, of)
+        raise _misfit(value, avro_type)
     return value
 
 
-def _unconverter(of: AvroType) -> Callable[[Any], Any]:
+def _unconverter(avro_type: AvroType) -> Callable[[Any], Any]:
     """Return the conversion of a value, as Python or Arrow has it, to the underlying type's."""
-    if of.logical == "decimal":
-        return lambda value: _decimal_bytes(value, of)
-    if of.logical == "uuid":
-        if of.kind == "string":
+    if avro_type.logical == "decimal":
+        return lambda value: _decimal_bytes(value, avro_type)
+    if avro_type.logical == "uuid":
+        if avro_type.kind == "string":
             return uuid_text
         return lambda value: uuid.UUID(value).bytes
-    if of.logical == "date":
+    if avro_type.logical == "date":
         return lambda value: (value - _EPOCH.date()).days if isinstance(value, dt.date) else value
-    if not of.logical or of.logical.endswith("nanos"):
+    if not avro_type.logical or avro_type.logical.endswith("nanos"):
         return lambda value: value
-    per = 1000 if of.logical.endswith("millis") else 1
+    per = 1000 if avro_type.logical.endswith("millis") else 1
     times = (dt.datetime, dt.time)
     return lambda value: _micros(value) // per if isinstance(value, times) else value
 
@@ -648,13 +649,13 @@ def _micros(value: dt.datetime | dt.time) -> int:
     return (value - _EPOCH) // _MICROSECOND
 
 
-def _decimal_bytes(value: Any, of: AvroType) -> bytes:
+def _decimal_bytes(value: Any, avro_type: AvroType) -> bytes:
     """Return the bytes of a decimal; raise if it has too many digits."""
     if not isinstance(value, Decimal):
-        raise _misfit(value, of)
-    scaled = value.scaleb(of.scale, _EXACT)
+        raise _misfit(value, avro_type)
+    scaled = value.scaleb(avro_type.scale, _EXACT)
     number = int(scaled)
-    if number != scaled or abs(number) >= 10**of.precision:
-        raise AvroError(f"{value} is no decimal({of.precision}, {of.scale})")
-    size = of.size or (number if number >= 0 else ~number).bit_length() // 8 + 1
+    if number != scaled or abs(number) >= 10**avro_type.precision:
+        raise AvroError(f"{value} is no decimal({avro_type.precision}, {avro_type.scale})")
+    size = avro_type.size or (number if number >= 0 else ~number).bit_length() // 8 + 1
     return number.to_bytes(size, "big", signed=True)

@@ -118,25 +118,25 @@ def parse_schema(text: str) -> AvroType:
             for reference in schema["references"]:
                 parser.parse(load_json(reference), "", "")
             schema = load_json(schema["schema"])
-        found = parser.parse(schema, "", "")
-        min_size(found)
+        parsed = parser.parse(schema, "", "")
+        min_size(parsed)
     except RecursionError:
         raise AvroError("it is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise error if isinstance(error, AvroError) else AvroError(str(error)) from None
-    return found
+    return parsed
 
 
-def min_size(of: AvroType) -> int:
+def min_size(avro_type: AvroType) -> int:
     """Return the number of bytes that a value takes at least; raise if values have no end."""
-    if of.kind == "record" and of.min_size < 0:
-        if of.min_size == _COUNTING:
-            raise AvroError(f"each record {of.name} holds another one")
-        of.min_size = _COUNTING
-        of.min_size = sum(min_size(part.type) for part in of.fields)
-    if of.kind == "record":
-        return of.min_size
-    return of.size if of.kind == "fixed" else _SIZES.get(of.kind, 1)
+    if avro_type.kind == "record" and avro_type.min_size < 0:
+        if avro_type.min_size == _COUNTING:
+            raise AvroError(f"each record {avro_type.name} holds another one")
+        avro_type.min_size = _COUNTING
+        avro_type.min_size = sum(min_size(part.type) for part in avro_type.fields)
+    if avro_type.kind == "record":
+        return avro_type.min_size
+    return avro_type.size if avro_type.kind == "fixed" else _SIZES.get(avro_type.kind, 1)
 
 
 class _Parser:
@@ -198,32 +198,32 @@ class _Parser:
         namespace = full.rpartition(".")[0]
         written = _names(schema.get("aliases") or [], where)
         aliases = (*written, *(_full_name(alias, namespace) for alias in written))
-        found = AvroType(kind="record" if kind == "error" else kind, name=full, aliases=aliases)
-        self._named[full] = found
+        parsed = AvroType(kind="record" if kind == "error" else kind, name=full, aliases=aliases)
+        self._named[full] = parsed
         if kind == "fixed":
-            found.size = schema.get("size", -1)
-            if type(found.size) is not int or found.size < 0:
+            parsed.size = schema.get("size", -1)
+            if type(parsed.size) is not int or parsed.size < 0:
                 raise _invalid(where, f"the fixed {full} has no valid size")
-            return _annotated(found, schema)
+            return _annotated(parsed, schema)
         if kind == "enum":
-            found.symbols = _names(schema.get("symbols"), where)
-            found.symbol = schema.get("default")
-            if len(set(found.symbols)) < len(found.symbols):
+            parsed.symbols = _names(schema.get("symbols"), where)
+            parsed.symbol = schema.get("default")
+            if len(set(parsed.symbols)) < len(parsed.symbols):
                 raise _invalid(where, f"the enum {full} has a symbol twice")
-            if found.symbol is not None and found.symbol not in found.symbols:
+            if parsed.symbol is not None and parsed.symbol not in parsed.symbols:
                 raise _invalid(
-                    where, f"the enum {full} has no symbol {found.symbol!r}, its default"
+                    where, f"the enum {full} has no symbol {parsed.symbol!r}, its default"
                 )
-            return found
+            return parsed
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise _invalid(where, f"the record {full} has no fields")
         for part in fields:
-            found.fields.append(self._field(part, namespace, where or found.short_name))
-        names = [part.name for part in found.fields]
+            parsed.fields.append(self._field(part, namespace, where or parsed.short_name))
+        names = [part.name for part in parsed.fields]
         if len(set(names)) < len(names):
             raise _invalid(where, f"the record {full} has a field twice")
-        return found
+        return parsed
 
     def _field(self, schema: Any, namespace: str, where: str) -> AvroField:
         """Parse a field of a record."""
@@ -256,25 +256,25 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _annotated(found: AvroType, schema: Mapping[str, Any]) -> AvroType:
+def _annotated(parsed: AvroType, schema: Mapping[str, Any]) -> AvroType:
     """Add the logical type of a schema to its type, if it fits."""
     logical = schema.get("logicalType")
-    as_uuid = found.kind == "string" or (found.kind, found.size) == ("fixed", 16)
-    as_time = isinstance(logical, str) and found.kind == _TIMES.get(logical, ("",))[0]
+    as_uuid = parsed.kind == "string" or (parsed.kind, parsed.size) == ("fixed", 16)
+    as_time = isinstance(logical, str) and parsed.kind == _TIMES.get(logical, ("",))[0]
     if as_time or (logical == "uuid" and as_uuid):
-        found.logical = str(logical)
-    elif logical == "decimal" and found.kind in ("bytes", "fixed"):
+        parsed.logical = str(logical)
+    elif logical == "decimal" and parsed.kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        room = math.floor(math.log10(2) * (8 * found.size - 1)) if found.size else 0
+        room = math.floor(math.log10(2) * (8 * parsed.size - 1)) if parsed.size else 0
         if (
             type(precision) is int
             and type(scale) is int
             and 0 <= scale <= precision
             and precision > 0
-            and (found.kind == "bytes" or precision <= room)
+            and (parsed.kind == "bytes" or precision <= room)
         ):
-            found.logical, found.precision, found.scale = logical, precision, scale
-    return found
+            parsed.logical, parsed.precision, parsed.scale = logical, precision, scale
+    return parsed
 
 
 def _invalid(where: str, why: str) -> AvroError:
@@ -287,33 +287,35 @@ def to_arrow_schema(record: AvroType) -> pa.Schema:
     return pa.schema(list(_arrow_type(record, record.short_name, ())))
 
 
-def _arrow_type(of: AvroType, where: str, within: tuple[AvroType, ...]) -> Any:
+def _arrow_type(avro_type: AvroType, where: str, within: tuple[AvroType, ...]) -> Any:
     """Convert a type to Arrow's; `within`: enclosing records, to refuse recursion."""
-    if of.kind == "union":
-        others = [part for part in of.branches if part.kind != "null"]
+    if avro_type.kind == "union":
+        others = [part for part in avro_type.branches if part.kind != "null"]
         if len(others) != 1:
             raise _no_column(where, f"a union of {len(others)} types")
         return _arrow_type(others[0], where, within)
-    if of.kind == "null":
+    if avro_type.kind == "null":
         raise _no_column(where, "the type null")
-    if of in within:
-        raise _no_column(where, f"the record {of.name}, which holds itself")
-    if of.logical == "decimal":
-        if of.precision > _MAX_DIGITS:
-            raise _no_column(where, f"a decimal of {of.precision} digits, more than {_MAX_DIGITS},")
-        return pa.decimal128(of.precision, of.scale)
-    if of.logical == "uuid":
+    if avro_type in within:
+        raise _no_column(where, f"the record {avro_type.name}, which holds itself")
+    if avro_type.logical == "decimal":
+        if avro_type.precision > _MAX_DIGITS:
+            raise _no_column(
+                where, f"a decimal of {avro_type.precision} digits, more than {_MAX_DIGITS},"
+            )
+        return pa.decimal128(avro_type.precision, avro_type.scale)
+    if avro_type.logical == "uuid":
         return pa.string()
-    if of.logical:
-        return _TIMES[of.logical][1]
-    if of.kind == "record":
-        inner = (*within, of)
-        parts = [(part.name, f"{where}.{part.name}", part.type) for part in of.fields]
+    if avro_type.logical:
+        return _TIMES[avro_type.logical][1]
+    if avro_type.kind == "record":
+        inner = (*within, avro_type)
+        parts = [(part.name, f"{where}.{part.name}", part.type) for part in avro_type.fields]
         return pa.struct([(name, _arrow_type(part, path, inner)) for name, path, part in parts])
-    if of.items is None:
-        return _PLAIN[of.kind]
-    items = _arrow_type(of.items, f"{where}[]", within)
-    return pa.list_(items) if of.kind == "array" else pa.map_(pa.string(), items)
+    if avro_type.items is None:
+        return _PLAIN[avro_type.kind]
+    items = _arrow_type(avro_type.items, f"{where}[]", within)
+    return pa.list_(items) if avro_type.kind == "array" else pa.map_(pa.string(), items)
 
 
 def _no_column(where: str, what: str) -> InvalidFlowError:
@@ -324,23 +326,25 @@ def _no_column(where: str, what: str) -> InvalidFlowError:
     )
 
 
-def converter(of: AvroType, written: AvroType | None = None) -> Callable[[Any], Any] | None:
+def converter(avro_type: AvroType, written: AvroType | None = None) -> Callable[[Any], Any] | None:
     """Return the conversion of a type's underlying value to the one that Arrow is given.
 
     ``None``: Arrow takes it as it is. `written`: the type by which it was written, whose unit and
     scale count, as they say what the number means.
     """
-    source = of if written is None else written
-    if of.logical == "decimal":
-        scale = source.scale if source.logical == "decimal" else of.scale
-        return lambda raw: _to_decimal(raw, scale, of.scale)
-    if of.logical == "uuid":
-        return uuid_text if of.kind == "string" else lambda raw: str(uuid.UUID(bytes=raw))
-    if of.logical in DAY:
-        factor = 1000 if of.logical == "time-micros" and source.logical == "time-millis" else 1
-        return lambda raw: _time_of_day(raw * factor, DAY[of.logical], of.logical)
-    given, wanted = source.logical.rpartition("-")[2], of.logical.rpartition("-")[2]
-    if "timestamp" in of.logical and "timestamp" in source.logical and given != wanted:
+    source = avro_type if written is None else written
+    if avro_type.logical == "decimal":
+        scale = source.scale if source.logical == "decimal" else avro_type.scale
+        return lambda raw: _to_decimal(raw, scale, avro_type.scale)
+    if avro_type.logical == "uuid":
+        return uuid_text if avro_type.kind == "string" else lambda raw: str(uuid.UUID(bytes=raw))
+    if avro_type.logical in DAY:
+        factor = (
+            1000 if avro_type.logical == "time-micros" and source.logical == "time-millis" else 1
+        )
+        return lambda raw: _time_of_day(raw * factor, DAY[avro_type.logical], avro_type.logical)
+    given, wanted = source.logical.rpartition("-")[2], avro_type.logical.rpartition("-")[2]
+    if "timestamp" in avro_type.logical and "timestamp" in source.logical and given != wanted:
         return lambda raw: raw * _PER_SECOND[wanted] // _PER_SECOND[given]
     return None
 
@@ -371,40 +375,40 @@ def uuid_text(text: str) -> str:
     return text if _UUID.fullmatch(text) else str(uuid.UUID(text))
 
 
-def to_default(of: AvroType, default: Any, where: str) -> Any:
+def to_default(avro_type: AvroType, default: Any, where: str) -> Any:
     """Convert a default, as JSON has it, to the value that Arrow is given.
 
     The characters of a text stand for the bytes of bytes and fixed. A union takes the first of its
     types that the default fits. Raises `AvroError` if it fits none.
     """
-    if of.kind == "union":
-        for branch in of.branches:
+    if avro_type.kind == "union":
+        for branch in avro_type.branches:
             try:
                 return to_default(branch, default, where)
             except AvroError:
                 continue
         raise _invalid(where, f"the default {default!r} is of no type of the union")
-    convert = converter(of)
-    raw = _raw_default(of, default, where)
+    convert = converter(avro_type)
+    raw = _raw_default(avro_type, default, where)
     try:
         return raw if convert is None else convert(raw)
     except ValueError as error:
         raise _invalid(where, f"the default {default!r}: {error}") from None
 
 
-def _raw_default(of: AvroType, default: Any, where: str) -> Any:
+def _raw_default(avro_type: AvroType, default: Any, where: str) -> Any:
     """Return a default as a value of the underlying type."""
-    kind = of.kind
+    kind = avro_type.kind
     if kind == "record" and isinstance(default, dict):
-        return tuple(_field_default(part, default, where) for part in of.fields)
-    if kind == "array" and isinstance(default, list) and of.items:
-        return [to_default(of.items, item, f"{where}[]") for item in default]
-    if kind == "map" and isinstance(default, dict) and of.items:
-        items = of.items
+        return tuple(_field_default(part, default, where) for part in avro_type.fields)
+    if kind == "array" and isinstance(default, list) and avro_type.items:
+        return [to_default(avro_type.items, item, f"{where}[]") for item in default]
+    if kind == "map" and isinstance(default, dict) and avro_type.items:
+        items = avro_type.items
         return [(key, to_default(items, item, f"{where}[]")) for key, item in default.items()]
     if kind in ("bytes", "fixed") and isinstance(default, str) and max(default, default="") <= "ÿ":
         raw = default.encode("latin-1")
-        if kind == "bytes" or len(raw) == of.size:
+        if kind == "bytes" or len(raw) == avro_type.size:
             return raw
     number = isinstance(default, int | float) and not isinstance(default, bool)
     if kind in ("float", "double") and (number or default in ("NaN", "Infinity", "-Infinity")):
@@ -415,11 +419,11 @@ def _raw_default(of: AvroType, default: Any, where: str) -> Any:
         (kind == "null" and default is None)
         or (kind == "boolean" and isinstance(default, bool))
         or (kind == "string" and isinstance(default, str) and not _SURROGATE.search(default))
-        or (kind == "enum" and default in of.symbols)
+        or (kind == "enum" and default in avro_type.symbols)
         or (bound and type(default) is int and -bound <= default < bound)
     ):
         return default
-    raise _invalid(where, f"the default {default!r} is no {of}")
+    raise _invalid(where, f"the default {default!r} is no {avro_type}")
 
 
 def _field_default(part: AvroField, default: Mapping[str, Any], where: str) -> Any:
@@ -437,14 +441,14 @@ def check_defaults(record: AvroType) -> None:
     _check_fields(record, record.short_name)
 
 
-def _check_fields(of: AvroType, where: str) -> None:
+def _check_fields(avro_type: AvroType, where: str) -> None:
     """Check the defaults of all records within a type that does not hold itself."""
-    for part in of.fields:
+    for part in avro_type.fields:
         path = f"{where}.{part.name}"
         if part.has_default:
             to_default(part.type, part.default, path)
         _check_fields(part.type, path)
-    for branch in of.branches:
+    for branch in avro_type.branches:
         _check_fields(branch, where)
-    if of.items is not None:
-        _check_fields(of.items, f"{where}[]")
+    if avro_type.items is not None:
+        _check_fields(avro_type.items, f"{where}[]")

@@ -335,8 +335,8 @@ class _Check:
             self._check_equal(
                 "the rule", before, again, "after more rows arrived, earlier ones differ"
             )
-            held = self._call_latest(start, limit=self._max_rows, until=end)
-            if held != until:
+            limited = self._call_latest(start, limit=self._max_rows, until=end)
+            if limited != until:
                 self._fail_rule("until", "rows that arrived later are within an earlier end")
             self._check_new_rows(end)
 
@@ -495,10 +495,10 @@ class _Check:
             if left.equals(right):
                 continue
             pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-            for number, (one, other) in enumerate(pairs):
-                if repr(one) != repr(other):
+            for number, (row, other) in enumerate(pairs):
+                if repr(row) != repr(other):
                     self._fail_rule(
-                        rule, f"{what} (row {number}, column {name!r}: {other!r} for {one!r})"
+                        rule, f"{what} (row {number}, column {name!r}: {other!r} for {row!r})"
                     )
 
     def _call_method(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -65,9 +65,9 @@ class Listing:
         self._sorter = np.argsort(self.keys, kind="stable")
         alike = np.flatnonzero(np.diff(self.keys[self._sorter]) == 0)
         if len(alike):
-            one, other = (self.files[self._sorter[n]].path for n in (alike[0], alike[0] + 1))
+            path, other = (self.files[self._sorter[n]].path for n in (alike[0], alike[0] + 1))
             raise SourceError(
-                f"The names of the files {one!r} and {other!r} cannot be told apart.",
+                f"The names of the files {path!r} and {other!r} cannot be told apart.",
                 remedy="Give one of them another name.",
             )
 
@@ -75,9 +75,9 @@ class Listing:
         """Return the positions of files with these keys in the listing; -1 for missing files."""
         if not len(self.keys):
             return np.full(len(keys), -1, np.int64)
-        at = np.searchsorted(self.keys, keys, sorter=self._sorter)
-        at = self._sorter[np.minimum(at, len(self.keys) - 1)]
-        return np.where(self.keys[at] == keys, at, -1)
+        places = np.searchsorted(self.keys, keys, sorter=self._sorter)
+        places = self._sorter[np.minimum(places, len(self.keys) - 1)]
+        return np.where(self.keys[places] == keys, places, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +245,8 @@ class Directory:
         """
         root = self._root
         if not os.path.isdir(root):  # noqa: PTH112  as quick as can be
-            found = os.stat(root)  # noqa: PTH116
-            yield File(path="", size=found.st_size, modified_ns=found.st_mtime_ns)
+            status = os.stat(root)  # noqa: PTH116
+            yield File(path="", size=status.st_size, modified_ns=status.st_mtime_ns)
             return
         start, waiting = len(root.rstrip("/")) + 1, [root]
         while waiting:
@@ -269,7 +269,7 @@ class Directory:
 
         `start`: length of the directory's path before it.
         """
-        path, found = entry.path[start:], entry.stat()
+        path, status = entry.path[start:], entry.stat()
         try:
             path.encode()
         except UnicodeEncodeError as error:
@@ -278,7 +278,7 @@ class Directory:
                 remedy="Give it another name, or move it out of the directory.",
                 path=self.shown,
             ) from error
-        return File(path=path, size=found.st_size, modified_ns=found.st_mtime_ns)
+        return File(path=path, size=status.st_size, modified_ns=status.st_mtime_ns)
 
     def _is_link_inside(self, link: str) -> bool:
         """Return whether a link leads to a directory that is read anyway, by another path."""

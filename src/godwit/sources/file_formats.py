@@ -255,10 +255,10 @@ class ParquetFormat(_RowFormat):
                 reader.iter_batches(batch_rows, row_groups=some, columns=names, use_threads=False)
                 for some in parts
             )
-            at = int(edges[groups[0]])
+            first_row = int(edges[groups[0]])
             for batch in chain.from_iterable(batches):
-                rows = batch.slice(max(start - at, 0), stop - max(start, at))
-                at += batch.num_rows
+                rows = batch.slice(max(start - first_row, 0), stop - max(start, first_row))
+                first_row += batch.num_rows
                 if rows.num_rows:
                     rows = _decode_dictionaries(rows, schema) if repeated else rows
                     yield rows if restore is None else restore(rows)
@@ -348,16 +348,16 @@ def _repeated_text(
     if sum(metadata.row_group(n).num_rows for n in groups) < _MIN_REPEATED_ROWS:
         return []
     texts = {f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)}
-    found = []
-    for at in range(metadata.num_columns):
-        chunks = [metadata.row_group(n).column(at) for n in groups]
+    names = []
+    for place in range(metadata.num_columns):
+        chunks = [metadata.row_group(n).column(place) for n in groups]
         if chunks[0].path_in_schema in texts and all(
             chunk.has_dictionary_page
             and chunk.total_uncompressed_size < _REPEATED_BYTES * chunk.num_values
             for chunk in chunks
         ):
-            found.append(chunks[0].path_in_schema)
-    return found
+            names.append(chunks[0].path_in_schema)
+    return names
 
 
 def _decode_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

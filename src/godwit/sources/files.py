@@ -129,8 +129,8 @@ class FileSource(Source):
     @property
     def identity(self) -> str:
         """Directory and format, without credentials; the same over restarts."""
-        of = "" if self._pattern is None else f", {self._pattern}"
-        return f"{self._format.name} files in {self._directory.shown}{of}"
+        pattern = "" if self._pattern is None else f", {self._pattern}"
+        return f"{self._format.name} files in {self._directory.shown}{pattern}"
 
     def _look_up_schema(self) -> pa.Schema:
         """Read the first file's schema, with its directories' columns; raise without a file."""
@@ -142,13 +142,13 @@ class FileSource(Source):
                 path=self._directory.shown,
             )
         first = listing.files[0]
-        found = self._schema_of(first)
+        stored = self._schema_of(first)
         for file in listing.files[1:_FILES_FOR_TYPES]:
-            if not any(has_leaf(field.type, pa.types.is_null) for field in found):
+            if not any(has_leaf(field.type, pa.types.is_null) for field in stored):
                 break
             with contextlib.suppress(SourceError):  # it is refused when it is read
-                found = with_types_of(found, self._schema_of(file))
-        schema = common_schema(found)
+                stored = with_types_of(stored, self._schema_of(file))
+        schema = common_schema(stored)
         values: dict[str, list[str | None]] = {}
         for file in listing.files:
             for name, value in partitions_of(file).items():
@@ -188,11 +188,11 @@ class FileSource(Source):
 
     def _check_listing(self, listing: Listing, read: FilePosition) -> None:
         """Raise if a file that the position `read` covers was deleted or changed."""
-        at = listing.find(read.keys)
-        still = at >= 0
-        changed = listing.versions[at[still]] != read.versions[still]
+        places = listing.find(read.keys)
+        still = places >= 0
+        changed = listing.versions[places[still]] != read.versions[still]
         if changed.any():
-            raise self._directory.changed_after_error(listing.files[int(at[still][changed][0])])
+            raise self._directory.changed_after_error(listing.files[int(places[still][changed][0])])
         if read.partly is not None:
             self._directory.check_unchanged(read.partly.file)
 
@@ -361,21 +361,21 @@ class FileSource(Source):
         if self._listing is None:
             self._listing = self._directory.list()
         files = []
-        for key, version, at in zip(
+        for key, version, place in zip(
             keys.tolist(), versions.tolist(), self._listing.find(keys).tolist(), strict=True
         ):
             taken = self._taken.get(key)
             if taken is not None and taken[0] == version:
                 files.append(taken[1])
-            elif at < 0:
+            elif place < 0:
                 raise SourceError(
                     f"A file in {self._directory.shown!r} was removed before it was read.",
                     remedy="Start the query again to go on without its rows.",
                 )
-            elif self._listing.versions[at] != version:
-                raise self._directory.changed_error(self._listing.files[at])
+            elif self._listing.versions[place] != version:
+                raise self._directory.changed_error(self._listing.files[place])
             else:
-                files.append(self._listing.files[at])
+                files.append(self._listing.files[place])
         return files
 
     def _cut_range(

@@ -149,22 +149,22 @@ class GeneratedSource(Source):
         row_bytes = sum(8 if pa.types.is_primitive(dtype) else 32 for dtype in self.schema.types)
         return [
             Split(
-                rows=upto - at,
-                size_bytes=(upto - at) * row_bytes,
-                what=f"rows {at} to {upto - 1}",
-                payload=(at, upto, begin["start_us"]),
+                rows=upto - begin_row,
+                size_bytes=(upto - begin_row) * row_bytes,
+                what=f"rows {begin_row} to {upto - 1}",
+                payload=(begin_row, upto, begin["start_us"]),
             )
-            for at, upto in itertools.pairwise(edges)
-            if upto > at
+            for begin_row, upto in itertools.pairwise(edges)
+            if upto > begin_row
         ]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         first, stop, start_us = split.payload
         schema = pa.schema([self.schema.field(name) for name in columns])
-        for at in range(first, stop, _BATCH_ROWS):
-            numbers = np.arange(at, min(at + _BATCH_ROWS, stop), dtype=np.int64)
-            made = self.generate(numbers, start_us, columns)
-            yield pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema)
+        for row in range(first, stop, _BATCH_ROWS):
+            numbers = np.arange(row, min(row + _BATCH_ROWS, stop), dtype=np.int64)
+            generated = self.generate(numbers, start_us, columns)
+            yield pa.RecordBatch.from_arrays([generated[name] for name in columns], schema=schema)
 
     def lag(self, position: Position) -> Lag:
         """Return the number of rows due but not read, and the event time of the oldest."""
@@ -203,13 +203,13 @@ class RateSource(GeneratedSource):
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        made = {"value": pa.array(numbers)}
+        generated = {"value": pa.array(numbers)}
         if "timestamp" in columns:
-            made["timestamp"] = event_times_of(numbers, start_us, self._rows_per_s)
+            generated["timestamp"] = event_times_of(numbers, start_us, self._rows_per_s)
         if "key" in columns and self._num_keys is not None:
             drawn = draw(numbers, self._seed, "key") % np.uint64(self._num_keys)
-            made["key"] = pa.array(drawn.astype(np.int64))
-        return made
+            generated["key"] = pa.array(drawn.astype(np.int64))
+        return generated
 
 
 def draw(numbers: npt.NDArray[np.int64], seed: int, column: str) -> Words:

@@ -187,12 +187,12 @@ class KafkaSettings:
     def to_error(self, error: Exception, log: ErrorLog, start_s: float) -> KafkaFailedError:
         """Return a `KafkaFailedError` for a library error, with errors logged since `start_s`."""
         code = error.args[0].code() if _is_kafka(error) else None
-        told = [self.text_of(error)]
+        texts = [self.text_of(error)]
         for met in log.since(start_s):
-            if (text := self.text_of(met)) not in told:
-                told.append(text)
+            if (text := self.text_of(met)) not in texts:
+                texts.append(text)
         refused = code in _REFUSED or any(e.code() in _REFUSED for e in log.since(start_s))
-        return KafkaFailedError("; ".join(told[:3]), code=code, refused=refused)
+        return KafkaFailedError("; ".join(texts[:3]), code=code, refused=refused)
 
     def wait_for(
         self, future: Future[T], log: ErrorLog, start_s: float, poll: Callable[[float], object]
@@ -268,7 +268,7 @@ def check_server(where: str, server: str) -> None:
         shown, problem = f"{scheme}://...", "a URL"
         meant = rest.rpartition("@")[2].partition("/")[0] or "broker:9092"
         remedy = f'Give {meant!r} alone: "host:port" without {scheme}://.'
-    elif (found := _SERVER.fullmatch(server)) is None or not 0 < int(found["port"]) < 2**16:
+    elif (match := _SERVER.fullmatch(server)) is None or not 0 < int(match["port"]) < 2**16:
         shown = server.rpartition("@")[2]
         problem, remedy = "not host:port", 'Give "host:port", as in "broker:9092".'
     else:
@@ -370,8 +370,10 @@ class ClusterAdmin:
             if error.code in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
                 return None
             raise
-        found = str(topic.topic_id)
-        return TopicState(id="" if found == _NO_ID else found, num_partitions=len(topic.partitions))
+        topic_id = str(topic.topic_id)
+        return TopicState(
+            id="" if topic_id == _NO_ID else topic_id, num_partitions=len(topic.partitions)
+        )
 
     def offsets(
         self, partitions: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
@@ -385,10 +387,10 @@ class ClusterAdmin:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         start_s = time.monotonic()
-        found: dict[tuple[str, int], int] = {}
-        while len(found) < len(partitions):
+        offsets: dict[tuple[str, int], int] = {}
+        while len(offsets) < len(partitions):
             asked = self._admin.list_offsets(
-                {TopicPartition(*p): spec for p, spec in partitions.items() if p not in found},
+                {TopicPartition(*p): spec for p, spec in partitions.items() if p not in offsets},
                 isolation_level=level,
                 request_timeout=self._settings.timeout_s,
             )
@@ -405,12 +407,12 @@ class ClusterAdmin:
                         lost = f"no answer about {partition.topic} [{partition.partition}]"
                         stale = KafkaFailedError(lost, code=KafkaError._TRANSPORT)  # noqa: SLF001
                         continue
-                    found[partition.topic, partition.partition] = answer.offset
+                    offsets[partition.topic, partition.partition] = answer.offset
             if stale is not None:
                 if self._is_timed_out(start_s):
                     raise stale
                 self._refresh({topic for topic, _ in partitions})
-        return found
+        return offsets
 
     def _is_timed_out(self, start_s: float) -> bool:
         """Return whether the time-out of a request sent at `start_s` has passed."""

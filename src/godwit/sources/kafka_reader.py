@@ -101,8 +101,8 @@ class RangeReader:
 
     def num_partitions_followed(self, begins: Mapping[_Partition, int]) -> tuple[int, int]:
         """Count the partitions of `begins` that this reader reads: at that offset, and at any."""
-        there = sum(self._at.get(partition) == begin for partition, begin in begins.items())
-        return there, len(begins.keys() & self._at.keys())
+        followed = sum(self._at.get(partition) == begin for partition, begin in begins.items())
+        return followed, len(begins.keys() & self._at.keys())
 
     def collect_fetched(self, begins: Mapping[_Partition, int]) -> dict[_Partition, int] | None:
         """Collect fetched messages without waiting; return partition → offset after the last.
@@ -181,24 +181,24 @@ class RangeReader:
         """Yield the messages of one range in batches, each with the range."""
         start_s = progress_s = time.monotonic()
         while (seen := self._seen[offset_range.topic_partition]) < offset_range.end:
-            held = self._held[offset_range.topic_partition]
-            if len(held) >= BATCH:
+            fetched = self._held[offset_range.topic_partition]
+            if len(fetched) >= BATCH:
                 self._held[offset_range.topic_partition] = []
-                yield offset_range, held
+                yield offset_range, fetched
                 progress_s = time.monotonic()
             self._poll_messages()
             if self._seen[offset_range.topic_partition] > seen:
                 progress_s = time.monotonic()
             else:
                 self._check_progress(offset_range, start_s, progress_s)
-        held = self._held[offset_range.topic_partition]
-        cut = len(held)
-        if held and (held[-1].offset() or 0) >= offset_range.end:
-            cut = bisect_left(held, offset_range.end, key=_OFFSET)
-        self._held[offset_range.topic_partition] = held[cut:]
+        fetched = self._held[offset_range.topic_partition]
+        cut = len(fetched)
+        if fetched and (fetched[-1].offset() or 0) >= offset_range.end:
+            cut = bisect_left(fetched, offset_range.end, key=_OFFSET)
+        self._held[offset_range.topic_partition] = fetched[cut:]
         self._at[offset_range.topic_partition] = offset_range.end
         if cut:
-            yield offset_range, held[:cut]
+            yield offset_range, fetched[:cut]
 
     def _poll_messages(self, wait_s: float = 0.1) -> None:
         """Store messages that were fetched; wait up to `wait_s` seconds if there are none."""
@@ -271,10 +271,10 @@ def leased_reader(
     """Context with a reader for a split: an idle one of these settings, or a new one."""
     key = (*settings.key, isolation)
     with _lock:
-        kept = _idle_readers(key)
-        reader = max(kept, key=lambda one: one.num_continued(ranges), default=None)
+        idle = _idle_readers(key)
+        reader = max(idle, key=lambda each: each.num_continued(ranges), default=None)
         if reader is not None:
-            kept.remove(reader)
+            idle.remove(reader)
     if reader is None:
         reader = RangeReader(settings, isolation)
     try:
@@ -298,11 +298,11 @@ def fetched_offsets(
     """
     key = (*settings.key, isolation)
     with _lock:
-        kept = _idle_readers(key)
-        reader = max(kept, key=lambda one: one.num_partitions_followed(begins), default=None)
+        idle = _idle_readers(key)
+        reader = max(idle, key=lambda each: each.num_partitions_followed(begins), default=None)
         if reader is None or not any(reader.num_partitions_followed(begins)):
             return None
-        kept.remove(reader)
+        idle.remove(reader)
     try:
         reached = reader.collect_fetched(begins)
     except (KafkaException, OffsetsLostError):

@@ -468,15 +468,15 @@ class KafkaSource(Source):
         now_s = time.monotonic()
         assert self._admin is not None
         if not self._states or now_s - self._looked_s >= _TOPICS_S:
-            found = self._admin.topics(self._topics)
-            for topic, state in found.items():
+            topics = self._admin.topics(self._topics)
+            for topic, state in topics.items():
                 if state is None:
                     raise self._source_error(
                         f"has no topic {topic!r}: the cluster does not know it",
                         "Check its name, and that its user may describe it; or create it.",
                         topic=topic,
                     )
-            self._states = {topic: state for topic in self._topics if (state := found[topic])}
+            self._states = {topic: state for topic in self._topics if (state := topics[topic])}
             self._looked_s = now_s
         for topic, state in self._states.items():
             known = None if position is None else position.get(topic)
@@ -506,11 +506,11 @@ class KafkaSource(Source):
         assert self._admin is not None
         with self._translating_errors("cannot tell what its topics still have"):
             first = self._admin.first_offsets([r.topic_partition for r in ranges])
-        kept = []
+        present = []
         for r in ranges:
             begin = first[r.topic_partition]
             if begin <= r.begin:
-                kept.append(r)
+                present.append(r)
                 continue
             lost = min(begin, r.end) - r.begin
             what = (
@@ -527,8 +527,8 @@ class KafkaSource(Source):
                 )
             _logger.warning("%s: %s; they are left out.", self._where, what)
             if begin < r.end:
-                kept.append(OffsetRange(r.topic, r.partition, begin, r.end))
-        return kept
+                present.append(OffsetRange(r.topic, r.partition, begin, r.end))
+        return present
 
     def _make_split(self, ranges: tuple[OffsetRange, ...]) -> Split:
         """Make a split of ranges of offsets."""
@@ -551,32 +551,32 @@ class KafkaSource(Source):
         names = [name for name in columns if name in self._value_names]
         extra = {name: self._extra[name] for name in columns if name in self._extra}
         try:
-            found = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
+            arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         except Exception:
             bad = _bad_parts(extra.values(), offset_range, messages)
             if not bad:
                 raise
             yield self._unreadable(offset_range, messages, bad)
             messages = _without(messages, bad)
-            found = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
+            arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         decoded = self._format.decode(list(map(Message.value, messages)), names)
         if decoded.bad:
             yield self._unreadable(offset_range, messages, decoded.bad)
             messages = _without(messages, decoded.bad)
-            found = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
+            arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         if not columns:
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
             return
-        found |= dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
+        arrays |= dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
         schema = pa.schema([self._schema.field(name) for name in columns])
-        yield pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
+        yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=schema)
 
     def _unreadable(
         self, offset_range: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
     ) -> Unreadable:
         """Raise for messages that cannot be decoded, or return them as `Unreadable`."""
-        at, reason = bad[0]
-        offset = messages[at].offset()
+        place, reason = bad[0]
+        offset = messages[place].offset()
         what = (
             f"the message at offset {offset} of partition {offset_range.partition} of topic "
             f"{offset_range.topic!r} cannot be read ({self._settings.secrets.hide(reason)})"

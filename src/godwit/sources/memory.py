@@ -236,9 +236,9 @@ class MemorySource(Source):
         """Make the split of rows `first` to `stop` - 1, which carries the rows."""
         rows = pa.concat_tables(
             [
-                table.slice(max(first - at, 0), stop - max(first, at))
-                for at, table in list(self._tables)
-                if at < stop and first < at + table.num_rows
+                table.slice(max(first - start, 0), stop - max(first, start))
+                for start, table in list(self._tables)
+                if start < stop and first < start + table.num_rows
             ]
         )
         sink = pa.BufferOutputStream()

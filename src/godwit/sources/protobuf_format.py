@@ -65,8 +65,8 @@ class ProtobufMessages(MessageFormat):
                     f"The Protobuf format was given the name {message!r} and no descriptors.",
                     remedy="Give descriptors=, or the generated class.",
                 )
-            found = descriptors.read_bytes() if isinstance(descriptors, Path) else descriptors
-            self._name, self._files = message, found
+            given = descriptors.read_bytes() if isinstance(descriptors, Path) else descriptors
+            self._name, self._files = message, given
         else:
             described = message.DESCRIPTOR
             self._name, self._files = described.full_name, _descriptor_files(described.file)
@@ -145,18 +145,18 @@ def _descriptor_files(file: Any) -> bytes:
     """Serialise the descriptors of a file and all that it imports, as a descriptor set."""
     files: dict[str, Any] = {}
 
-    def add(one: Any) -> None:
+    def add(file: Any) -> None:
         """Add a file's descriptor, after its imports."""
-        if one.name not in files:
-            for needed in one.dependencies:
+        if file.name not in files:
+            for needed in file.dependencies:
                 add(needed)
-            files[one.name] = one
+            files[file.name] = file
 
     add(file)
-    found = descriptor_pb2.FileDescriptorSet()
-    for one in files.values():
-        one.CopyToProto(found.file.add())
-    return bytes(found.SerializeToString(deterministic=True))
+    described = descriptor_pb2.FileDescriptorSet()
+    for each in files.values():
+        each.CopyToProto(described.file.add())
+    return bytes(described.SerializeToString(deterministic=True))
 
 
 @lru_cache(maxsize=64)
@@ -295,8 +295,8 @@ def _has_map_of_times(field: Any) -> bool:
         return False
     if _is_map(field):
         item = kind.fields_by_name["value"]
-        of = item.message_type
-        return (of is not None and of.full_name == _TIMESTAMP) or _has_map_of_times(item)
+        inner = item.message_type
+        return (inner is not None and inner.full_name == _TIMESTAMP) or _has_map_of_times(item)
     return any(map(_has_map_of_times, kind.fields))
 
 

@@ -167,9 +167,9 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            told = secrets.hide(error.read(500).decode(errors="replace"))
-        kind = _NotFoundError if error.code == 404 and _names_what_is_missing(told) else SourceError
-        raise _registry_error(registry, path, f"{error.code} {told}", kind) from None
+            said = secrets.hide(error.read(500).decode(errors="replace"))
+        kind = _NotFoundError if error.code == 404 and _names_what_is_missing(said) else SourceError
+        raise _registry_error(registry, path, f"{error.code} {said}", kind) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _registry_error(registry, path, secrets.hide(str(error))) from None
 
@@ -177,10 +177,10 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
 def _names_what_is_missing(answer: str) -> bool:
     """Return whether a "not found" is of a schema, and not of the path, as by a wrong URL."""
     try:
-        told = load_json(answer)
+        parsed = load_json(answer)
     except ValueError:
         return False
-    return isinstance(told, dict) and told.get("error_code") != 404
+    return isinstance(parsed, dict) and parsed.get("error_code") != 404
 
 
 def _registry_error(

@@ -108,14 +108,14 @@ class _TextFormat(FileFormat):
             return file.size, rows
         left, ends_within_a_line = rows, False
         with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
-            at = max(start, self._first_line(stream))
-            stream.seek(at)
+            place = max(start, self._first_line(stream))
+            stream.seek(place)
             while block := stream.read(_PROBE_BYTES if left < 1000 else _BLOCK_BYTES):
                 breaks = block.count(b"\n")
                 if breaks >= left:
                     data = np.frombuffer(block, np.uint8)
-                    return at + int(np.flatnonzero(data == _NEWLINE)[left - 1]) + 1, rows
-                left, at = left - breaks, at + len(block)
+                    return place + int(np.flatnonzero(data == _NEWLINE)[left - 1]) + 1, rows
+                left, place = left - breaks, place + len(block)
                 ends_within_a_line = not block.endswith(b"\n")
         return file.size, rows - left + ends_within_a_line
 
@@ -211,13 +211,13 @@ def _next_line_start(stream: Any, offset: int, size: int) -> int:
     """Return the offset of the first line that begins at `offset` or later; `size`: of the file."""
     if offset <= 0 or offset >= size:
         return min(max(offset, 0), size)
-    at = offset - 1
-    stream.seek(at)
+    begin = offset - 1
+    stream.seek(begin)
     while block := stream.read(_PROBE_BYTES):
-        found = block.find(b"\n")
-        if found >= 0:
-            return at + int(found) + 1
-        at += len(block)
+        newline = block.find(b"\n")
+        if newline >= 0:
+            return begin + int(newline) + 1
+        begin += len(block)
     return size
 
 
@@ -294,9 +294,9 @@ class JsonFormat(_TextFormat):
             return schema
         objects = [_loads(line) for line in _lines_of(text)]
         for name in unclear:
-            at, values = schema.get_field_index(name), [row.get(name) for row in objects]
-            dtype = _infer_exactly(schema.field(at).type, values, name)
-            schema = schema.set(at, pa.field(name, dtype))
+            place, values = schema.get_field_index(name), [row.get(name) for row in objects]
+            dtype = _infer_exactly(schema.field(place).type, values, name)
+            schema = schema.set(place, pa.field(name, dtype))
         return schema
 
     def read(
