@@ -102,21 +102,21 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
     assert placement.parts == ("w", "w_second", "w_windows")  # all of which have to leave executors
     before = placement.assignments["w"]
     moved = {g: "c" for g in range(8) if before.executor(g) != "c"}
-    migration = placement.migrate(moved, component="w")
+    migration = placement._migrate(moved, component="w")
     history.epoch(40)
     assert migration.wait(0).moved == len(moved)
     owners = {g: before.executor(g) for g in range(16)} | moved
     assert {g: placement.assignments["w"].executor(g) for g in range(16)} == owners
     here = next(g for g in range(8, 16) if owners[g] != "b")
     both = {0: "a", here: "b"}  # the rows of one go to a second slot, of the other to a first one
-    migration = placement.migrate(both, component="w")
+    migration = placement._migrate(both, component="w")
     for _ in range(4):
         history.epoch(40)
     assert migration.wait(0).moved == 2
     now = placement.assignments["w"]
     assert {g: now.executor(g) for g in range(16)} == owners | both
     with pytest.raises(InvalidPlanError) as caught:
-        placement.migrate({0: "a"}, component="w_third")
+        placement._migrate({0: "a"}, component="w_third")
     assert caught.value.remedy == "Name one with component=: w."
     history.end()
     assert run.windows == expected(history.rows)

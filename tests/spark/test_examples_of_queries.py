@@ -23,7 +23,7 @@ NOT_HERE = (
 )
 # A key must have been divided to be gathered; an executor that is drained takes nothing any more,
 # and a query that has stopped does nothing.
-LAST = ("QueryHotKeys.gather", "QueryPlacement.drain", "Query.drain", "Query.stop")
+LAST = ("QueryHotKeys.gather", "Query.drain", "Query.stop")
 
 
 def examples() -> Iterator[doctest.DocTest]:

@@ -3,8 +3,8 @@
 Problem: planners are pure functions of a `Problem`; a query has the facts (where key groups are,
 what they cost, how much state they hold) and can carry a plan out.
 
-Invariant: what `QueryPlacement.preview` shows, `QueryPlacement.balance` and `migrate` carry out:
-the same moves in the same order, made by `godwit.placement.solution.executable_plan`.
+Invariant: `Query.balance` and `Query.migrate` carry out what `QueryPlacement.preview` shows: the
+same moves in the same order, made by `godwit.placement.solution.executable_plan`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from godwit.migration.placement import check_target, shown_assignments, with_new
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
-from godwit.model.naming import listing, type_name
+from godwit.model.naming import NoSuchCallError, did_you_mean, listing, type_name
 from godwit.placement import Limits, Solution
 from godwit.placement import planner as planner_named
 from godwit.placement.preview import preview
@@ -129,6 +129,21 @@ def checked_bounds(bounds: Any) -> Bounds:
             remedy="Give gw.Bounds, as in bounds=gw.Bounds(max_moves=8).",
         )
     return bounds
+
+
+_VERBS = frozenset({"migrate", "balance", "drain", "scale", "executors"})
+"""Names of a query that were names of its parts, too."""
+
+
+def moved_to_query(part: str, name: str, kind: type) -> AttributeError:
+    """Return the error for a name that a part of a query does not have."""
+    if name.startswith("_"):
+        return AttributeError(f"{kind.__name__!r} has no attribute {name!r}")
+    known = [public for public in dir(kind) if not public.startswith("_")]
+    remedy = f"{did_you_mean(name, known)}It has {listing(known)}."
+    if name in _VERBS:
+        remedy = f"Use query.{name}."
+    return NoSuchCallError(f"query.{part} has no {name!r}.", remedy=remedy, call=name)
 
 
 End = TypeVar("End")
@@ -312,6 +327,11 @@ class QueryPlacement:
     def __repr__(self) -> str:
         return f"<QueryPlacement of {self._query!r}: {listing(tuple(self.assignments))}>"
 
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            raise moved_to_query("placement", name, type(self))
+
     @property
     def assignments(self) -> Mapping[str, Assignment]:
         """Component → the assignment of its key groups in the next epoch; upstream ones first.
@@ -350,17 +370,6 @@ class QueryPlacement:
         return {name: c.assignment for name, c in self._conductor.view.components.items()}
 
     @property
-    def executors(self) -> tuple[str, ...]:
-        """Names of the executors that are alive.
-
-        Examples
-        --------
-        >>> query.placement.executors
-        ('local-0', 'local-1')
-        """
-        return tuple(sorted(self._conductor.view.executors))
-
-    @property
     def draining(self) -> frozenset[str]:
         """Names of executors that are being emptied: no key group may move there.
 
@@ -371,8 +380,7 @@ class QueryPlacement:
         """
         return self._conductor.view.draining
 
-    @user_call
-    def migrate(
+    def _migrate(
         self,
         plan: AnyPlan,
         *,
@@ -380,20 +388,7 @@ class QueryPlacement:
         strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> Migration:
-        """Move key groups to other executors while the stream flows.
-
-        Parameters
-        ----------
-        plan, component, strategy, bounds
-            As for `Query.migrate`, which is this method.
-
-        Examples
-        --------
-        >>> gentle = gw.Bounds(max_moves=1)
-        >>> migration = query.placement.migrate({3: "local-0"}, component="by_plane", bounds=gentle)
-        >>> migration.wait(timeout=60).outcome
-        <MigrationOutcome.FINISHED: 'finished'>
-        """
+        """Move key groups to other executors; see `Query.migrate`."""
         self._check_running()
         checked_bounds(bounds)
         name = self._internal_name(component)
@@ -451,12 +446,12 @@ class QueryPlacement:
         name
             Name of the internal component (see `parts`).
         plan, strategy, bounds
-            As for `migrate`.
+            As for `Query.migrate`.
 
         Raises
         ------
         InvalidPlanError, MigrationError
-            As for `migrate`.
+            As for `Query.migrate`.
 
         Examples
         --------
@@ -586,7 +581,7 @@ class QueryPlacement:
         ----------
         plan
             Key group → name of its new executor, a target assignment, or a planner's solution, as
-            for `migrate`; a solution may also be for all components (see `problem`).
+            for `Query.migrate`; a solution may also be for all components (see `problem`).
         component
             Name of the component; not needed for a solution, or if there is only one.
         bandwidth_bytes_per_s
@@ -657,8 +652,7 @@ class QueryPlacement:
             routes += self._conductor.foresee(name, places, sizes)
         return tuple(routes)
 
-    @user_call
-    def balance(
+    def _balance(
         self,
         planner: str = "milp",
         *,
@@ -668,18 +662,7 @@ class QueryPlacement:
         bounds: Bounds | None = None,
         **options: Any,
     ) -> Migration | None:
-        """Plan once for the current load, and carry out the plan.
-
-        Parameters
-        ----------
-        planner, component, limits, strategy, bounds, **options
-            As for `Query.balance`, which is this method.
-
-        Examples
-        --------
-        >>> migration = query.placement.balance("flux", component="by_plane")
-        >>> ended = None if migration is None else migration.wait(timeout=60)
-        """
+        """Plan once for the current load, and carry out the plan; see `Query.balance`."""
         name = self._internal_name(component)  # problem() would ask about all of several
         known = planner_named(planner)
         solution = known(self.problem(name, limits=limits), **{**known.for_streams, **options})
@@ -744,27 +727,14 @@ class QueryPlacement:
             if label in parts
         )
 
-    @user_call
-    def drain(
+    def _drain(
         self,
         executor: str,
         *,
         strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
-        """Move all key groups away from an executor, and let none move to it from now on.
-
-        Parameters
-        ----------
-        executor, strategy, bounds
-            As for `Query.drain`, which is this method.
-
-        Examples
-        --------
-        >>> ended = [migration.wait(timeout=60) for migration in query.placement.drain("local-1")]
-        >>> query.placement.assignments["by_plane"].num_owned
-        {'local-0': 8, 'local-1': 0}
-        """
+        """Move all key groups away from an executor; see `Query.drain`."""
         there = sorted(
             {
                 e

@@ -1,7 +1,8 @@
 """A running flow, with the methods of ``StreamingQuery`` and those for placement and scaling.
 
-Migrations, scaling and components are in `Query.placement`, `Query.scaling` and `Query.components`;
-the most used of their methods are on the query too.
+Verbs (`Query.migrate`, `Query.balance`, `Query.drain`, `Query.scale`) are methods of the query.
+Plans, assignments, components and hot keys are in `Query.placement`, `Query.components` and
+`Query.hot_keys`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Query:
     placement
         Assignments of key groups, plans for them, and migrations.
     scaling
-        Changes of the number of executors on request.
+        The last change of the number of executors on request.
     components
         Operators of each component, and changes of them (regrouping).
     hot_keys
@@ -488,7 +489,7 @@ class Query:
         >>> query.executors
         ('local-0', 'local-1')
         """
-        return self.placement.executors
+        return tuple(sorted(self._run.view.executors))
 
     @user_call
     def migrate(
@@ -500,8 +501,6 @@ class Query:
         bounds: Bounds | None = None,
     ) -> Migration:
         """Move key groups to other executors while the stream flows.
-
-        Same as ``query.placement.migrate``.
 
         Parameters
         ----------
@@ -542,7 +541,9 @@ class Query:
         >>> query.migrate({0: "local-1"}, component="by_plane").wait(timeout=60).outcome
         <MigrationOutcome.FINISHED: 'finished'>
         """
-        return self.placement.migrate(plan, component=component, strategy=strategy, bounds=bounds)
+        return self.placement._migrate(  # noqa: SLF001  one object in two parts
+            plan, component=component, strategy=strategy, bounds=bounds
+        )
 
     @user_call
     def balance(
@@ -557,7 +558,7 @@ class Query:
     ) -> Migration | None:
         """Plan once for the current load, and carry out the plan.
 
-        Same as ``query.placement.balance``. For balancing all the time, see `godwit.Control`.
+        For balancing all the time, see `godwit.Control`.
 
         Parameters
         ----------
@@ -593,7 +594,7 @@ class Query:
         >>> migration = query.balance(component="by_plane")
         >>> ended = None if migration is None else migration.wait(timeout=60)
         """
-        return self.placement.balance(
+        return self.placement._balance(  # noqa: SLF001  one object in two parts
             planner, component=component, limits=limits, strategy=strategy, bounds=bounds, **options
         )
 
@@ -607,7 +608,7 @@ class Query:
     ) -> tuple[Migration, ...]:
         """Move all key groups away from an executor, and let none move to it from now on.
 
-        Same as ``query.placement.drain``. The executor itself is not removed; for that, see
+        The executor itself is not removed; for that, see
         `scale`. If the moves cannot be planned or begun, it is not drained.
 
         Parameters
@@ -633,7 +634,9 @@ class Query:
         >>> query.placement.draining
         frozenset({'local-1'})
         """
-        return self.placement.drain(executor, strategy=strategy, bounds=bounds)
+        return self.placement._drain(  # noqa: SLF001  one object in two parts
+            executor, strategy=strategy, bounds=bounds
+        )
 
     @user_call
     def scale(
@@ -647,7 +650,7 @@ class Query:
     ) -> Scaling:
         """Change the number of executors, while the stream runs.
 
-        Same as ``query.scaling.scale``. To add executors, Godwit requests them from the cluster
+        To add executors, Godwit requests them from the cluster
         manager; they get key groups once they run. To remove executors, Godwit empties those with
         the least state (draining ones first), and returns them to the cluster between two epochs.
 
@@ -683,7 +686,7 @@ class Query:
         >>> query.scale(4).wait(timeout=300)  # doctest: +SKIP
         ('1', '2', '3', '4')
         """
-        return self.scaling.scale(
+        return self.scaling._scale(  # noqa: SLF001  one object in two parts
             executors, planner=planner, strategy=strategy, bounds=bounds, timeout_s=timeout_s
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,13 +21,12 @@ from godwit.adapt.rebalancing import is_own
 from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
-from godwit.model.frames import user_call
 from godwit.model.naming import check_number, error_line, type_name
 from godwit.model.wording import counted
 from godwit.placement import Limits
 from godwit.placement import planner as planner_named
 from godwit.placement.solution import executable_plan
-from godwit.runtime.placement import checked_bounds
+from godwit.runtime.placement import checked_bounds, moved_to_query
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -403,7 +402,7 @@ def _load_to_balance(problem: Problem) -> np.ndarray:
 
 
 class QueryScaling:
-    """Changes of the number of executors of a running query.
+    """The last change of the number of executors of a running query.
 
     It is the attribute ``query.scaling`` of a `Query`.
 
@@ -421,12 +420,17 @@ class QueryScaling:
         self._placement, self._run = placement, run
         self._latest: Scaling | None = None
 
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            raise moved_to_query("scaling", name, type(self))
+
     def __repr__(self) -> str:
         return f"<QueryScaling: {self._latest or 'none was asked for'}>"
 
     @property
     def latest(self) -> Scaling | None:
-        """The `Scaling` that the last call of `scale` returned; ``None`` if there was none.
+        """The `Scaling` that the last call of `Query.scale` returned; ``None`` if there was none.
 
         Examples
         --------
@@ -437,7 +441,7 @@ class QueryScaling:
 
     @property
     def is_under_way(self) -> bool:
-        """True while a scaling that `scale` began has not ended.
+        """True while a scaling that `Query.scale` began has not ended.
 
         Examples
         --------
@@ -446,8 +450,7 @@ class QueryScaling:
         """
         return self._latest is not None and not self._latest.done
 
-    @user_call
-    def scale(
+    def _scale(
         self,
         executors: int,
         *,
@@ -456,18 +459,7 @@ class QueryScaling:
         bounds: Bounds | None = None,
         timeout_s: float | None = None,
     ) -> Scaling:
-        """Change the number of executors while the query runs.
-
-        Parameters
-        ----------
-        executors, planner, strategy, bounds, timeout_s
-            As for `Query.scale`, which is this method.
-
-        Examples
-        --------
-        >>> query.scaling.scale(4, timeout_s=300).wait()  # doctest: +SKIP
-        ('1', '2', '3', '4')
-        """
+        """Change the number of executors; see `Query.scale`."""
         if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
             told = executors if isinstance(executors, int) else f"{executors!r}"
             raise ScalingError(

@@ -10,13 +10,17 @@ import pytest
 from godwit.migration import Bounds, Strategy
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidPlanError
+from godwit.model.naming import NoSuchCallError
 from godwit.placement import planner
 from godwit.placement.problem import ComponentFacts, joint_problem
 from godwit.runtime.placement import (
+    QueryPlacement,
     checked_bounds,
     checked_moves,
     resolve_plan,
 )
+from godwit.runtime.query import Query
+from godwit.runtime.scaling import QueryScaling
 
 
 def test_moves_come_back_as_plain_numbers_and_names() -> None:
@@ -81,3 +85,25 @@ def test_a_solution_of_several_components_is_refused_for_one() -> None:
     solution = planner("milp")(joint_problem({"one": facts, "two": facts}, {}))
     with pytest.raises(InvalidPlanError, match="moves key groups of 'one', 'two'"):
         resolve_plan(solution, facts.assignment)
+
+
+@pytest.mark.parametrize(
+    ("part", "verb"),
+    [
+        (QueryPlacement, "migrate"),
+        (QueryPlacement, "balance"),
+        (QueryPlacement, "drain"),
+        (QueryPlacement, "executors"),
+        (QueryScaling, "scale"),
+    ],
+)
+def test_verbs_are_methods_of_the_query_alone(part: type, verb: str) -> None:
+    with pytest.raises(NoSuchCallError, match=rf"Use query\.{verb}\.") as refused:
+        getattr(part.__new__(part), verb)
+    assert hasattr(Query, verb)
+    assert isinstance(refused.value, AttributeError)
+
+
+def test_a_part_of_a_query_suggests_its_own_names() -> None:
+    with pytest.raises(NoSuchCallError, match="assignments"):
+        _ = QueryPlacement.__new__(QueryPlacement).assignment  # type: ignore[attr-defined]

@@ -272,6 +272,6 @@ def test_a_drain_that_cannot_be_planned_leaves_the_executor_as_it_was(
 
     monkeypatch.setattr("godwit.runtime.placement.planner_named", fail)
     with pytest.raises(ScalingError, match="No planner"):
-        stream.placement.drain("b")
+        stream.placement._drain("b")
     assert stream.conductor.view.draining == frozenset()
     assert stream.owned().keys() == {"a", "b"}
