@@ -98,7 +98,8 @@ def chaos_flow(
 ) -> gw.Flow:
     """Build the flow over ``directory/in``; its sinks are in ``directory/out``.
 
-    With `mixed`, rows come from ``directory/own`` too, by a source of Godwit's own.
+    With `mixed`, rows come from ``directory/own`` too, by a source of Godwit's own, and the rows of
+    both go to sinks as they are, too: to files, and to a database if there is one.
 
     Level 1: `order` (a function that insists on its order) and `totals`; level 2: `shards`, which
     counts what `order` emits.
@@ -145,6 +146,10 @@ def chaos_flow(
         lane_bytes = 0 if name == "totals" else 2**20  # one of them is written by lanes
         sink = gw.sinks.parquet(directory / "out" / name, lane_bytes=lane_bytes)
         flow.sink(name, stream, sink)
+    if mixed:
+        flow.sink("raw", came, gw.sinks.parquet(directory / "out/raw", lane_bytes=0))
+        if dsn is not None:
+            flow.sink("raw_table", came, gw.sinks.postgres(dsn, "raw"))
     if dsn is not None:
         flow.sink("table", shown, gw.sinks.postgres(dsn, "numbers"))
         flow.sink("newest", totals, gw.sinks.postgres(dsn, "newest", mode="upsert"))

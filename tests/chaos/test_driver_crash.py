@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.chaos.flow import epochs_of, expected_final
-from tests.chaos.results import insist_on_each_row_once, put, run_program
+from tests.chaos.results import insist_on_each_row_once, put, rows_in_order, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,8 @@ def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
 ) -> None:
     """Rows come from both kinds of sources, so how they are cut into epochs is not fixed.
 
-    They go to files and, in transactions, to a database.  Beside the driver's deaths, a lane's
+    They go to files and, in transactions, to a database: results, and the rows as they came, which
+    no operator works on.  Beside the driver's deaths, a lane's
     process dies in the middle of an epoch, once.
     """
     epochs = epochs_of(17, 4)
@@ -51,6 +52,8 @@ def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
     assert run_program("driver", {**config, "kill": None}) == 0
     assert (tmp_path / "acts/die").exists()
     insist_on_each_row_once(tmp_path / "out", epochs)
+    came = sorted(row[:2] for rows in epochs for row in rows)
+    assert sorted(row[:2] for _, row in rows_in_order(tmp_path / "out/raw")) == came
     if dsn is not None:
         insist_on_tables(dsn, epochs)
 
@@ -58,8 +61,11 @@ def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
 def insist_on_tables(dsn: str, epochs: list[list[tuple[int, int, str]]]) -> None:
     import psycopg
 
+    came = sorted(row[:2] for rows in epochs for row in rows)
     with psycopg.connect(dsn) as connection:
         numbers = connection.execute("SELECT k, number FROM numbers").fetchall()
+        raw = connection.execute("SELECT k, number FROM raw").fetchall()
         newest = connection.execute("SELECT k, rows, total FROM newest").fetchall()
-    assert sorted(numbers) == sorted((k, number) for rows in epochs for k, number, _ in rows)
+    assert sorted(numbers) == came
+    assert sorted(raw) == came
     assert {row[0]: row[1:] for row in newest} == expected_final(epochs, "totals")
