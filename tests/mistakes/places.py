@@ -25,7 +25,7 @@ SOURCES = (
     ),
     _M(
         """read(gw.sources.json(file("in/a.json", '[{"k": "a"}]'), schema="k string"))""",
-        *("no JSON object in braces", "a.json", "move it out of the directory"),
+        *("not one JSON object in braces", "a.json", "move it out of the directory"),
     ),
     _M('gw.sources.json("in", schema="k strng")', "'strng'", "column 'k'", "Did you mean 'string'"),
     _M(
@@ -49,7 +49,9 @@ SOURCES = (
         'gw.sources.kafka("h:1", "t", maxOffsetsPerTrigger=100)',
         *("no argument 'maxOffsetsPerTrigger'", "kafka", "is max_rows_per_epoch= here"),
     ),
-    _M('gw.sources.kafka("h:1", "t", start="newest")', "no place to begin", "start=", '"latest"'),
+    _M(
+        'gw.sources.kafka("h:1", "t", start="newest")', "not a place to begin", "start=", '"latest"'
+    ),
     _M(
         'gw.sources.kafka("h:1", "t", config={"kafka.security.protocol": "ssl"})',
         *("'kafka.security.protocol', which is a name of Spark's", "config", "'security.protocol'"),

@@ -70,7 +70,7 @@ _Sum = tuple[int, int, int]
 
 
 def _added(so_far: _Sum, part: npt.NDArray[Any] | int) -> _Sum:
-    """Return a sum with `part` added: 64-bit numbers, bytes, or so many zeros as it says."""
+    """Return a sum with `part` added: 64-bit numbers, bytes, or a number of zeros."""
     count, total, adler = so_far
     if isinstance(part, int):
         return count + part, total, adler

@@ -31,7 +31,7 @@ _SAMPLE = 8192
 _REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
 _LARGE_SAMPLE = 65_536
 _MANY_ROWS = 4 * _LARGE_SAMPLE
-_REPEATING_OF_MANY = 0.35  # distinct keys per row: above, a hash table of them is no help
+_REPEATING_OF_MANY = 0.35  # distinct keys per row: above, a hash table does not help
 UInt64Array = npt.NDArray[np.uint64]
 
 _MIXING = np.uint64(0x9E3779B185EBCA87)
@@ -216,7 +216,7 @@ def _number_keys(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Assign numbers to distinct keys; return each row's, and the first row of each.
 
-    `many`: distinct keys are so many that a sort takes less time than a hash table.
+    `many`: sorting the many distinct keys takes less time than a hash table.
     """
     known: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
     for column in columns:
@@ -361,7 +361,7 @@ def _order_by_key_group_and_hash(
         high = sortable >> np.uint64(bits)
         sortable <<= np.uint64(64 - bits)
         sortable |= high
-    # Rows as the lowest bits of what is sorted make a plain sort (three times as fast as argsort)
+    # Rows as the lowest bits of numbers make a plain sort (three times as fast as argsort)
     # yield the order, and arrival order within equal hashes, at the price of as many hash bits.
     row_bits = np.uint64((1 << max(len(search) - 1, 0).bit_length()) - 1)
     packed = sortable & ~row_bits

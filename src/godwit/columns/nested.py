@@ -1,6 +1,6 @@
 """Nested columns, converted value by value: lists, structs and maps are kept, their leaves are not.
 
-A leaf is a value of a type that is no list, struct or map.
+A leaf is a value of any type but list, struct and map.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def convert_leaves(
 ) -> pa.Array:
     """Return an array in a type of the same nesting; `leaf` converts an array of leaves.
 
-    Structs are matched by the names of their fields; a field that a value lacks is null. What is
-    no list, struct or map on both sides is a leaf.
+    Structs are matched by the names of their fields; a field that a value lacks is null.
+    Every value but a list, struct or map on both sides is a leaf.
     """
     types, source = pa.types, array.type
     if not len(array):  # whose buffers need not have even a first offset

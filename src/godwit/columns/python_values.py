@@ -276,20 +276,20 @@ class Columns(dict[str, list[Any]]):
         inputs: pa.Schema,
         order: Any,
         keys: KeysOfRows,
-        of: RowMaker | None = None,
+        row_maker: RowMaker | None = None,
     ) -> None:
         super().__init__()
         self._rows = rows
         self._order = order
         self._keys = keys
-        self._of = of
+        self._of = row_maker
         self._arrays: dict[str, pa.Array] = {}
-        if of is None:
+        if row_maker is None:
             self.names = [*inputs.names, *keys.names]
             self.row = row_type(tuple(self.names))
         else:
-            self.names = of.names
-            self.row = of.make
+            self.names = row_maker.names
+            self.row = row_maker.make
 
     @property
     def sent(self) -> list[str]:

@@ -62,7 +62,7 @@ _SPARK_DURATION: Final = re.compile(
 )
 _DAY_S: Final = 86_400
 _UNIT_S: Final = (7 * _DAY_S, _DAY_S, 3600, 60, 1)  # of the numbers of a duration
-_LONGEST: Final = 100  # bytes of a text; more is no time, and would need a wide matrix
+_LONGEST: Final = 100  # bytes of a text; longer texts are not times, and need a wide matrix
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # of a fraction of a second, by unit
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
 _ZERO: Final = ord("0")
@@ -259,7 +259,7 @@ class _Texts:
             reason += " as timestamp"
         text = self._texts[int(row)].as_py()
         text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-        msg = f"{text!r} is no {self._name}: it {reason}"
+        msg = f"{text!r} is not a {self._name}: it {reason}"
         raise ValueError(msg)
 
 
@@ -311,7 +311,7 @@ def _duration(text: str | None, dtype: pa.DurationType) -> int | None:
             sign, *numbers = match.groups()
             numbers = [None, *numbers]
     if match is None:
-        msg = f"{text[:_LONGEST]!r} is no duration: it is not as in P1DT23H59M59.5S"
+        msg = f"{text[:_LONGEST]!r} is not a duration: it is not as in P1DT23H59M59.5S"
         raise ValueError(msg)
     if match.re is _DURATION:
         sign, *numbers = match.groups()
@@ -322,6 +322,6 @@ def _duration(text: str | None, dtype: pa.DurationType) -> int | None:
     )
     value = int(seconds * 10 ** _DIGITS[dtype.unit])  # cut towards zero: the digits of the text
     if value >= 1 << 63:
-        msg = f"{text!r} is no duration: it is too long"
+        msg = f"{text!r} is not a duration: it is too long"
         raise ValueError(msg)
     return -value if sign == "-" else value

@@ -127,7 +127,7 @@ def parquet(
         If the schema is not valid.
     SourceError
         If another option is wrong. At the start or in an epoch: if the directory does not exist, or
-        a file is no Parquet file, was changed after it was listed, or was deleted before it was
+        a file is not a Parquet file, was changed after it was listed, or was deleted before it was
         read.
 
     Examples
@@ -169,7 +169,8 @@ def arrow(
         If the schema is not valid.
     SourceError
         If another option is wrong. At the start or in an epoch: if the directory does not exist, or
-        a file is no Arrow file, was changed after it was listed, or was deleted before it was read.
+        a file is not an Arrow file, was changed after it was listed, or was deleted before it was
+        read.
 
     Examples
     --------

@@ -100,7 +100,7 @@ def _mismatch(written: AvroType, to: AvroType) -> AvroError:
 
 
 def _resolves(written: AvroType, to: AvroType) -> bool:
-    """Return whether a value of a type, which is no union, may be read as another."""
+    """Return whether a value of a type other than a union may be read as another."""
     if to.name:
         names = {written.name, written.short_name}
         same = written.short_name == to.short_name or bool(names & set(to.aliases))
@@ -158,7 +158,7 @@ def _read_null(message: bytes, offset: int) -> tuple[None, int]:
 def _read_boolean(message: bytes, offset: int) -> tuple[bool, int]:
     byte = message[offset]
     if byte > 1:
-        raise AvroError(f"{byte} is no boolean")
+        raise AvroError(f"{byte} is not a boolean")
     return byte == 1, offset + 1
 
 
@@ -186,7 +186,7 @@ def _read_int(message: bytes, offset: int) -> tuple[int, int]:
         return (byte >> 1) ^ -(byte & 1), offset + 1
     value, offset = _read_long(message, offset)
     if not -(2**31) <= value < 2**31:
-        raise AvroError(f"{value} is no int")
+        raise AvroError(f"{value} is not an int")
     return value, offset
 
 
@@ -551,13 +551,13 @@ def _write_null(value: Any, out: bytearray) -> None:
 
 def _write_boolean(value: Any, out: bytearray) -> None:
     if not isinstance(value, bool):
-        raise AvroError(f"{value!r} is no boolean")
+        raise AvroError(f"{value!r} is not a boolean")
     out += b"\1" if value else b"\0"
 
 
 def _write_float(value: Any, out: bytearray) -> None:
     if not isinstance(value, float | int):
-        raise AvroError(f"{value!r} is no float")
+        raise AvroError(f"{value!r} is not a float")
     try:
         out += _FLOAT.pack(value)
     except OverflowError:
@@ -566,7 +566,7 @@ def _write_float(value: Any, out: bytearray) -> None:
 
 def _write_double(value: Any, out: bytearray) -> None:
     if not isinstance(value, float | int):
-        raise AvroError(f"{value!r} is no double")
+        raise AvroError(f"{value!r} is not a double")
     out += _DOUBLE.pack(value)
 
 
@@ -579,7 +579,7 @@ def _write_bytes(value: Any, out: bytearray) -> None:
 
 def _write_string(value: Any, out: bytearray) -> None:
     if not isinstance(value, str):
-        raise AvroError(f"{value!r} is no string")
+        raise AvroError(f"{value!r} is not a string")
     encoded = value.encode()
     out += _varint(len(encoded))
     out += encoded
@@ -597,14 +597,14 @@ _WRITERS: Final[Mapping[str, Write]] = {
 
 def _misfit(value: Any, avro_type: AvroType) -> AvroError:
     """Build the error that a value cannot be written as a type."""
-    return AvroError(f"{value!r} is no {avro_type}")
+    return AvroError(f"{value!r} is not of type {avro_type}")
 
 
-def _known(indexes: Mapping[str, bytes], value: Any, of: AvroType) -> bytes:
+def _known(indexes: Mapping[str, bytes], value: Any, avro_type: AvroType) -> bytes:
     """Return the encoded number of a symbol."""
     encoded = indexes.get(value)
     if encoded is None:
-        raise _misfit(value, of)
+        raise _misfit(value, avro_type)
     return encoded
 
 
@@ -656,6 +656,6 @@ def _decimal_bytes(value: Any, avro_type: AvroType) -> bytes:
     scaled = value.scaleb(avro_type.scale, _EXACT)
     number = int(scaled)
     if number != scaled or abs(number) >= 10**avro_type.precision:
-        raise AvroError(f"{value} is no decimal({avro_type.precision}, {avro_type.scale})")
+        raise AvroError(f"{value} is not a decimal({avro_type.precision}, {avro_type.scale})")
     size = avro_type.size or (number if number >= 0 else ~number).bit_length() // 8 + 1
     return number.to_bytes(size, "big", signed=True)

@@ -252,7 +252,7 @@ def _full_name(name: str, namespace: str) -> str:
 def _names(value: Any, where: str) -> tuple[str, ...]:
     """Return a list of names as a tuple; raise if it is none."""
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise _invalid(where, f"{value!r} is no list of names")
+        raise _invalid(where, f"{value!r} is not a list of names")
     return tuple(value)
 
 
@@ -366,7 +366,7 @@ def _to_decimal(raw: bytes, scale: int, to_scale: int) -> Decimal:
 def _time_of_day(raw: int, day: int, logical: str) -> int:
     """Return a time of day; raise if it is not within a day."""
     if not 0 <= raw < day:
-        raise AvroError(f"{raw} is no time of day ({logical})")
+        raise AvroError(f"{raw} is not a time of day ({logical})")
     return raw
 
 
@@ -423,7 +423,7 @@ def _raw_default(avro_type: AvroType, default: Any, where: str) -> Any:
         or (bound and type(default) is int and -bound <= default < bound)
     ):
         return default
-    raise _invalid(where, f"the default {default!r} is no {avro_type}")
+    raise _invalid(where, f"the default {default!r} is not of type {avro_type}")
 
 
 def _field_default(part: AvroField, default: Mapping[str, Any], where: str) -> Any:

@@ -144,7 +144,7 @@ class _Check:
         if arrival is not None and (
             arrival not in schema.names or not pa.types.is_timestamp(schema.field(arrival).type)
         ):
-            self._fail_rule("arrival time", f"{arrival!r} is no column of type timestamp")
+            self._fail_rule("arrival time", f"{arrival!r} is not a column of type timestamp")
 
     def _check_pickling(self) -> None:
         """Check that the source can be pickled, since executors get copies."""

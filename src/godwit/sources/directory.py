@@ -3,7 +3,7 @@
 A file is known by its path within the directory, its size and its modification time. A listing has
 the files in the order in which they are read: by modification time, then by path. Every file has a
 *key*, 64 bits of a hash of its path, and a *version*, 32 bits of a hash of size and modification
-time; what was read is remembered by these (`godwit.sources.file_position`).
+time; the files that were read are remembered by these (`godwit.sources.file_position`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """A listing of a local directory that need not be made anew while its directories stay."""
+    """A listing of a local directory that is used again while its directories do not change."""
 
     listing: Listing
     modified_ns: Mapping[str, int]  # of every directory in it, before it was listed
@@ -274,7 +274,7 @@ class Directory:
             path.encode()
         except UnicodeEncodeError as error:
             raise SourceError(
-                f"The name of the file {path!r} in {self.shown!r} is no UTF-8.",
+                f"The name of the file {path!r} in {self.shown!r} is not UTF-8.",
                 remedy="Give it another name, or move it out of the directory.",
                 path=self.shown,
             ) from error
@@ -366,7 +366,7 @@ def open_file_system(
 ) -> tuple[pafs.FileSystem, str]:
     """Open the file system of a path or URI; return it, and the path within it.
 
-    Raises `error` if there is no such file system.
+    Raises `error` if no such file system exists.
     """
     if filesystem is not None:
         return filesystem, path.rstrip("/") or path

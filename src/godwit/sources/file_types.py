@@ -1,4 +1,4 @@
-"""Columns of files, as columns of a source's schema: what is converted, and what is refused.
+"""Columns of files as columns of a source's schema: which types are converted or refused.
 
 A file may hold the values of a column in a layout of its own: as a dictionary, as runs, as a view,
 as the storage of an extension type.  Such layouts are made plain at any depth, with or without a

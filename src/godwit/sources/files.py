@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from godwit.sources.source import Position
 
 _MIN_SPLIT_BYTES: Final = 64 << 10
-_FEW_FILES: Final = 64  # of so many, an epoch counts the rows before it reads them
+_FEW_FILES: Final = 64  # up to this number, an epoch counts the rows before it reads them
 _FEW_BYTES: Final = 1 << 20
 _LAYOUTS_AT_ONCE: Final = 16
 _MAX_LAYOUTS: Final = 4096  # remembered
@@ -589,7 +589,7 @@ def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) ->
         value = from_text(pa.array([text]), field)
     except (ValueError, pa.ArrowException) as error:
         raise SourceError(
-            f"The directory of the file {file!r} says {field.name}={text}, which is no "
+            f"The directory of the file {file!r} says {field.name}={text}, which is not of type "
             f"{field.type} ({error}).",
             remedy="Give another type for it (schema=), such as string, or move the file.",
             file=file,

@@ -107,7 +107,7 @@ def avro(
     Raises
     ------
     InvalidFlowError
-        If `schema` is no Avro schema of a record, or a field has a type that no column can have:
+        If `schema` is not an Avro schema of a record, or a field has a type that no column has:
         null, a union of several types, a record that holds itself, a decimal of over 38 digits.
 
     Examples

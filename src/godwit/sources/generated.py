@@ -1,7 +1,7 @@
 """Rows that are computed from their numbers: any process makes any of them, always the same.
 
 A row's values are hashes of the seed, the column and the row's number, so a range of rows needs
-nothing of what comes before it (a counter-based generator, as in Salmon et al., SC 2011; the mixing
+no row before it (a counter-based generator, as in Salmon et al., SC 2011; the mixing
 function is splitmix64's). Row *i* happens ``i / rows per second`` after the start. Where the source
 is paced, it is there from that moment on, else as soon as somebody asks.
 """

@@ -69,7 +69,7 @@ _STALE: Final = frozenset(  # answers of brokers that know a change of topics, o
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
-_AWAY: Final = frozenset(  # while a broker is started anew, say
+_AWAY: Final = frozenset(  # for example while a broker restarts
     {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._NOENT,  # noqa: SLF001  no leader was found
@@ -85,7 +85,7 @@ _OFTEN_S: Final = 0.1
 
 
 class KafkaFailedError(Exception):
-    """The cluster did not do what was asked; the text has no secrets in it."""
+    """The cluster refused or failed a request; the text has no secrets in it."""
 
     def __init__(self, text: str, *, code: int | None = None, refused: bool = False) -> None:
         super().__init__(text)
@@ -124,7 +124,7 @@ class LibraryLog:
         self._logger.log(level, text, *args)
 
 
-_LINES: Final = 5  # of a kind in so many seconds
+_LINES: Final = 5  # of a kind in this many seconds
 _LINES_S: Final = 10.0
 _MAX_KINDS: Final = 1_000
 _LIBRARY_LOG: Final = LibraryLog(logging.getLogger("godwit"))
@@ -287,7 +287,7 @@ def check_topic(where: str, name: str) -> None:
     listed = f"A source takes a list of topics, {parts!r}. " if len(parts) > 1 else ""
     raise InvalidFlowError(
         f"{where} was given the topic {name!r}, which cannot be the name of one.",
-        remedy=f"{listed}A name has letters, digits, '.', '_' and '-', at most 249; it is no "
+        remedy=f"{listed}A name has letters, digits, '.', '_' and '-', at most 249; it is not "
         "pattern.",
     )
 

@@ -1,10 +1,10 @@
 """Ranges of offsets, read by consumers that this process keeps between epochs.
 
-A new consumer costs about a second until its first message, a kept one milliseconds.  So consumers
-stay, one for each configuration and task at a time, in no group, and are told what to read.  One
-that has read up to where the next range begins goes on without being told: its next messages are
-here already.  So where few rows come, whoever has that reader need not ask the cluster how far they
-reach (`fetched_offsets`): up to where messages are here, they can be read.
+A new consumer needs about a second until its first message, an open one milliseconds.  So consumers
+stay open, one for each configuration and task at a time, in no group, with partitions assigned by
+hand.  If a consumer has read up to the begin of the next range, its next messages are fetched
+already.  So if few rows arrive, the cluster need not be asked how far the partitions reach
+(`fetched_offsets`): the fetched messages can be read.
 
 Offsets have gaps: transactions end with records of their own, aborted ones and compaction leave
 none.  So a range is done when a message beyond it was seen or the partition's end was reached at or
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _Partition: TypeAlias = tuple[str, int]  # topic and partition
 
 BATCH: Final = 4_096  # messages at a time: enough for whole columns, few enough for a core's cache
-FEW: Final = 10_000  # up to so many offsets, all ranges are read at once
+FEW: Final = 10_000  # up to this number of offsets, all ranges are read at once
 IDLE_S: Final = 300.0
 _LOST: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001  library's names
@@ -68,7 +68,7 @@ class OffsetsLostError(Exception):
 
 
 class RangeReader:
-    """A consumer, and what it has of messages that nobody asked for yet."""
+    """A consumer, and its fetched messages that were not asked for yet."""
 
     def __init__(self, settings: KafkaSettings, isolation: str) -> None:
         self._settings = settings
@@ -89,7 +89,7 @@ class RangeReader:
             self._consumer = Consumer({**config, **ours})
         except (KafkaException, ValueError, TypeError) as error:
             raise settings.to_error(error, self._log, time.monotonic()) from None
-        self._at: dict[_Partition, int] = {}  # what is assigned → next offset to return
+        self._at: dict[_Partition, int] = {}  # assigned partition → next offset to return
         self._seen: dict[_Partition, int] = {}  # up to where all messages were returned or are held
         self._held: dict[_Partition, list[Message]] = {}
         self._topics: set[str] = set()  # whose leaders the consumer knows
@@ -147,7 +147,7 @@ class RangeReader:
             except KafkaException as error:
                 raise self._settings.to_error(error, self._log, time.monotonic()) from None
             finally:
-                if not complete:  # do not fetch what nobody may ask for
+                if not complete:  # do not fetch messages that are not asked for
                     self._discard_fetched()
 
     def _assign(self, ranges: Sequence[OffsetRange]) -> None:
@@ -161,7 +161,7 @@ class RangeReader:
             self._topics.add(topic)
         begins = {r.topic_partition: r.begin for r in ranges}
         new = {p: begin for p, begin in begins.items() if elsewhere or p not in self._at}
-        if elsewhere:  # what was read before says nothing about what will be
+        if elsewhere:  # the ranges read so far say nothing about the next ones
             self._at, self._seen, self._held = {}, {}, {}
         self._at |= new
         self._seen |= new
@@ -306,7 +306,7 @@ def fetched_offsets(
     try:
         reached = reader.collect_fetched(begins)
     except (KafkaException, OffsetsLostError):
-        reader.close()  # whoever asks the cluster is told why
+        reader.close()  # the next request to the cluster raises the reason
         return None
     _keep_idle(key, reader)
     return reached

@@ -6,8 +6,8 @@ partitions end on its asking.  Under ``read_committed`` both are before the firs
 transaction that is still open, so that what lies in between never changes: the same offsets give
 the same rows, or an error where they are gone.
 
-Nobody else's bookkeeping counts: consumers are in no group (`godwit.sources.kafka_reader`), and
-what is reported to one is for lag monitors alone.
+Positions of consumer groups do not count: consumers are in no group
+(`godwit.sources.kafka_reader`), and offsets are reported to a group for lag monitors only.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class KafkaSource(Source):
         self._unreported = ""  # why the group was not told the last time
         self._states: dict[str, TopicState] = {}
         self._looked_s = self._asked_s = -1.0  # when topics, and their ends, were asked for
-        # what was fetched when `latest` was asked: offsets from, up to
+        # of the messages fetched when `latest` was asked: offsets from, up to
         self._fetched: Mapping[tuple[str, int], tuple[int, int]] = {}
         self._bytes_per_row = float(_GUESSED_BYTES)
 
@@ -258,9 +258,9 @@ class KafkaSource(Source):
             raise self._source_error(
                 f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
                 "more, which is yet to be read",
-                "Start the query again: it goes on without what is lost."
+                "Start the query again: it goes on without the lost messages."
                 if self._skips_lost
-                else "Raise the topic's retention. To go on without what is lost: "
+                else "Raise the topic's retention. To go on without the lost messages: "
                 'on_data_loss="skip".',
                 topic=topic,
                 partition=partition,
@@ -495,7 +495,7 @@ class KafkaSource(Source):
         """Return the error that a topic was deleted and recreated; `how`: the evidence, as text."""
         return self._source_error(
             f"reads topic {topic!r}, which is not the one that the checkpoint's position is of: "
-            f"{how}. It was deleted and made anew, or lost its end",
+            f"{how}. It was deleted and created again, or lost its end",
             "Offsets begin again there, so rows would be lost or doubled: start with a new "
             "checkpoint, or read the topic by another name.",
             topic=topic,
@@ -657,7 +657,7 @@ class KafkaSource(Source):
         elif start in ("earliest", "latest") or isinstance(start, dt.datetime):
             return start  # type: ignore[no-any-return]
         raise InvalidFlowError(
-            f"{self._where}: start={start!r} is no place to begin.",
+            f"{self._where}: start={start!r} is not a place to begin.",
             remedy='Give "earliest", "latest", a datetime, offsets by partition, {0: 120}, or of '
             'several topics {"flights": {0: 120}}.',
         )

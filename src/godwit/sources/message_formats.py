@@ -146,7 +146,7 @@ class PlainMessages(MessageFormat):
         return pa.schema([("value", pa.binary() if self.kind == "bytes" else pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Return messages as a column of text or bytes; null where there is no value."""
+        """Return messages as a column of text or bytes; null for messages without a value."""
         return [pa.array(values, pa.binary()).cast(field.type) for field in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -312,7 +312,7 @@ def max_level(text: bytes) -> int:
 def _without_levels(text: bytes, levels: int) -> bytes:
     """Return a JSON text with all that is nested deeper than `levels` emptied; raise if not valid.
 
-    No recursion: what is cut off is decoded `_CUT` levels at a time, the innermost first.
+    No recursion: the nested parts are decoded `_CUT` levels at a time, the innermost first.
     """
     parts: list[list[bytes]] = [[]]
     level = done = 0
@@ -443,9 +443,9 @@ def as_format(value: object, where: str) -> MessageFormat:
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]  # they hold nothing
     raise InvalidFlowError(
-        f"{where}: {value!r} is no format of messages."
+        f"{where}: {value!r} is not a format of messages."
         if isinstance(value, str)
-        else f"{where}: a value of type {type_name(value)} is no format of messages.",
+        else f"{where}: a value of type {type_name(value)} is not a format of messages.",
         remedy=f"Give {listing(sorted(map(repr, _BY_NAME)))}, or a format such as "
         'gw.formats.json("plane string, delay double").',
     )

@@ -1,7 +1,7 @@
 """Schemas by their ids: the framing of a schema registry, and the registry itself.
 
 A framed message begins with a zero byte and the id of its schema in four bytes.  What an id stands
-for never changes, so what was looked up is kept for as long as the process lives.
+for never changes, so a schema that was looked up is remembered for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse_frame(message: bytes) -> tuple[int, int]:
 
 
 def check_url(registry: str) -> None:
-    """Raise `InvalidFlowError` if a text is no URL of a registry."""
+    """Raise `InvalidFlowError` unless a text is the URL of a registry."""
     try:
         parts = urllib.parse.urlsplit(registry)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -48,7 +48,7 @@ def check_url(registry: str) -> None:
         valid = False
     if not valid:
         raise InvalidFlowError(
-            "The Avro format was given a registry that is no URL.",
+            "The Avro format was given a registry that is not a URL.",
             remedy='Give "https://host:port", or a mapping of ids to schemas.',
         )
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _BLOCK_BYTES: Final = 8 << 20
 _PROBE_BYTES: Final = 64 << 10
 _NO_LINES_OF_OBJECTS: Final = (
-    "a line is no JSON object in braces: each has a whole one, and no two are on one line"
+    "a line is not one JSON object in braces: each line must have exactly one, and all of it"
 )
 _CARRIAGE_RETURNS: Final = (
     "it has a line that ends with a carriage return alone (CR), as old programs for Macintosh "
@@ -341,7 +341,7 @@ class JsonFormat(_TextFormat):
 
         for block in self._blocks(directory, part):
             text = block.removeprefix(_MARK)
-            if not fields:  # nobody asks for more than how many there are
+            if not fields:  # only the number of rows is asked for
                 yield pa.RecordBatch.from_arrays([pa.nulls(len(_lines_of(text)))], [""])
                 continue
             yield from self._parse_readable(text, parsed)

@@ -435,7 +435,7 @@ def test_directories_named_as_hive_does_are_columns(tmp_path: Path) -> None:
     assert rows["day"].to_pylist() == days
     only = everything(source_of("parquet", tmp_path, schema=f"{SCHEMA}, hour int"), ["hour"])
     assert only["hour"].to_pylist() == [7, 7, 8, 9]
-    with pytest.raises(SourceError, match="says day=2024-05-01, which is no int64"):
+    with pytest.raises(SourceError, match="says day=2024-05-01, which is not of type int64"):
         everything(source_of("parquet", tmp_path, schema=f"{SCHEMA}, day bigint"))
 
 
@@ -650,7 +650,7 @@ def test_links_are_followed_but_for_those_to_what_is_read_anyway(tmp_path: Path)
 
 def test_names_that_are_no_utf8_are_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json")).write_text("{}")
-    with pytest.raises(SourceError, match="no UTF-8"):
+    with pytest.raises(SourceError, match="is not UTF-8"):
         source_of("json", tmp_path).open(None)
 
 
@@ -747,7 +747,7 @@ def test_lag_is_what_was_listed_and_not_read(tmp_path: Path) -> None:
 )
 def test_lines_that_are_no_objects_are_refused_by_the_files_name(line: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(f"{line}\n")
-    with pytest.raises(SourceError, match=r"a\.json.*no JSON object"):
+    with pytest.raises(SourceError, match=r"a\.json.*not one JSON object"):
         everything(source_of("json", tmp_path))
 
 
@@ -756,7 +756,9 @@ def test_objects_over_lines_are_refused_wherever_a_file_is_cut(tmp_path: Path) -
     for limit in (1, 2, 3, 4, None):
         source = opened("json", tmp_path, max_rows_per_epoch=limit)
         got = list[int]()
-        with pytest.raises(SourceError, match=r"a\.json' cannot be read: a line is no JSON object"):
+        with pytest.raises(
+            SourceError, match=r"a\.json' cannot be read: a line is not one JSON object"
+        ):
             got.extend(n for step in steps(source) for n in numbers(read(source, *step)))
         assert got in ([], [1])
 

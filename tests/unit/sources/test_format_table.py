@@ -237,9 +237,9 @@ REFUSED = {
     (_OLD, "timestamp_ntz of seconds"): "in a time zone, so declare it as timestamp",
     (_OLD, "interval"): r"int64 is not converted to duration\[us\]",
     ("JSON by DuckDB", "binary"): "is not Base64",
-    ("JSON by DuckDB", "interval"): "is no duration",
-    ("CSV by DuckDB", "interval"): "is no duration",
-    ("CSV by pyarrow", "interval"): "is no duration",
+    ("JSON by DuckDB", "interval"): "is not a duration",
+    ("CSV by DuckDB", "interval"): "is not a duration",
+    ("CSV by pyarrow", "interval"): "is not a duration",
 }
 # CSV has no form of its own for bytes, so a column has those of the text.
 AS_TEXT = {("CSV by DuckDB", "binary"): [rb"\x00\xFF", b"b", None]}

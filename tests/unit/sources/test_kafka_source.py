@@ -317,9 +317,9 @@ def test_a_query_begins_where_it_is_told(kafka: KafkaBroker) -> None:
             source.start()
         source.close()
     for no_place in ("now", {}, {0: -1}, 7):
-        with pytest.raises(InvalidFlowError, match="no place to begin"):
+        with pytest.raises(InvalidFlowError, match="not a place to begin"):
             source_of(kafka, topic, start=no_place)
-    with pytest.raises(InvalidFlowError, match="no place to begin"):
+    with pytest.raises(InvalidFlowError, match="not a place to begin"):
         source_of(kafka, topic, other, start={0: 1})
 
 
@@ -565,7 +565,7 @@ def test_a_topic_that_was_made_anew_is_refused(
         source.open({topic: {"id": "", "next": [1, 0, 0]}})
     other = TopicState(id="B" * 22, num_partitions=2)
     monkeypatch.setattr(ClusterAdmin, "topics", lambda *_: {topic: other})
-    with pytest.raises(SourceError, match=r"its id is BBBB.* deleted and made anew"):
+    with pytest.raises(SourceError, match=r"its id is BBBB.* deleted and created again"):
         source.open({topic: {"id": "A" * 21 + "C", "next": [1, 0]}})
 
 
@@ -582,7 +582,7 @@ def test_a_topic_that_is_deleted_and_made_anew_under_a_query_is_refused(
         source.latest(position)
     kafka.make(topic)
     kafka.put(topic, b"c")  # fewer than were read: not all brokers give topics ids
-    with pytest.raises(SourceError, match="deleted and made anew"):
+    with pytest.raises(SourceError, match="deleted and created again"):
         source.latest(position)
 
 
@@ -680,7 +680,7 @@ def test_a_password_is_shown_nowhere(kafka: KafkaBroker) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"value": "xml"}, "'xml' is no format"),
+        ({"value": "xml"}, "'xml' is not a format"),
         ({"value": "json"}, "columns of its JSON are not known"),
         ({"schema": "n bigint"}, "schema= means nothing"),
         ({"include": ["colour"]}, "include names 'colour'"),

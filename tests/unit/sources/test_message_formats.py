@@ -152,7 +152,7 @@ def test_bytes_and_text_are_one_column() -> None:
 
 def test_formats_go_by_name() -> None:
     assert as_format("text", "It").schema == pa.schema([("value", pa.string())])
-    with pytest.raises(InvalidFlowError, match="'xml' is no format"):
+    with pytest.raises(InvalidFlowError, match="'xml' is not a format"):
         as_format("xml", "It")
     with pytest.raises(InvalidFlowError, match="of type int"):
         as_format(5, "It")

@@ -332,8 +332,8 @@ UNRESOLVED: list[tuple[Any, Any, Any, str]] = [
         {"x": 1},
         "field 'z' is not in record One",
     ),
-    (logical("int", "time-millis"), logical("int", "time-millis"), -1, "no time of day"),
-    (logical("int", "time-millis"), logical("int", "time-millis"), 86_400_000, "no time of day"),
+    (logical("int", "time-millis"), logical("int", "time-millis"), -1, "not a time of day"),
+    (logical("int", "time-millis"), logical("int", "time-millis"), 86_400_000, "not a time of day"),
     (logical("string", "uuid"), logical("string", "uuid"), "x", "UUID"),
 ]
 
@@ -776,15 +776,15 @@ LONG_DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
 BAD_FIELDS: list[tuple[Any, bytes, str]] = [
     (LONG_DECIMAL, b"\x84\x05" + b"\x7f" * 322, "more digits than its type"),
     (LONG_DECIMAL, b"\x10" + b"\x7f" * 8, "precision"),
-    ("boolean", b"\x05", "no boolean"),
-    ("int", b"\xff\xff\xff\xff\x7f", "no int"),
+    ("boolean", b"\x05", "not a boolean"),
+    ("int", b"\xff\xff\xff\xff\x7f", "not an int"),
     ("long", b"\xff" * 12, "more than ten bytes"),
     ("string", b"\x02\xff", "not valid Unicode"),
     ("string", b"\x10a", "ends within a value"),
     ("double", b"\0", "ends within a value"),
     ("int", b"", "ends within a value"),
     (logical("string", "uuid"), b"\x02x", "UUID"),
-    (logical("int", "time-millis"), b"\x01", "no time of day"),
+    (logical("int", "time-millis"), b"\x01", "not a time of day"),
     (named("enum", symbols=["A"]), b"\x04", "symbol 2 of 1"),
     (["null", "int"], b"\x06\0", "type 3 of 2"),
 ]
@@ -816,14 +816,14 @@ def test_an_error_of_an_avro_message_names_the_field(
 @pytest.mark.parametrize(
     ("of_type", "value", "words"),
     [
-        ("int", 2**40, "no int"),
-        ("string", None, "no string"),
+        ("int", 2**40, "not of type int"),
+        ("string", None, "not a string"),
         ("float", 1e300, "beyond the largest float"),
         (logical("string", "uuid"), "x", "UUID"),
         (logical(fixed(16), "uuid"), "x", "UUID"),
-        (LONG_DECIMAL, Decimal(10**9), "no decimal(9, 2)"),
-        (LONG_DECIMAL, Decimal("0.001"), "no decimal(9, 2)"),
-        (named("enum", symbols=["A"]), "B", "no enum"),
+        (LONG_DECIMAL, Decimal(10**9), "not a decimal(9, 2)"),
+        (LONG_DECIMAL, Decimal("0.001"), "not a decimal(9, 2)"),
+        (named("enum", symbols=["A"]), "B", "not of type enum"),
     ],
 )
 def test_an_error_of_an_avro_row_names_the_field(of_type: Any, value: Any, words: str) -> None:

@@ -238,7 +238,7 @@ def test_a_registry_that_cannot_be_reached_is_no_fault_of_a_message(registry: st
         "ftp://registry",
         "registry",
     ):
-        with pytest.raises(InvalidFlowError, match="a registry that is no URL"):
+        with pytest.raises(InvalidFlowError, match="a registry that is not a URL"):
             gw.formats.avro(FLIGHT, registry=wrong)
 
 
