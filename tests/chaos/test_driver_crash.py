@@ -20,19 +20,9 @@ KILLED = -9
 DEATHS = (("committed", 0), ("staged", 1), ("delivering", 1))
 
 
-@pytest.fixture
-def dsn(request: pytest.FixtureRequest) -> str | None:
-    """Return where the database is; none where no server is installed."""
-    try:
-        found: str = request.getfixturevalue("postgres")
-    except pytest.skip.Exception:
-        return None
-    return found
-
-
 @pytest.mark.postgres
 def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
-    tmp_path: Path, dsn: str | None
+    tmp_path: Path, postgres: str
 ) -> None:
     """Rows come from both kinds of sources, so how they are cut into epochs is not fixed.
 
@@ -46,7 +36,7 @@ def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
         odd[-1] = (*odd[-1][:2], "1 die" if number == 2 else "")
         put(tmp_path / "in", number, odd)
         put(tmp_path / "own", number, [row for row in rows if not row[0] % 2])
-    config = {"directory": str(tmp_path), "dsn": dsn, "mixed": True}
+    config = {"directory": str(tmp_path), "dsn": postgres, "mixed": True}
     for death in DEATHS:
         assert run_program("driver", {**config, "kill": death}) == KILLED, death
     assert run_program("driver", {**config, "kill": None}) == 0
@@ -54,8 +44,7 @@ def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
     insist_on_each_row_once(tmp_path / "out", epochs)
     came = sorted(row[:2] for rows in epochs for row in rows)
     assert sorted(row[:2] for _, row in rows_in_order(tmp_path / "out/raw")) == came
-    if dsn is not None:
-        insist_on_tables(dsn, epochs)
+    insist_on_tables(postgres, epochs)
 
 
 def insist_on_tables(dsn: str, epochs: list[list[tuple[int, int, str]]]) -> None:

@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples/first_flow.ipynb"
 EXECUTE = Path(sys.executable).with_name("jupyter-execute")
 
 
-@pytest.mark.skipif(not EXECUTE.exists(), reason="needs nbclient and ipykernel")
+@pytest.mark.skipif(not EXECUTE.exists(), reason="a notebook needs nbclient and ipykernel")
 def test_the_notebook_runs_in_a_kernel_and_shows_graph_plan_and_rows(tmp_path: Path) -> None:
     done = tmp_path / "done.ipynb"
     options = ["--timeout=300", "--startup_timeout=300", f"--output={done}"]

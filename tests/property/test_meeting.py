@@ -199,7 +199,7 @@ def both_sides(
         waiting += out
         for row in found:
             waiting.remove(row)
-        assert held or not waiting or run.waiting, (epoch, waiting)
+        run.insist_only_behind(waiting)
         marks.take(left=left, right=right)
         assert run.late == oracle.late - late
         if rng.random() < 0.3:

@@ -95,7 +95,7 @@ def test_pairs_of_spread_keys_are_those_of_plain_python_whatever_happens(seed: i
             waiting += oracle.epoch(rows["left"], rows["right"], until)
             for row in found:
                 waiting.remove(row)
-            assert held or not waiting or run.waiting, (epoch, waiting)
+            run.insist_only_behind(waiting, spread=HOT)
             assert run.late == oracle.late - late
             for name, of in rows.items():
                 newest[name] = max([newest[name], *(row[1] for row in of)])
@@ -136,7 +136,7 @@ def test_the_newest_row_is_found_in_whichever_part_a_row_is(seed: int) -> None:
             waiting += oracle.epoch(arrived[0], arrived[1], until)
             for row in found:
                 waiting.remove(row)
-            assert held or not waiting or run.waiting, (epoch, waiting)
+            run.insist_only_behind(waiting, spread=HOT)
             for name, of in rows.items():
                 newest[name] = max([newest[name], *(row[1] for row in of)])
             if rng.random() < 0.3:

@@ -12,6 +12,8 @@ from tests.support.timed_run import TIME, TimedRun
 
 from godwit.api.flow import LogicalFlow
 from godwit.local.sources import lane_inputs
+from godwit.model.key_groups import key_groups_of
+from godwit.operators.spreading import hash_undivided, key_group_of_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,6 +117,24 @@ class MeetingRun(TimedRun):
             self.run.copies.forget_executor("a")
         self._unknown = False
         self.run.suspended = frozenset()
+
+    def insist_only_behind(
+        self, rows: Sequence[tuple[Any, ...]], *, spread: str | None = None
+    ) -> None:
+        """Insist that rows that did not come out are of key groups that are suspended or wait.
+
+        The key is their first value.  `spread`: a key that may have parts in any key group; the
+        other keys of its operator have one part each.
+        """
+        behind = self.waiting | self.run.suspended
+        keys = pa.record_batch({"k": pa.array([row[0] for row in rows], pa.string())})
+        num_key_groups = self.compiled.num_key_groups
+        for row, key_hash in zip(rows, hash_undivided(keys).tolist(), strict=True):
+            if spread is None:
+                [group] = key_groups_of(np.array([key_hash]), num_key_groups)
+            else:
+                [group] = key_group_of_part(key_hash, np.array([0]), num_key_groups)
+            assert behind if row[0] == spread else group in behind, (row, group, behind)
 
     @property
     def waiting(self) -> frozenset[int]:

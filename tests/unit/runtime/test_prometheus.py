@@ -31,7 +31,7 @@ from godwit.runtime.metrics import Metrics, MetricsServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(not is_installed(), reason="needs Prometheus")
+pytestmark = pytest.mark.skipif(not is_installed(), reason="needs prometheus and promtool")
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTES = 20

