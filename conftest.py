@@ -22,14 +22,22 @@ from tests.kafka_broker import kafka, kafka_server
 from tests.postgres_server import postgres, postgres_server
 from tests.support.class_archive import spare_jvms
 from tests.support.files_in_memory import use_memory_for_files
-from tests.support.required import fail_if_required
+from tests.support.required import pytest_make_collect_report, pytest_runtest_makereport
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["kafka", "kafka_server", "postgres", "postgres_server", "spark"]
+__all__ = [
+    "kafka",
+    "kafka_server",
+    "postgres",
+    "postgres_server",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "spark",
+]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -116,22 +124,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what takes longest, where tests are dealt out to several processes."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that is skipped where it has to run."""
-    report = yield
-    fail_if_required(report)
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Fail a file that is skipped where it has to run."""
-    report = yield
-    fail_if_required(report)
-    return report
 
 
 @pytest.hookimpl(wrapper=True)

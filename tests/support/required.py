@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
-__all__ = ["OPTIONAL", "fail_if_required"]
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["OPTIONAL", "pytest_make_collect_report", "pytest_runtest_makereport"]
 
 OPTIONAL = {
     "GODWIT_LONG=1": "takes minutes; to be run by hand before a release",
@@ -26,7 +28,23 @@ OPTIONAL = {
 """Text in the reason of a skip → why the test may be left out."""
 
 
-def fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that is skipped where it has to run."""
+    report = yield
+    _fail_if_required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a file that is skipped where it has to run."""
+    report = yield
+    _fail_if_required(report)
+    return report
+
+
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn the report of a skipped test into one of a failed test, if it has to run."""
     if not report.skipped or hasattr(report, "wasxfail"):
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 CONFTEST = """
-from tests.conftest import pytest_make_collect_report, pytest_runtest_makereport
+from tests.support.required import pytest_make_collect_report, pytest_runtest_makereport
 """
 ONE_TEST = """
 import pytest
