@@ -97,7 +97,7 @@ def test_a_solution_of_several_components_is_refused_for_one() -> None:
         (QueryScaling, "scale"),
     ],
 )
-def test_verbs_are_methods_of_the_query_alone(part: type, verb: str) -> None:
+def test_verbs_are_methods_of_the_query_alone(part: Any, verb: str) -> None:
     with pytest.raises(NoSuchCallError, match=rf"Use query\.{verb}\.") as refused:
         getattr(part.__new__(part), verb)
     assert hasattr(Query, verb)
