@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import posixpath
 import re
+import shutil
 import sys
 from inspect import getdoc, isclass, signature
 from pathlib import Path
@@ -106,18 +107,22 @@ class CommandLine(SphinxDirective):
 def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
     """Let links to the project's files that are no pages of the site lead to the repository."""
     page = Path(str(app.env.doc2path(document)))
-    docs = ROOT / "docs"
+    docs, laboratory = ROOT / "docs", ROOT / "lab/docs"
 
     def outside(path: str) -> str | None:
         if not path or "://" in path or path.startswith(("#", "mailto:")):
             return None
         name, _, anchor = path.partition("#")
         target = Path(posixpath.normpath(page.parent / name))
+        if target.is_relative_to(laboratory):  # which is copied to `docs/lab`
+            target = docs / "lab" / target.relative_to(laboratory)
         if target in INCLUDED:
             return f"{posixpath.relpath(INCLUDED[target], page.parent)}{path[len(name) :]}"
         is_page = target.is_relative_to(docs) and target.is_file()
         is_page = is_page and not target.is_relative_to(docs / ARCHIVE)
-        if is_page or not target.exists():
+        if is_page:
+            return f"{posixpath.relpath(target, page.parent)}{path[len(name) :]}"
+        if not target.exists():
             return None  # the build reports what is nowhere
         kind = "tree" if target.is_dir() else "blob"
         url = f"{REPOSITORY}/{kind}/main/{target.relative_to(ROOT).as_posix()}"
@@ -214,6 +219,9 @@ def glossary_terms() -> set[str]:
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     sys.path.insert(0, str(ROOT))
+    # Sphinx takes pages of one directory alone.
+    shutil.rmtree(ROOT / "docs/lab", ignore_errors=True)
+    shutil.copytree(ROOT / "lab/docs", ROOT / "docs/lab")
     app.add_directive("godwit-commands", CommandLine)
     app.add_transform(TermsInIndex)
     app.connect("autodoc-process-signature", hide_constructor)

@@ -32,7 +32,11 @@ _RESULTS = """[...document.querySelectorAll("#search-results li a:first-child")]
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     # `./run docs` builds it too. A build of changed pages alone loses other pages' index entries.
     index = SITE / "searchindex.js"
-    pages = (path for room in ("docs", "src/godwit") for path in (ROOT / room).rglob("*.[mp][dy]"))
+    pages = (
+        path
+        for room in ("docs", "lab/docs", "src/godwit")
+        for path in (ROOT / room).rglob("*.[mp][dy]")
+    )
     newest = max(path.stat().st_mtime for path in pages)
     if not index.exists() or index.stat().st_mtime < newest:
         arguments = ("--quiet", "--fresh-env", "--jobs", "2", str(ROOT / "docs"), str(SITE))

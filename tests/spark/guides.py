@@ -25,6 +25,7 @@ __all__ = ["PAGES", "PREPARED", "Block", "blocks_of", "prepare_inputs", "text_of
 ROOT = Path(__file__).parents[2]
 PAGES = {
     **{path.stem: path for path in sorted((ROOT / "docs" / "guide").glob("*.md"))},
+    **{path.stem: path for path in sorted((ROOT / "lab" / "docs").glob("*.md"))},
     "README": ROOT / "README.md",
 }
 

@@ -14,7 +14,10 @@ import godwit
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "archive"),
+    *sorted(
+        page for page in (ROOT / "docs").rglob("*.md") if page.parent.name not in {"archive", "lab"}
+    ),
+    *sorted((ROOT / "lab").glob("*/*.md")),
 ]
 DESIGN = ROOT / "docs/design"
 SOURCE = ROOT / "src" / "godwit"

@@ -29,7 +29,14 @@ PHRASES = re.compile(
     re.IGNORECASE,
 )
 NAMES = frozenset(["of", "at", "told", "found", "held", "kept", "made", "one", "there"])
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "docs")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "benchmarks/README.md",
+    "docs",
+    "lab/docs",
+)
 SOURCES = ("src/godwit", "lab/src/godwit_lab")
 
 
@@ -38,8 +45,8 @@ def documents() -> Iterator[tuple[str, str]]:
     for name in DOCUMENTS:
         path = ROOT / name
         for page in sorted(path.rglob("*.md")) if path.is_dir() else [path]:
-            # Decisions as they were taken, and what scripts write.
-            if page.parent.name != "archive" and page.name != "gallery.md":
+            # Decisions as they were taken, what scripts write, and copies for the site.
+            if page.parent.name not in {"archive", "lab"} and page.name != "gallery.md":
                 text = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", page.read_text())
                 yield str(page.relative_to(ROOT).parent), text
 

@@ -26,7 +26,7 @@ examples:
   godwit reproduce paper2 --quick         all of a paper, in small
   godwit reproduce --quick                all of all papers
   godwit reproduce 1/12 --off             with the mechanism switched off: it must not agree
-  godwit reproduce --quick --gallery docs the page with all of them
+  godwit reproduce --quick --gallery lab/docs the page with all of them
 
 A result is a directory with result.json, data.csv, figure.png and figure.svg. Seeds are fixed; only
 times depend on the machine. What is there already is not made again, so a run that was stopped goes

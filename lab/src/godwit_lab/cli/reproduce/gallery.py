@@ -29,10 +29,10 @@ _CHECKS = "| check | expected | paper | ours | holds |"
 _HEAD = """\
 # Gallery: the papers' figures, redrawn
 
-Written by `godwit reproduce --quick --gallery docs`; do not edit it. Each figure is run with fixed
-seeds, on the machine at hand: on Spark, in one process, in the [simulator](guide/simulator.md), or
+Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Each figure is run with
+fixed seeds, on the machine at hand: on Spark, in one process, in the [simulator](simulator.md), or
 by the planners alone. A verdict follows from checks that can fail; those marked * decide. The
-papers are in the [bibliography](bibliography.md).
+papers are in the [bibliography](../../docs/bibliography.md).
 
 """
 
