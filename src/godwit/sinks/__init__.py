@@ -551,7 +551,7 @@ def noop() -> NoopSink:
 
 
 def _check_path(sink: str, path: object) -> None:
-    """Raise `SinkError` if a sink's path is empty, or is no path."""
+    """Raise `SinkError` if a sink's path is empty, or is not a path."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise _wrong_kind(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
     if not os.fspath(path):

@@ -4,7 +4,7 @@
 there.  The copy delivers its last epoch to a target of its own, some day, when the other query has
 compacted its table, or on a machine that does not see it.
 
-So whoever copies a checkpoint puts these files beside it, under a name made of where each is.  They
+So a copy of a checkpoint has these files beside it, under a name made of where each is.  They
 are needed until the copy has an epoch of its own.
 
 **Former target.** After a restart the last epoch is delivered once more, perhaps to another target

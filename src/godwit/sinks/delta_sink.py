@@ -119,7 +119,7 @@ def error_text(error: Exception) -> str:
     return text or type(error).__name__
 
 
-_UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails while nobody else commits
+_UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails without a commit of another writer
 _REST_ROWS: Final = 2_000_000
 _REST_BYTES: Final = 128 * 2**20
 
@@ -387,7 +387,7 @@ class DeltaSink(TargetSink):
             return
         files: list[WrittenFile] | None = None
         retries = CommitRetries(self._retry_policy)
-        failures = 0  # while nobody else committed
+        failures = 0  # without a commit of another writer
         while True:
             rows = _Rows(rows_to_write(output, self._schema, self._merge_keys, self._context.name))
             try:
@@ -463,7 +463,7 @@ class DeltaSink(TargetSink):
     def _has_files(self, output: EpochOutput) -> bool:
         """Return whether all files that lanes wrote for an epoch exist; raise if some are gone.
 
-        If the table was removed and created anew, the epoch is committed empty: ``False``.
+        If the table was removed and created again, the epoch is committed empty: ``False``.
         """
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
@@ -476,7 +476,7 @@ class DeltaSink(TargetSink):
             raise self._target_error(
                 f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
                 f"them {gone[0]}",
-                "Restore them; or remove the table to begin it anew.",
+                "Restore them; or remove the table to start it again.",
                 epoch=output.epoch,
             )
         return True
@@ -614,19 +614,19 @@ def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
     A ``RESTORE`` is included; the commits that it undid are not.
     """
-    at, seen = table.version(), 0
+    newest, seen = table.version(), 0
     for page in _PAGES:
         history = table.history(page)
         for commit in history[seen:]:
-            if commit["version"] > at:
+            if commit["version"] > newest:
                 continue
             yield commit
-            at = commit["version"] - 1
+            newest = commit["version"] - 1
             if commit.get("operation") == "RESTORE":
                 target = _restored_version(commit, table)
                 if target is None:
                     return
-                at = target
+                newest = target
         seen = len(history)
         if page is None or seen < page:
             return

@@ -10,7 +10,7 @@ only deltalake can tell, and only when it commits: `rehearse` commits no rows to
 rows that has the same protocol, columns and properties, in a temporary directory.
 
 **Partition values** are texts in the log ("Partition Value Serialization" in the protocol).
-deltalake writes decimals that are negative and not whole in a form that nobody can read, and reads
+deltalake writes decimals that are negative and not whole in a form that no reader knows, and reads
 binary values back as others: columns of these types are refused.  By the protocol an empty text is
 null; deltalake takes the name of the null directory for null as well: rows with these are rejected.
 """
@@ -116,9 +116,10 @@ def check_path(path: str) -> TargetProblem | None:
             "the path has a % with two digits, which deltalake takes for another character",
             "Use a path without it.",
         )
-    if found := re.search(r"[\[\]^|\\\x00-\x1f\x7f]", local):
+    if character := re.search(r"[\[\]^|\\\x00-\x1f\x7f]", local):
         return TargetProblem(
-            f"the path {local!r} has {found[0]!r} in it, with which deltalake opens no path",
+            f"the path {local!r} has the character {character[0]!r}, which deltalake cannot have "
+            "in a path",
             "Use a path without it.",
         )
     return None

@@ -63,8 +63,8 @@ def destination_of(path: str) -> str:
     place = rest.removeprefix(f"{HIDDEN}@").rstrip("/")
     if name in _AZURE:
         # What comes before the @ of Azure is the container, unless it is a password only.
-        before, at, _ = path.partition("://")[2].partition("@")
-        container = before.partition(":")[0] if at else ""
+        before, sign, _ = path.partition("://")[2].partition("@")
+        container = before.partition(":")[0] if sign else ""
         place = f"{container}@{place}" if container else place
     server = [field for field in query.split("&") if field.startswith("endpoint_override=")]
     return "?".join([f"{name}://{place}", *server])
@@ -141,7 +141,7 @@ def try_directory(filesystem: pafs.FileSystem, path: str) -> bool:
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", bucket)
         return bool(kind is pafs.FileType.Directory)
     here = here.absolute()
-    above = next(there for there in (here, *here.parents) if os.path.lexists(there))
+    above = next(path for path in (here, *here.parents) if os.path.lexists(path))
     try:
         Path(tempfile.mkdtemp(prefix=".godwit-", dir=above)).rmdir()
     except NotADirectoryError as error:

@@ -1,12 +1,12 @@
 """Data files of an Iceberg table: which an epoch replaces, how rows become files, a trial.
 
 **Upserts** replace whole files, and only files that have a row with a key of the epoch.  All other
-rows of such a file are written anew as they are, whoever wrote them and however often they come.
+rows of such a file are written again as they are, also rows of other writers and repeated rows.
 Positional deletes of other writers are applied to them; equality deletes cannot be read.
 
-**A commit that lost** need not be made anew if what others committed has no row with a key of the
-epoch, and the replaced files are still there as they were.  So slow upserts can be committed beside
-a writer that commits often.
+**A commit that lost** need not be computed again if what others committed has no row with a key of
+the epoch, and the replaced files are still there as they were.  So slow upserts can be committed
+beside a writer that commits often.
 
 **Partitions** are those of the rows' bits: NaN is a partition, and -0.0 is not that of 0.0.  The
 library's own division compares values, and so loses rows with NaN, and writes rows with 0.0 twice.
@@ -422,7 +422,7 @@ def _source_column(schema: Schema, source_id: int, rows: pa.Table) -> pa.Chunked
     """Return the column, or the field within a column of structs, that a partition is made of."""
     name = schema.find_column_name(source_id)
     if name is None:
-        msg = f"the partition's source field {source_id} is no column"
+        msg = f"the partition's source field {source_id} is not a column"
         raise ValueError(msg)
     if name in rows.column_names:
         return rows.column(name)

@@ -9,10 +9,10 @@ too, set in the same commit, and counts only where ancestors are missing.
 **Two drivers.**  A catalog accepts a commit only on the snapshot that it was made for.  The library
 then repeats a refused commit upon the newer snapshot, without asking what that one is.
 `_EpochTable` does ask, and gives up where it holds the epoch; and where rows were made of what the
-table held, as in upserts, which are made anew then.
+table held, as in upserts, which are then computed again.
 
 **Upserts** are copy on write, by the driver: the rows within the range of the epoch's keys are
-read, those of the same keys left out, and the rest written anew with the epoch's.
+read, those of the same keys left out, and the rest written again with the epoch's.
 """
 
 from __future__ import annotations
@@ -375,8 +375,8 @@ class IcebergSink(TargetSink):
 
     def _has_epoch(self, metadata: TableMetadata, epoch: int) -> bool:
         """Return whether the table has an epoch; raise if the table lost epochs in this run."""
-        there = self._last_epoch_in(metadata)
-        if self._last is not None and (there is None or there.epoch < self._last.epoch):
+        last = self._last_epoch_in(metadata)
+        if self._last is not None and (last is None or last.epoch < self._last.epoch):
             raise self._target_error(
                 "was rolled back to a snapshot before the last epoch that was delivered to it in "
                 "this run",
@@ -384,7 +384,7 @@ class IcebergSink(TargetSink):
                 'as old; or go on without the epochs in between, on_divergence="new_writer".',
                 epoch=epoch,
             )
-        return there is not None and there.epoch >= epoch
+        return last is not None and last.epoch >= epoch
 
     def _commit_rows(
         self,

@@ -148,7 +148,7 @@ class SizeCheck:
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
         """Return whether the formats can encode every row that these columns may hold."""
         formats = (self.layout.value, self.layout.key_format)
-        if not all(one is None or one.writes_any for one in formats):
+        if not all(item is None or item.writes_any for item in formats):
             return False
         beyond = map(KNOWN_YEARS.bad, batch.columns)  # which ISO 8601 text cannot have
         return not any(bad is not None and pc.any(bad).as_py() for bad in beyond)

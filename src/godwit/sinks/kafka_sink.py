@@ -137,7 +137,7 @@ class KafkaSink(TargetSink):
             )
         self._producer: Producer | None = None
         self._group: Consumer | None = None
-        self._group_metadata: Any = None  # of a group that nobody joins, so it does not change
+        self._group_metadata: Any = None  # of a group without members, so it does not change
         self._log = ErrorLog()
         self._undelivered: list[tuple[str, KafkaError]] = []
 

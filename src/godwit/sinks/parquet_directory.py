@@ -89,7 +89,7 @@ class ParquetDirectory:
             return False
         if self._was_begun(error) and self._finish_marker():
             return self.claim(mine, error)
-        # Columns are written down with their first rows: a start that fails binds nobody.
+        # Columns are written down with their first rows: a start that fails leaves no mark.
         rival = self._write_claim({**mine, "columns": {}})
         if self._read_marker(mine, error) is None:
             raise error(
@@ -148,7 +148,7 @@ class ParquetDirectory:
         except ValueError as cause:
             raise error(
                 f"{marker} cannot be read: {cause}",
-                "Use another path, or remove the directory to write it anew.",
+                "Use another path, or remove the directory to write it again.",
             ) from cause
         if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
             raise _foreign_directory({}, mine, error)
@@ -333,7 +333,7 @@ def _foreign_directory(
         return error(
             f"the directory belongs to sink {theirs.get('sink')!r} of query "
             f"{theirs.get('query_id')}; this is query {mine['query_id']}",
-            "Use another path, or remove the directory to write it anew.",
+            "Use another path, or remove the directory to write it again.",
         )
     if changed == ["columns"]:
         then, now = theirs["columns"], mine["columns"]
@@ -419,13 +419,13 @@ def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
 def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:
     """Give the file `source` a second name, `target`; on object stores, copy it on the server."""
     filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
-    here, there = local_path(filesystem, source), local_path(filesystem, target)
-    if here is None or there is None:
+    old, new = local_path(filesystem, source), local_path(filesystem, target)
+    if old is None or new is None:
         filesystem.copy_file(source, target)
         return
     try:
-        os.link(here, there)
+        os.link(old, new)
     except OSError as error:
         if error.errno not in _CANNOT_LINK:
             raise
-        shutil.copyfile(here, there)
+        shutil.copyfile(old, new)

@@ -8,9 +8,9 @@ as ``%XX`` too, which readers undo; and files of directories that such a file sy
 for one (of other letters, or other forms of Unicode) have different names, so that none is lost.
 
 **Files of lanes** are written where the rows are.  One attempt's files have names that no other
-attempt uses, so a retry or a zombie leaves only files that nobody names.  Few rows are not worth a
-file of their own on every lane: they are left to be staged in the checkpoint, and the driver writes
-those of all lanes together.
+attempt uses, so a retry or a zombie leaves only files that no commit names.  Few rows are not worth
+a file of their own on every lane: they are left to be staged in the checkpoint, and the driver
+writes those of all lanes together.
 
 **Partition columns** are checked before an epoch is committed.  A directory's name has at most 255
 bytes on common file systems, and a column of very many values would make as many files of a few
@@ -326,12 +326,12 @@ def files_there(
     If any is missing, the epoch must not be delivered.
     """
     infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
-    there = [
+    existing = [
         (file, info)
         for file, info in zip(written, infos, strict=True)
         if info.type != pafs.FileType.NotFound
     ]
-    return there, [info.path for info in infos if info.type == pafs.FileType.NotFound]
+    return existing, [info.path for info in infos if info.type == pafs.FileType.NotFound]
 
 
 def is_target_replaced(
@@ -347,7 +347,7 @@ def is_target_replaced(
         return False
     _log.warning(
         "Sink %r: epoch %d is not written, since the target %s was removed, with files of %d rows "
-        "of this epoch and with all earlier epochs. The target starts anew with the next epoch.",
+        "of this epoch and with all earlier epochs. The target starts again with the next epoch.",
         sink,
         output.epoch,
         target,

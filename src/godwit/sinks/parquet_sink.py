@@ -258,7 +258,7 @@ class ParquetSink(TargetSink):
         self._require_columns()
 
     def _try_target(self) -> RowCheck:
-        """Look who has the directory, and whether it can be made if nobody has."""
+        """Read the owner of the directory; raise if it is another, or if it cannot be created."""
         self._open_directory()
         with self._opening_errors():
             self._fold_case = False
@@ -390,7 +390,7 @@ class ParquetSink(TargetSink):
                 f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
                 f"them {gone[0]}",
                 "They belong under _staging until the epoch is delivered: restore them; or remove "
-                "the directory, epochs and all, to begin it anew.",
+                "the directory, epochs and all, to start it again.",
                 epoch=output.epoch,
             )
         # They stay where they are until the epoch is delivered, so that it can be delivered again.

@@ -266,7 +266,7 @@ def _array_literals(values: pa.Array) -> pa.Array:
     elements = _csv_field(lists.flatten()).cast(pa.large_string())
     escaped = pc.replace_substring(pc.replace_substring(elements, "\\", "\\\\"), '"', '\\"')
     quoted = _concatenated('"', escaped, '"').fill_null("NULL")
-    # flatten() leaves out what null lists cover, so offsets are counted anew from lengths.
+    # flatten() leaves out what null lists cover, so offsets are computed from lengths.
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     texts = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), quoted.cast(pa.string()))

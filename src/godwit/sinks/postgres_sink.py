@@ -141,7 +141,7 @@ class DeliveredEpochs:
             if row.target != self._table:
                 continue
             other = scalar(connection, "SELECT relname FROM pg_class WHERE oid = %s", row.oid)
-            if other is None:  # restored from a dump, or made anew
+            if other is None:  # restored from a dump, or created again
                 return row
             # Another table had this name: the row is that one's.
             self._delete(connection, row)
@@ -417,8 +417,8 @@ class PostgresSink(TargetSink):
             shared = epochs.latest_epoch - 1
         elif shared < 0:
             raise self._target_error(
-                "cannot be rolled back: nobody knows since which epoch its rows are of another "
-                "history",
+                "cannot be rolled back: the first epoch of its rows that is of another history "
+                "is unknown",
                 f"Delete rows by their column {self._epoch_column!r}, then start with "
                 'on_divergence="new_writer".',
             )

@@ -71,7 +71,7 @@ _PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
 def table_parts(table: str) -> tuple[str, ...]:
     """Return the name of a table, with its schema in front if there is one, without SQL's quotes.
 
-    Raises `SinkError` if that is no name. Names without quotes are taken as they are, too.
+    Raises `SinkError` if that is not a name. Names without quotes are taken as they are, too.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
         return "it holds values that are not text"
     ports = str(parameters.get("port") or "")
     if not re.fullmatch(r"\s*\d*\s*(,\s*\d*\s*)*", ports):
-        return "its port is no number; is there an unescaped / or : in the password?"
+        return "its port is not a number; is there an unescaped / or : in the password?"
     host, database = str(parameters.get("host") or ""), str(parameters.get("dbname") or "")
     if "@" in host or "://" in host:
         return "its host holds an @ or ://; is there an unescaped @ in the password?"
@@ -190,8 +190,8 @@ def _jdbc_problem(url: str) -> str:
     """Return what a JDBC URL is to be written as; only server and database are quoted."""
     if not url.lower().startswith("jdbc:postgresql:"):
         return "it is a JDBC URL, and not of PostgreSQL"
-    found = re.fullmatch(r"(?is)jdbc:postgresql:(?://([\w.-]*(?::\d+)?)/)?(\w*)/?(?:\?.*)?", url)
-    server, database = ("HOST", "DATABASE") if found is None else found.groups()
+    parts = re.fullmatch(r"(?is)jdbc:postgresql:(?://([\w.-]*(?::\d+)?)/)?(\w*)/?(?:\?.*)?", url)
+    server, database = ("HOST", "DATABASE") if parts is None else parts.groups()
     return (
         "it is a JDBC URL, which libpq does not read. Write "
         f"postgresql://{server or 'localhost'}/{database}, with user and password as parameters "
@@ -347,12 +347,12 @@ class TargetTable:
         return RowChecks(tuple(checks))
 
     def _exists(self, connection: Connection) -> bool:
-        """Return whether the table exists; raise if it is no table."""
+        """Return whether the table exists; raise if it is not a table."""
         kind = scalar(
             connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
         )
         if kind not in {None, "r", "p"}:
-            raise self._table_error("is no table", "Name a table; views cannot be copied into.")
+            raise self._table_error("is not a table", "Name a table; views cannot be copied into.")
         parts = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass(%s))"
         if kind == "p" and not scalar(connection, parts, self._name):
             raise self._table_error(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST_DAY: Final = -719_162  # 0001-01-01
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
-_DAMAGED: Final = "is no value of its type (text that is not UTF-8, a number that is too large)"
+_DAMAGED: Final = "is not a value of its type (text that is not UTF-8, a number that is too large)"
 _NULL: Final = "is null, which the target's column cannot be"
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -156,8 +156,8 @@ class ColumnCheck:
                 bad = rule.bad(leaf)
                 if bad is not None and pc.any(bad).as_py():
                     positions = _positions(bad)
-                    at = positions if parents is None else np.unique(parents[positions])
-                    yield rows[at], rule.reason
+                    broken = positions if parents is None else np.unique(parents[positions])
+                    yield rows[broken], rule.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
 
 
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
-    """Raise `SinkError` if any of `names`, given as `option`, is no column of the rows."""
+    """Raise `SinkError` if any of `names`, given as `option`, is not a column of the rows."""
     unknown = [name for name in names if name not in context.schema.names]
     if unknown:
         raise SinkError(

@@ -242,7 +242,7 @@ class ForeachSink(Sink):
         if hint := awaiting_hint(result, is_plain=True):
             raise UserFunctionError(
                 f"Foreach sink {self._name!r}: function {function_name(self._fn)!r} returned a "
-                f"{type(result).__name__}, which nobody awaits.",
+                f"{type(result).__name__}, which is never awaited.",
                 remedy=hint.rstrip(),
                 sink=self._name,
                 epoch=output.epoch,

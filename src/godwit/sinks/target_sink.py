@@ -144,7 +144,7 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
     """Return the user's sink of rejected rows; raise if it is not valid."""
     if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
         return sink
-    what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"
+    what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is not a sink"
     raise SinkError(
         f"rejects={sink!r} {what}.",
         remedy='Give a plain sink, such as gw.sinks.parquet("out/rejected").',

@@ -200,7 +200,7 @@ def test_a_timestamp_with_a_zone_needs_a_column_with_one(postgres: str) -> None:
 
 def test_a_view_is_refused(postgres: str) -> None:
     execute(postgres, "CREATE VIEW target AS SELECT 'a' AS plane, 1::bigint AS total")
-    assert "is no table" in refusal(postgres).message
+    assert "is not a table" in refusal(postgres).message
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_values_that_are_none_of_their_type_are_found_and_the_others_still_check
 ) -> None:
     found = rejected(values, NO_ZERO_BYTES)
     assert list(found) == [bad]
-    assert "is no value of its type" in found[bad]
+    assert "is not a value of its type" in found[bad]
 
 
 def test_a_row_has_one_reason_the_first() -> None:

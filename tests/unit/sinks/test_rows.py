@@ -185,5 +185,5 @@ def test_a_sink_of_rejected_rows_rejects_none_itself() -> None:
     assert checked_rejects(plain) is plain
     with pytest.raises(SinkError, match="has a sink of rejected rows itself"):
         checked_rejects(gw.sinks.parquet("out", rejects=plain))
-    with pytest.raises(SinkError, match="is no sink"):
+    with pytest.raises(SinkError, match="is not a sink"):
         checked_rejects(cast("Any", "out/rejected"))
