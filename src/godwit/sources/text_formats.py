@@ -160,19 +160,20 @@ class _TextFormat(FileFormat):
             yield from _whole_lines(stream, end - begin)
 
     def _parse_readable(
-        self, text: bytes, parse: Callable[[bytes], pa.Table], *, halved: bool = False
+        self, text: bytes, parse: Callable[[bytes, bool], pa.Table], *, halved: bool = False
     ) -> Iterator[pa.RecordBatch | BadLine]:
         """Yield the rows of lines parsed by `parse`, and bad lines if these are not refused.
 
-        Bad lines are found by bisection. `halved`: `text` is a part of a block, so a value with
-        line breaks may be cut.
+        Bad lines are found by bisection. `parse`: its second argument says to go by the rules of
+        `text_values` at once, since Arrow's fast parser has failed. `halved`: `text` is a part of
+        a block, so a value with line breaks may be cut.
         """
         if self._is_blank(text):
             return
         try:
             if halved:
                 self._check_whole_lines(text)
-            rows = parse(text)
+            rows = parse(text, halved)
         except (ValueError, pa.ArrowException) as error:
             if not self.skips_bad:
                 raise
@@ -318,10 +319,10 @@ class JsonFormat(_TextFormat):
             partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
         )
 
-        def parsed(text: bytes) -> pa.Table:
+        def parsed(text: bytes, by_rules: bool) -> pa.Table:
             """Parse a block of lines: by Arrow where it is sure, else as messages are."""
-            is_unsure = has_decimals and has_small_numbers(text)
-            if not has_maps and not is_unsure and not has_names_of_numbers(text):
+            by_rules = by_rules or has_maps or (has_decimals and has_small_numbers(text))
+            if not by_rules and not has_names_of_numbers(text):
                 try:
                     return parse_all(text)
                 except _LinesError:
@@ -638,15 +639,13 @@ class CsvFormat(_TextFormat):
             partial(parse_as, types), partial(parse_as, {**types, **usual}) if usual else None
         )
 
-        def parsed(lines: bytes) -> pa.Table:
+        def parsed(lines: bytes, by_rules: bool) -> pa.Table:
             """Parse a block of lines: numbers by Arrow where it is sure, else as texts."""
             self._check_line_ends(lines)
-            is_unsure = (decimals and has_small_numbers(lines, marks)) or (
-                has_integers and has_hexadecimals(lines, marks)
-            )
             if texts == types:
                 return parse_all(lines)
-            if not is_unsure:
+            by_rules = by_rules or bool(decimals and has_small_numbers(lines, marks))
+            if not by_rules and not (has_integers and has_hexadecimals(lines, marks)):
                 with contextlib.suppress(ValueError):
                     return parse_all(lines)
             return parse_as(texts, lines)

@@ -47,7 +47,8 @@ _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER_SHAPE: Final = re.compile(_NUMBER)
 _FLOAT: Final = rf"^(?:{_NUMBER}|[+-]?(?i:nan|inf|infinity))$"
 _NOT_FINITE: Final = "(?i)n"  # is in the names of NaN and the infinities, and in no number
-_SHORT_INTEGER: Final = r"^[+-]?[0-9]{1,18}$"
+_SHORT_INTEGER: Final = r"^[+-]?[0-9]{1,18}(?:\.0*)?$"
+_ZEROS_AT_END: Final = r"\.0*$"
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_OF_INTEGER: Final = 20
 _CACHED: Final = 1 << 17  # bytes that a processor has at hand while it passes over them
@@ -123,7 +124,8 @@ def _parse(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     is_short = pc.match_substring_regex(texts, _SHORT_INTEGER)
     if pa.types.is_integer(dtype) and pc.all(is_short).as_py() is not False:
         with suppress(pa.ArrowInvalid):  # the number that does not fit is found below
-            return _without_plus(texts).cast(pa.int64()).cast(dtype)
+            texts = pc.replace_substring_regex(_without_plus(texts), _ZEROS_AT_END, "")
+            return texts.cast(pa.int64()).cast(dtype)
     return pa.array([_exact_text(text, dtype) for text in texts.to_pylist()], dtype)
 
 
