@@ -29,8 +29,11 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/godwit-streams/godwit"
 # Decisions as they were taken; design pages replace them.
 ARCHIVE = "decisions/archive"
-# Files outside of `docs` that a page of the site includes.
-INCLUDED = {ROOT / "benchmarks/README.md": ROOT / "docs/benchmarks.md"}
+# Pages outside of `docs`, and their copies: Sphinx takes pages of one directory alone.
+COPIES = {
+    ROOT / "benchmarks/README.md": ROOT / "docs/lab/benchmarks.md",
+    ROOT / "lab/docs": ROOT / "docs/lab",
+}
 
 project = "Godwit"
 author = "The Godwit developers"
@@ -107,17 +110,20 @@ class CommandLine(SphinxDirective):
 def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
     """Let links to the project's files that are no pages of the site lead to the repository."""
     page = Path(str(app.env.doc2path(document)))
-    docs, laboratory = ROOT / "docs", ROOT / "lab/docs"
+    origins = (
+        path / page.relative_to(copy) for path, copy in COPIES.items() if page.is_relative_to(copy)
+    )
+    origin = next(origins, page)
+    docs = ROOT / "docs"
 
     def outside(path: str) -> str | None:
         if not path or "://" in path or path.startswith(("#", "mailto:")):
             return None
         name, _, anchor = path.partition("#")
-        target = Path(posixpath.normpath(page.parent / name))
-        if target.is_relative_to(laboratory):  # which is copied to `docs/lab`
-            target = docs / "lab" / target.relative_to(laboratory)
-        if target in INCLUDED:
-            return f"{posixpath.relpath(INCLUDED[target], page.parent)}{path[len(name) :]}"
+        target = Path(posixpath.normpath(origin.parent / name))
+        for path_outside, copy in COPIES.items():
+            if target.is_relative_to(path_outside):
+                target = copy / target.relative_to(path_outside)
         is_page = target.is_relative_to(docs) and target.is_file()
         is_page = is_page and not target.is_relative_to(docs / ARCHIVE)
         if is_page:
@@ -219,9 +225,9 @@ def glossary_terms() -> set[str]:
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     sys.path.insert(0, str(ROOT))
-    # Sphinx takes pages of one directory alone.
     shutil.rmtree(ROOT / "docs/lab", ignore_errors=True)
-    shutil.copytree(ROOT / "lab/docs", ROOT / "docs/lab")
+    for path, copy in reversed(COPIES.items()):
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, copy)
     app.add_directive("godwit-commands", CommandLine)
     app.add_transform(TermsInIndex)
     app.connect("autodoc-process-signature", hide_constructor)
