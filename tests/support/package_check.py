@@ -1,7 +1,8 @@
-"""Build the distribution, look into it, and try it where nothing of the clone is seen.
+"""Build both distributions, look into them, and try them where nothing of the clone is seen.
 
-``./run package`` calls it.  The wheel is tried in a new environment that has the packages which the
-wheel asks for, without extras, and no others: they are linked from this environment.
+``./run package`` calls it.  Godwit's wheel is tried in a new environment that has the packages
+which it asks for, without extras, and no others: they are linked from this environment.  Then the
+laboratory's wheel is added, with what that asks for.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import venv
 import zipfile
 from importlib.metadata import distribution, requires
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 ROOT = Path(__file__).parents[2]
-WANTED = (
-    *("godwit/py.typed", "godwit/cli/main.py"),
-    *("licenses/LICENSE", "entry_points.txt"),
-)
+LABORATORY = ROOT / "lab"
+WANTED = ("/py.typed", "licenses/LICENSE", "entry_points.txt")
 UNWANTED = re.compile(r"(^|/)(tests|benchmarks|docs|\.ci|\.venv|__pycache__)/")
 FLOW = """
 import godwit as gw, sys
@@ -34,6 +37,20 @@ visits = flow.source("visits", gw.testing.stream("page string"))
 flow.sink("n", visits.key_by("page").compute(n=gw.count()), gw.sinks.noop())
 [row] = gw.testing.run(flow, {"visits": [("a",), ("a",)]}).rows("n").to_pylist()
 assert row == {"page": "a", "n": 2}, row
+"""
+WITHOUT_THE_LABORATORY = """
+import godwit as gw
+try:
+    gw.Control(planner="albic")
+except gw.GodwitError as error:
+    assert "pip install godwit-lab" in str(error), error
+else:
+    raise AssertionError("the laboratory is there")
+"""
+WITH_THE_LABORATORY = """
+import godwit as gw
+gw.Control(planner="albic", elasticity="executor_centric")
+assert gw.sources.nexmark("bids").schema.names
 """
 
 
@@ -47,14 +64,14 @@ def call(*command: str | Path, **options: object) -> str:
     return str(done.stdout)
 
 
-def check_wheel(wheel: Path) -> None:
-    """Insist on what the wheel has and has not, and on links that lead somewhere from anywhere."""
+def check_wheel(wheel: Path, sources: Path) -> None:
+    """Insist on what a wheel has and has not, and on links that lead somewhere from anywhere."""
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
         [metadata] = [name for name in names if name.endswith("dist-info/METADATA")]
         about = email.message_from_bytes(opened.read(metadata))
-    sources = {str(f.relative_to(ROOT / "src")) for f in (ROOT / "src").rglob("*") if f.is_file()}
-    lacking = [f for f in sources if "__pycache__" not in f and f not in names]
+    files = {str(f.relative_to(sources)) for f in sources.rglob("*") if f.is_file()}
+    lacking = [f for f in files if "__pycache__" not in f and f not in names]
     lacking += [wanted for wanted in WANTED if not any(wanted in name for name in names)]
     assert not lacking, f"the wheel lacks {lacking[:5]}"
     strange = [name for name in names if UNWANTED.search(name)]
@@ -82,47 +99,73 @@ def check_sdist(sdist: Path) -> None:
         assert needed in names, f"the source distribution lacks {needed}"
 
 
-def needed_by(lines: list[str] | None) -> set[str]:
-    """Return the distributions that requirements without extras bring, those of others included."""
-    asked = [Requirement(line) for line in lines or ()]
-    names = {one.name for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})}
-    return names.union(*(needed_by(requires(name)) for name in names))
+def needed_by(lines: list[str] | None, extras: Iterable[str] = ("",)) -> set[str]:
+    """Return the distributions that requirements bring, those of others included.
+
+    `extras`: that are asked for; ``""``: what is needed without any.
+    """
+    names: set[str] = set()
+    for requirement in map(Requirement, lines or ()):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+            names |= {requirement.name}
+            names |= needed_by(requires(requirement.name), ("", *requirement.extras))
+    return names
 
 
 def link_packages(wheel: Path, packages: Path) -> None:
-    """Link the packages that a wheel asks for into an environment."""
+    """Link the packages that a wheel asks for into an environment, where they are missing."""
     with zipfile.ZipFile(wheel) as opened:
         [metadata] = [name for name in opened.namelist() if name.endswith("dist-info/METADATA")]
         about = email.message_from_bytes(opened.read(metadata))
-    for name in needed_by(about.get_all("Requires-Dist")):
+    for name in needed_by(about.get_all("Requires-Dist")) - {"godwit-streams"}:
         installed = distribution(name)
         for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            (packages / top).symlink_to(str(installed.locate_file(top)))
+            if not (packages / top).exists():
+                (packages / top).symlink_to(str(installed.locate_file(top)))
 
 
-def try_wheel(wheel: Path, place: Path) -> str:
-    """Install the wheel alone into a new environment, and play a flow; return its version."""
-    venv.create(place, with_pip=False)
+def install(wheel: Path, place: Path) -> None:
+    """Install a wheel into an environment, with links to the packages that it asks for."""
     [packages] = place.glob("lib/python*/site-packages")
     link_packages(wheel, packages)
-    python = place / "bin" / "python"
-    call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "-q", wheel)
+    command = ("-m", "pip", "--python", place / "bin/python", "install", "--no-deps", "-q", wheel)
+    call(sys.executable, *command)
+
+
+def try_wheels(wheel: Path, laboratory: Path, place: Path) -> str:
+    """Install Godwit alone into a new environment, and play a flow; then add the laboratory.
+
+    Return Godwit's version.
+    """
+    venv.create(place, with_pip=False)
+    python, godwit = place / "bin/python", place / "bin/godwit"
+    install(wheel, place)
     call(python, "-c", FLOW, cwd=place)
-    call(place / "bin" / "godwit", "--help", cwd=place)
-    return call(place / "bin" / "godwit", "--version", cwd=place).strip()
+    call(python, "-c", WITHOUT_THE_LABORATORY, cwd=place)
+    assert "(needs: pip install godwit-lab)" in call(godwit, "--help", cwd=place)
+    install(laboratory, place)
+    call(python, "-c", WITH_THE_LABORATORY, cwd=place)
+    (place / "problem.json").write_text(call(godwit, "plan", "example", "assignment", cwd=place))
+    assert "albic" in call(godwit, "plan", "compare", "problem.json", cwd=place)
+    assert "paper1/figure12" in call(godwit, "reproduce", "--list", cwd=place)
+    return call(godwit, "--version", cwd=place).strip()
 
 
 def main() -> None:
     """Build and check both distributions."""
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(scratch) / "dist"
-        # From the source distribution, as whoever has nothing else would.
-        call(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, ROOT)
-        [wheel], [sdist] = built.glob("*.whl"), built.glob("*.tar.gz")
-        check_wheel(wheel)
+        for project in (ROOT, LABORATORY):
+            # From the source distribution, as one who has nothing else would.
+            call(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, project)
+        [wheel], [sdist] = built.glob("godwit_streams*.whl"), built.glob("godwit_streams*.tar.gz")
+        [laboratory] = built.glob("godwit_lab*.whl")
+        check_wheel(wheel, ROOT / "src")
+        check_wheel(laboratory, LABORATORY / "src")
         check_sdist(sdist)
-        version = try_wheel(wheel, Path(scratch) / "venv")
-        sizes = ", ".join(f"{f.name} {f.stat().st_size / 1e6:.1f} MB" for f in (wheel, sdist))
+        version = try_wheels(wheel, laboratory, Path(scratch) / "venv")
+        sizes = ", ".join(f"{f.name} {f.stat().st_size / 1e6:.1f} MB" for f in built.iterdir())
         if len(sys.argv) > 1:
             shutil.copytree(built, sys.argv[1], dirs_exist_ok=True)
     sys.stdout.write(f"{version}: {sizes}\n")
