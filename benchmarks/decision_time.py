@@ -208,7 +208,7 @@ def main() -> None:
     made: list[Timed] = []
 
     def timed(simulation: Simulation) -> Timed:
-        settings = Control(planner=given.planner, period=5.0)
+        settings = Control(planner=given.planner, period="5 seconds")
         made.append(Timed(controlled_by(settings, run_planner=PlannerThread())(simulation)))
         return made[-1]
 

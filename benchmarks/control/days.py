@@ -75,7 +75,7 @@ def play_days(
     """Play days under a latency target."""
     control = Control(
         planner="flux",
-        period=5.0,
+        period="5 seconds",
         scaling=latency(f"{TARGET_S} seconds"),
         max_executors=12,
         forecast=forecast,
@@ -99,7 +99,7 @@ def days(day_s: float = 300.0, num_days: float = 5.0) -> list[Figure]:
         scenario = daily(day_s, num_days, height=height, noise=noise)
         alone, given, found = (
             play_days(scenario, forecast, from_s=_SEEN * day_s)
-            for forecast in (None, Forecast(period=day_s), Forecast())
+            for forecast in (None, Forecast(period=f"{day_s} seconds"), Forecast())
         )
         figures.append(Figure(what=f"{name}: p99 in s, no forecast", value=alone.late_s))
         figures.append(Figure(what=f"{name}: share of epochs over the target", value=alone.slow))

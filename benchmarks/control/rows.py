@@ -39,7 +39,7 @@ def shuffled(seconds: float = 90.0, zipf: float = 0.5, keys: int = 10_000) -> li
     """Keys change their share of the rows twice a minute, without a controller and with one."""
     setup = Setup(zipf=zipf, keys=keys, shuffled_every_s=30.0)
     runs = []
-    for control in (None, gw.Control(period=5.0)):
+    for control in (None, gw.Control(period="5 seconds")):
         with fed_stream(setup, control) as fed:
             fed.feed_until(lambda fed=fed: len(fed.epochs) >= _WARM_UP, 60)  # type: ignore[misc]
             fed.feed(seconds)
@@ -66,7 +66,7 @@ def shuffled(seconds: float = 90.0, zipf: float = 0.5, keys: int = 10_000) -> li
 
 def twice(period_s: float = 10.0) -> list[Figure]:
     """Keys of one executor become twice as frequent, so that it has twice the others' share."""
-    control = gw.Control(period=period_s, worth=gw.Worth(max_load_distance=0.05))
+    control = gw.Control(period=f"{period_s} seconds", worth=gw.Worth(max_load_distance=0.05))
     with fed_stream(Setup(), control) as fed:
         fed.feed_until(lambda: len(fed.epochs) >= _WARM_UP + 15, 90)
         even = fed.epochs[_WARM_UP:]
@@ -107,7 +107,7 @@ def twice(period_s: float = 10.0) -> list[Figure]:
 
 def slow(period_s: float = 10.0, times: float = 3.0) -> list[Figure]:
     """One executor becomes three times slower."""
-    control = gw.Control(period=period_s, worth=gw.Worth(max_load_distance=0.05))
+    control = gw.Control(period=f"{period_s} seconds", worth=gw.Worth(max_load_distance=0.05))
     with fed_stream(Setup(), control) as fed:
         fed.feed_until(lambda: len(fed.epochs) >= _WARM_UP + 15, 90)
         before = fed.epochs[_WARM_UP:]
@@ -135,7 +135,7 @@ def slow(period_s: float = 10.0, times: float = 3.0) -> list[Figure]:
 
 def idle(seconds: float = 60.0) -> list[Figure]:
     """Measure what the loop costs where there is nothing to do: CPU time of its thread."""
-    with fed_stream(Setup(executors=2, epoch_rows=4000), gw.Control(period=2.0)) as fed:
+    with fed_stream(Setup(executors=2, epoch_rows=4000), gw.Control(period="2 seconds")) as fed:
         fed.feed_until(lambda: len(fed.epochs) >= 2 * _WARM_UP, 60)
         before_s, since = _controller_cpu_s(), len(fed.epochs)
         fed.feed(seconds)

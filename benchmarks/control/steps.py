@@ -133,7 +133,7 @@ def play(stream: Stream) -> Step:
     """Play a stream with its target, and find the fewest executors that would have done."""
     control = Control(
         planner="flux",
-        period=PERIOD_S,
+        period=f"{PERIOD_S} seconds",
         scaling=latency(f"{stream.target_s} seconds"),
         max_executors=MOST,
     )
@@ -201,7 +201,7 @@ def _meets(stream: Stream, executors: int) -> bool:
         rate=replace(scenario.rate, rows_per_s=scenario.rate.rows_per_s * factor, surges=()),
         duration_s=6 * PERIOD_S,
     )
-    control = Control(planner="flux", period=PERIOD_S, scaling=fixed(executors))
+    control = Control(planner="flux", period=f"{PERIOD_S} seconds", scaling=fixed(executors))
     history = Simulation(steady, seed=stream.seed, control=controlled_by(control)).run()
     late = history.between(3 * PERIOD_S, 6 * PERIOD_S).delays()
     return late.mean_s <= stream.target_s

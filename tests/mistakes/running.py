@@ -33,6 +33,9 @@ TESTS = (
 
 CONTROL = (
     _M("gw.Control(scaling=lambda: 2)", "too many", "scaling(load)", "this one argument"),
+    _M("gw.Control(period=5)", "no unit", "setting period", '"5 seconds"'),
+    _M("gw.Cadence(respect=60)", "no unit", "setting respect", '"60 seconds"'),
+    _M('gw.sinks.kafka("h:9092", "t", timeout=5)', "no unit", "timeout of", '"5 seconds"'),
     _M('gw.Control(planner="mlip")', "not a planner", "'mlip'", "Did you mean 'milp'?"),
     _M("gw.Control(scaling=2)", "given 2", "scaling model", 'gw.latency("2 seconds")'),
     _M("gw.Control(scaling=gw.latency)", "gw.latency itself", "scaling model", "Call it"),

@@ -194,7 +194,7 @@ def play(
             checkpoint=directory / "checkpoint",
             executors=2,
             sizing=gw.Sizing(executors_timeout_s=PATIENCE_S),
-            control=gw.Control(planner="milp", scaling=gw.fixed(2), period=2.0),
+            control=gw.Control(planner="milp", scaling=gw.fixed(2), period="2 seconds"),
             **settings,
         )
         query.add_listener(lambda event: print(event.describe(), file=sys.stderr, flush=True))  # noqa: T201

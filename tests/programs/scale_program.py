@@ -172,7 +172,7 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
             scaling=gw.utilisation(0.6),
             min_executors=2,
             max_executors=3,
-            period=1.0,
+            period="1 second",
             cadence=gw.Cadence(min_epochs=2),
         ),
     )
@@ -206,7 +206,7 @@ def by_sequence(cluster: LocalCluster, spark: SparkSession, directory: Path) -> 
             planner="oms",
             scaling=lambda _situation: wanted[0],
             max_executors=3,
-            period=1.0,
+            period="1 second",
             cadence=gw.Cadence(min_epochs=2),
             search=gw.Search(options={"targets": (3, 2)}, limits=Limits(tau=0.4)),
         ),

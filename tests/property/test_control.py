@@ -30,7 +30,7 @@ def rows_of(seed: int, key_groups: int, per_s: float) -> np.ndarray:
 
 
 def world(seed: int, executors: int, *, noise: float, per_s: float, **changed: object) -> World:
-    control = control_of(**({"period": PERIOD_S, "planner": "flux"} | changed))
+    control = control_of(**({"period": f"{PERIOD_S} seconds", "planner": "flux"} | changed))
     return World(
         {"sum": Part(rows=rows_of(seed, 24 * executors, per_s))},
         {f"e{i}": 2 for i in range(executors)},

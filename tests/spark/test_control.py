@@ -109,7 +109,7 @@ def test_a_lopsided_stream_is_balanced_by_itself_and_its_rows_are_right(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)
-    query = stream.start(gw.Control(period=0.5, cadence=gw.Cadence(min_epochs=2)))
+    query = stream.start(gw.Control(period="0.5 seconds", cadence=gw.Cadence(min_epochs=2)))
     assert spread(query) == KEY_GROUPS
     stream.until(query, lambda: spread(query) < KEY_GROUPS * 0.75, "nothing moved")
     stream.until(query, lambda: told(query, events.MigrationFinished), "it did not end")
@@ -124,7 +124,9 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)
-    query = stream.start(gw.Control(period=0.5, cadence=gw.Cadence(min_epochs=2, respect="1 hour")))
+    query = stream.start(
+        gw.Control(period="0.5 seconds", cadence=gw.Cadence(min_epochs=2, respect="1 hour"))
+    )
     stream.step(query)
     query.migrate({0: "local-1"})
     stream.until(query, lambda: told(query, events.ManualOverrideRespected), "nobody noticed")
@@ -134,7 +136,9 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
         "migration of numbered"
     ]
 
-    query = stream.start(gw.Control(period=0.5, cadence=gw.Cadence(min_epochs=2, respect="1 hour")))
+    query = stream.start(
+        gw.Control(period="0.5 seconds", cadence=gw.Cadence(min_epochs=2, respect="1 hour"))
+    )
     stream.until(query, lambda: len(told(query, events.LoadMeasured)) > 2, "nothing measured")
     assert "migration of numbered" in query.status["control"]["leftAlone"]
     assert not told(query, events.RebalancingStarted)
@@ -152,9 +156,9 @@ def test_a_planner_that_never_returns_is_given_up_and_epochs_go_on(
     stream = Stream(spark, tmp_path)
     control = gw.Control(
         planner=thinks,
-        period=0.3,
+        period="0.3 seconds",
         cadence=gw.Cadence(min_epochs=1),
-        search=gw.Search(time_limit=0.2),
+        search=gw.Search(time_limit="0.2 seconds"),
     )
     query = stream.start(control)
     stream.until(query, lambda: told(query, events.PlannerFailed), "it was not given up")
@@ -171,7 +175,7 @@ def test_in_one_process_no_executor_is_drained_for_a_number_that_cannot_be_had(
 ) -> None:
     stream = Stream(spark, tmp_path)
     query = stream.start(
-        gw.Control(scaling=gw.fixed(1), period=0.5, cadence=gw.Cadence(min_epochs=2))
+        gw.Control(scaling=gw.fixed(1), period="0.5 seconds", cadence=gw.Cadence(min_epochs=2))
     )
     stream.until(query, lambda: len(told(query, events.LoadMeasured)) > 4, "nothing measured")
     (refused,) = told(query, events.ScalingRefused)

@@ -42,11 +42,11 @@ class Controlled(OneProcess):
         super().__init__(directory, deep=deep, policy=policy)
         given: dict[str, Any] = {
             "planner": "flux",
-            "period": 3 * _EPOCH_S,
+            "period": f"{3 * _EPOCH_S} seconds",
             "min_epochs": 2,
-            "lanes_every": _EPOCH_S,
+            "lanes_every": f"{_EPOCH_S} seconds",
             "max_load_distance": 0.05,
-            "respect": 2 * _EPOCH_S,
+            "respect": f"{2 * _EPOCH_S} seconds",
             "time_limit": None,
         }
         self._control = control_of(**(given | dict(control)))

@@ -158,7 +158,7 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
         settings=control_of(
             planner=planner,
             options=_sizes(executors) if planner == "mtm" else _OPTIONS.get(planner, {}),
-            period=PERIOD_S,
+            period=f"{PERIOD_S} seconds",
             # Few key groups are coarse ones: no ranges of them are within a tenth of the mean.
             limits=Limits(tau=0.5) if planner == "mtm" else Limits(),
             scaling=utilisation() if surges or trouble == "noise" else None,

@@ -70,7 +70,7 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
         return Controller(
             control_of(
                 planner="flux",
-                period=3.0,
+                period="3 seconds",
                 cool_down=COOL_DOWN_S,
                 scaling=utilisation(0.7),
                 time_limit=None,

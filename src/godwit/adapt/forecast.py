@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.adapt.settings import Control
     from godwit.adapt.statistics import PeriodStatistics
     from godwit.placement.arrays import FloatArray
-    from godwit.time.durations import DurationOrSeconds
+    from godwit.time.durations import Duration
 
 _BINS: Final = 1024
 _WIDEST_S: Final = 1800.0
@@ -95,8 +95,8 @@ class Forecast:
     86400.0
     """
 
-    period: DurationOrSeconds | None = None
-    lead: DurationOrSeconds | None = None
+    period: Duration | None = None
+    lead: Duration | None = None
 
     def __post_init__(self) -> None:
         for name in ("period", "lead"):

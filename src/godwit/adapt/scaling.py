@@ -20,7 +20,7 @@ import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.placement.arrays import FloatArray
-    from godwit.time.durations import Duration, DurationOrSeconds
+    from godwit.time.durations import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +302,7 @@ def utilisation(
     return Utilisation(
         target=target,
         slack=slack,
-        catch_up_s=seconds(catch_up, "The time to catch up", numbers=False),
+        catch_up_s=seconds(catch_up, "The time to catch up"),
     )
 
 
@@ -543,9 +543,9 @@ def latency(
         )
     return Latency(
         quantile=None if quantile is None else float(quantile),
-        target_s=seconds(target, "The latency target", numbers=False),
+        target_s=seconds(target, "The latency target"),
         slack=slack,
-        catch_up_s=seconds(catch_up, "The time to catch up", numbers=False),
+        catch_up_s=seconds(catch_up, "The time to catch up"),
     )
 
 
@@ -681,7 +681,7 @@ def fixed(executors: int) -> Fixed:
 
 
 @user_call
-def scripted(steps: Mapping[DurationOrSeconds, int]) -> Scripted:
+def scripted(steps: Mapping[Duration | Literal[0], int]) -> Scripted:
     """Set the number of executors by a schedule, from the start of the run.
 
     Pass the result as ``gw.Control(scaling=...)``.
@@ -689,8 +689,8 @@ def scripted(steps: Mapping[DurationOrSeconds, int]) -> Scripted:
     Parameters
     ----------
     steps
-        Time since the start (text or seconds) → number of executors from then on, as in ``{0: 2, "1
-        minute": 4}``.
+        Time since the start → number of executors from then on, as in ``{0: 2, "1 minute": 4}``. A
+        time is text or a timedelta, or 0.
 
     Raises
     ------
@@ -708,7 +708,9 @@ def scripted(steps: Mapping[DurationOrSeconds, int]) -> Scripted:
             remedy='Give steps, as in gw.scripted({0: 2, "1 minute": 4}).',
         )
     read = {
-        seconds(since, "A step of the script", least_s=0.0): checked_count(count)
+        seconds("0 seconds" if since == 0 else since, "A step of the script", least_s=0.0): (
+            checked_count(count)
+        )
         for since, count in steps.items()
     }
     return Scripted(steps=tuple(sorted(read.items())))

@@ -24,7 +24,7 @@ from godwit.time.durations import seconds
 if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel
     from godwit.placement.registry import Planner
-    from godwit.time.durations import DurationOrSeconds
+    from godwit.time.durations import Duration
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
 
@@ -118,7 +118,7 @@ class Means:
 class Cadence:
     """Timing of the controller: minimum period, lane balancing, cool-down and manual overrides.
 
-    Pass it as ``gw.Control(cadence=...)``. Times are text such as ``"2 minutes"`` or seconds.
+    Pass it as ``gw.Control(cadence=...)``. Times are text such as ``"2 minutes"``, or timedeltas.
 
     Attributes
     ----------
@@ -141,9 +141,9 @@ class Cadence:
     """
 
     min_epochs: int = 3
-    lanes_every: DurationOrSeconds | None = 0.5
-    cool_down: DurationOrSeconds | None = None
-    respect: DurationOrSeconds = 60.0
+    lanes_every: Duration | None = "0.5 seconds"
+    cool_down: Duration | None = None
+    respect: Duration = "1 minute"
 
     def __post_init__(self) -> None:
         _check_number("min_epochs", self.min_epochs, least=1, whole=True)
@@ -173,7 +173,8 @@ class Search:
         removed, the controller plans at once.
     time_limit
         Maximum wall-clock time of the planner for one decision, and of a scaling function, as text
-        or seconds; then the event `godwit.events.PlannerFailed` reports it, and nothing changes.
+        or a timedelta; then the event `godwit.events.PlannerFailed` reports it, and nothing
+        changes.
         ``None``: no limit; then decisions do not depend on how busy the machine is.
 
     Examples
@@ -185,7 +186,7 @@ class Search:
     options: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     every: int = 1
-    time_limit: DurationOrSeconds | None = 5.0
+    time_limit: Duration | None = "5 seconds"
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, Mapping):
@@ -284,7 +285,7 @@ class Control:
         `godwit-lab` does: in ``"executor_centric"`` a key group keeps a home executor, and uses
         cores of other executors only if those of its home are not enough.
     period
-        Statistics period, as text such as ``"10 seconds"`` or in seconds: the interval between
+        Statistics period, as text such as ``"10 seconds"`` or a timedelta: the interval between
         decisions. It lasts longer if it has fewer than ``min_epochs`` of `gw.Cadence` epochs.
     budget
         Limits on the moves of one period; see `gw.Budget`.
@@ -317,7 +318,7 @@ class Control:
     min_executors: int = 1
     max_executors: int | None = None
     elasticity: str = "resource_centric"
-    period: DurationOrSeconds = 10.0
+    period: Duration = "10 seconds"
     budget: Budget = field(default_factory=Budget)
     # More at once than by hand: executors that have come are idle until the last epoch of it.
     bounds: Bounds = field(default_factory=partial(Bounds, max_moves=128))
@@ -452,7 +453,7 @@ class Control:
             raise InvalidControlError(
                 f"The controller was given {self.scaling!r} as its scaling model.",
                 remedy='Give gw.latency("2 seconds"), gw.utilisation(0.7), gw.fixed(4), '
-                "gw.scripted({0: 2, 60: 4}), or a function.",
+                'gw.scripted({0: 2, "1 minute": 4}), or a function.',
             )
 
     @property

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from godwit.sinks.parquet_sink import ParquetSink
     from godwit.sinks.postgres_sink import PostgresSink
     from godwit.sources.message_formats import MessageFormat
-    from godwit.time.durations import DurationOrSeconds
+    from godwit.time.durations import Duration
 
 __all__ = [
     "EpochOutput",
@@ -357,8 +357,8 @@ def kafka(
     partition_column: str | None = None,
     partitioner: str = "murmur2_random",
     exactly_once: bool = True,
-    transaction_timeout: DurationOrSeconds = "1 minute",
-    timeout: DurationOrSeconds = "30 seconds",
+    transaction_timeout: Duration = "1 minute",
+    timeout: Duration = "30 seconds",
     config: Mapping[str, Any] | None = None,
     rejects: Sink | None = None,
 ) -> KafkaSink:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
     from godwit.sources.message_formats import MessageFormat
-    from godwit.time.durations import DurationOrSeconds
+    from godwit.time.durations import Duration
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588  # of a broker that does not tell
 _ROWS: Final = 10_000  # of which messages are made at a time
@@ -102,8 +102,8 @@ class KafkaSink(TargetSink):
         partition_column: str | None,
         partitioner: str,
         exactly_once: bool,
-        transaction_timeout: DurationOrSeconds,
-        timeout: DurationOrSeconds,
+        transaction_timeout: Duration,
+        timeout: Duration,
         config: Mapping[str, Any] | None,
         rejects: Sink | None,
     ) -> None:

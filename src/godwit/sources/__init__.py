@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from godwit.columns.types import SchemaLike
     from godwit.sources.kafka_source import KafkaSource, Start
     from godwit.sources.message_formats import MessageFormat
-    from godwit.time.durations import DurationOrSeconds
+    from godwit.time.durations import Duration
 
 __all__ = [
     "Lag",
@@ -458,7 +458,7 @@ def kafka(
     on_bad: Literal["refuse", "skip", "divert"] = "refuse",
     rejects: Any = None,
     group: str | None = None,
-    timeout: DurationOrSeconds = "30 seconds",
+    timeout: Duration = "30 seconds",
     config: Mapping[str, Any] | None = None,
 ) -> KafkaSource:
     """Read messages of Kafka topics, in the executors' Python and without a JVM package.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from godwit.columns.types import SchemaLike
     from godwit.sources.source import Position
-    from godwit.time.durations import DurationOrSeconds
+    from godwit.time.durations import Duration
 
 Offsets: TypeAlias = "Mapping[int, int]"
 Start: TypeAlias = "Literal['earliest', 'latest'] | Offsets | Mapping[str, Offsets] | dt.datetime"
@@ -110,7 +110,7 @@ class KafkaSource(Source):
         on_bad: str,
         rejects: Any,
         group: str | None,
-        timeout: DurationOrSeconds,
+        timeout: Duration,
         config: Mapping[str, Any] | None,
     ) -> None:
         self._topics = _topic_names(topics)

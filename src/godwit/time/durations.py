@@ -14,9 +14,6 @@ from godwit.model.naming import type_name
 Duration: TypeAlias = str | dt.timedelta
 """Text such as ``"10 minutes"``, or a timedelta."""
 
-DurationOrSeconds: TypeAlias = float | Duration
-"""The same, or a number of seconds."""
-
 UNITS_US: Final = {
     "microsecond": 1,
     "millisecond": 1_000,
@@ -54,33 +51,26 @@ def read_duration(text: str) -> int | None:
     return total_us if written else None
 
 
-def seconds(
-    value: DurationOrSeconds, what: str, *, least_s: float = 1e-3, numbers: bool = True
-) -> float:
+def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     """Return a duration in seconds; `what`: the setting's name, for errors.
 
-    `numbers`: a number of seconds is one, too. Raises `InvalidControlError` if it is no length of
-    time, or shorter than `least_s`.
+    Raises `InvalidControlError` if it is no length of time, lacks a unit, or is shorter than
+    `least_s`.
 
     Examples
     --------
-    >>> seconds("1 minute 30 seconds", "The period"), seconds(2, "The period")
+    >>> seconds("1 minute 30 seconds", "The period"), seconds("2 seconds", "The period")
     (90.0, 2.0)
     """
+    spelled_us = read_duration(value) if isinstance(value, str) else None
+    found = math.nan if spelled_us is None else spelled_us / 1e6
     if isinstance(value, dt.timedelta):
         found = value.total_seconds()
-    elif isinstance(value, str):
-        spelled_us = read_duration(value)
-        found = math.nan if spelled_us is None else spelled_us / 1e6
-    elif numbers and isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
-    else:
-        found = math.nan
     if not least_s <= found < math.inf:
         raise InvalidControlError(
-            f"{what} is {value!r}.",
-            remedy=f"Give at least {least_s:g} seconds, {'as a number or ' if numbers else ''}as "
-            f'text with a unit, such as "{value if _is_plain(value) else 10} seconds".',
+            f"{what} is {value!r}{', which has no unit' if _is_plain(value) else ''}.",
+            remedy=f"Give at least {least_s:g} seconds, as text with a unit, such as "
+            f'"{value if _is_plain(value) else 10} seconds", or as a timedelta.',
         )
     return found
 

@@ -63,7 +63,7 @@ class Announced(list[events.ForecastJudged]):
 
 def forecaster(announced: Announced, settings: Forecast | None = None, **more: Any) -> Forecaster:
     return Forecaster(
-        settings or Forecast(period=DAY_S, lead=40.0),
+        settings or Forecast(period=f"{DAY_S} seconds", lead="40 seconds"),
         statistics_period_s=PERIOD_S,
         announce=announced,
         **more,
@@ -207,7 +207,7 @@ def test_rows_that_sources_hold_back_count_when_they_arrive() -> None:
 
 
 def test_the_lead_is_what_executors_took_to_come_and_two_periods() -> None:
-    foreseeing = forecaster(Announced(), Forecast(period=DAY_S))
+    foreseeing = forecaster(Announced(), Forecast(period=f"{DAY_S} seconds"))
     assert foreseeing.lead_s == 30.0 + 2 * PERIOD_S
     two = frozenset({"a", "b"})
     foreseeing.measure_lead(two, 0, 0.0)
@@ -235,7 +235,7 @@ def test_a_hint_never_asks_for_fewer(ahead: int) -> None:
     ("make", "said"),
     [
         (lambda: Forecast(period="a day"), "period"),
-        (lambda: Forecast(period=0), "period"),
+        (lambda: Forecast(period="0 seconds"), "period"),
         (lambda: Forecast(lead="-1 s"), "lead"),
         (lambda: gw.Control(forecast=Forecast()), "number of executors stays"),
         (lambda: gw.Control(scaling=gw.utilisation(), forecast="1 day"), "Give a gw.Forecast"),  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def test_days_are_met_by_executors_that_are_there_in_time() -> None:
     scenario = daily(day_s, 3.2, height=3.0)
     alone, foreseen = (
         play_days(scenario, forecast, from_s=2.2 * day_s, seed=1)
-        for forecast in (None, Forecast(period=day_s))
+        for forecast in (None, Forecast(period=f"{day_s} seconds"))
     )
     assert any(event.used for event in foreseen.judged)
     assert foreseen.slow <= alone.slow

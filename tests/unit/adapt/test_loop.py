@@ -40,7 +40,7 @@ def skewed(factor: float = 2.0, key_groups: int = 64, rows: float = 30.0) -> np.
 
 
 def control(**changed: object) -> Control:
-    return control_of(**({"period": PERIOD_S, "planner": "flux"} | changed))
+    return control_of(**({"period": f"{PERIOD_S} seconds", "planner": "flux"} | changed))
 
 
 def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> None:
@@ -208,7 +208,7 @@ def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> Non
     world = World(
         {"sum": Part(rows=np.full(16, 30.0))},
         {"e0": 2, "e1": 2},
-        settings=control(period=60.0),
+        settings=control(period="60 seconds"),
         fixed_s=0.6,
     )
     world.run(6.0)
@@ -276,7 +276,7 @@ def test_a_step_is_answered_after_two_epochs_and_not_at_the_period_s_end() -> No
     world = World(
         {"sum": part},
         FOUR,
-        settings=control(scaling=utilisation(0.6), period=30.0, min_executors=4),
+        settings=control(scaling=utilisation(0.6), period="30 seconds", min_executors=4),
         noise=0.1,
     )
     world.run(65.0)
@@ -306,7 +306,7 @@ def test_a_stream_that_calms_down_gives_executors_back_once_they_are_empty() -> 
 
 def test_no_decision_is_taken_back_within_the_cool_down() -> None:
     part = Part(rows=np.full(64, 20.0))
-    settings = control(scaling=utilisation(0.6), cool_down=40.0)
+    settings = control(scaling=utilisation(0.6), cool_down="40 seconds")
     world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(2 * PERIOD_S)
     for factor in (4.0, 0.25, 4.0, 0.25):
         part.rows = part.rows * factor
@@ -355,7 +355,7 @@ def test_a_latency_target_is_met_by_adding_executors() -> None:
 
 def test_a_script_is_followed_to_the_letter() -> None:
     part = Part(rows=np.full(64, 20.0))
-    script = scripted({0: 2, 15: 4, 40: 2})
+    script = scripted({0: 2, "15 seconds": 4, "40 seconds": 2})
     world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=script))
     world.run(14)
     assert len(world.executors) == 2
@@ -480,7 +480,7 @@ def by_hand(world: World) -> None:
 
 
 def test_what_was_migrated_by_hand_is_left_alone_for_the_stated_time_and_that_is_said() -> None:
-    settings = control(respect=30.0)
+    settings = control(respect="30 seconds")
     world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(PERIOD_S)
     by_hand(world)
     assert world.control is not None
@@ -497,7 +497,7 @@ def test_what_was_migrated_by_hand_is_left_alone_for_the_stated_time_and_that_is
 
 
 def test_a_migration_by_hand_that_is_over_before_the_controller_looks_is_left_alone_too() -> None:
-    settings = control(respect=30.0)
+    settings = control(respect="30 seconds")
     world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(PERIOD_S)
     controller, world.control = world.control, None  # it is busy planning
     by_hand(world)
@@ -531,7 +531,7 @@ def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
 
 
 def test_a_number_set_by_hand_is_left_alone_for_the_stated_time() -> None:
-    settings = control(scaling=utilisation(0.6), respect=25.0)
+    settings = control(scaling=utilisation(0.6), respect="25 seconds")
     two = {"e0": 2, "e1": 2}
     world = World({"sum": Part(rows=np.full(64, 60.0))}, two, settings=settings)
     assert world.control is not None
@@ -547,7 +547,7 @@ def test_a_controller_that_restarts_goes_on_with_cool_down_and_hands() -> None:
         events.ScaledOut(epoch=3, at_s=90.0, before=2, wanted=4, reason="more rows"),
         events.ManualOverrideRespected(epoch=3, at_s=95.0, what="migration of sum", until_s=140.0),
     ]
-    settings = control(scaling=utilisation(0.6), cool_down=60.0)
+    settings = control(scaling=utilisation(0.6), cool_down="60 seconds")
     world = World(
         {"sum": Part(rows=skewed(rows=10.0))}, FOUR, settings=settings, past=past, start_s=100.0
     )
@@ -653,7 +653,7 @@ def test_a_planner_that_never_returns_is_not_waited_for_stage_after_stage() -> N
         raise TimeoutError
 
     parts = {name: Part(rows=skewed()) for name in ("one", "two", "three")}
-    World(parts, FOUR, settings=control(time_limit=0.02), run_planner=slow).run(PERIOD_S)
+    World(parts, FOUR, settings=control(time_limit="0.02 seconds"), run_planner=slow).run(PERIOD_S)
     assert len(waited) == 1
 
 
@@ -663,7 +663,7 @@ def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_sti
     def thinks(_situation: object) -> int:
         raise TimeoutError  # as whoever runs it would
 
-    settings = control(scaling=thinks, time_limit=2.0)
+    settings = control(scaling=thinks, time_limit="2 seconds")
     world = World(
         {"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=run_without_limit
     )
@@ -694,7 +694,7 @@ def test_a_scaling_function_that_hangs_is_no_fault_of_the_planners(
         go_on.wait(120)  # in a call that waits nothing can be raised
         return 4
 
-    settings = control(scaling=hangs, time_limit=120.0)
+    settings = control(scaling=hangs, time_limit="120 seconds")
     world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, threads=True)
     world.run(4 * PERIOD_S)
     go_on.set()
@@ -714,7 +714,7 @@ def test_a_scaling_function_that_raises_is_told_of_and_the_stream_is_still_balan
 
 
 def test_a_controller_that_restarts_where_clocks_are_behind_waits_no_longer_than_it_would() -> None:
-    settings = control(scaling=utilisation(0.6), cool_down=15.0, respect=15.0)
+    settings = control(scaling=utilisation(0.6), cool_down="15 seconds", respect="15 seconds")
     when: dict[str, Any] = {"at_s": 10_000.0, "epoch": 7}
     past = [
         events.ScaledIn(executors=("e2",), before=3, wanted=2, reason="ahead", **when),
@@ -923,7 +923,7 @@ def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None
 
 def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
     """Two reasons that took turns were two events every period, one of them false."""
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(respect=1000.0))
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(respect="1000 seconds"))
     world.run(1.0)
     current = world.conductor.view.components["sum"].assignment
     world.conductor.migrate(
@@ -935,7 +935,7 @@ def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
 
 
 def test_executors_that_join_one_after_the_other_share_one_budget() -> None:
-    settings = control(budget=Budget(max_moves=5), period=20.0)
+    settings = control(budget=Budget(max_moves=5), period="20 seconds")
     world = World({"sum": Part(rows=np.full(64, 60.0))}, {"e0": 2, "e1": 2}, settings=settings)
     world.run(21.0)
     for _ in range(4):
@@ -957,7 +957,7 @@ def test_no_executor_drains_under_a_budget_that_moves_nothing() -> None:
 
 
 def test_what_a_controller_remembers_outlasts_its_run() -> None:
-    settings = control(scaling=utilisation(0.6), respect=500.0, cool_down=300.0)
+    settings = control(scaling=utilisation(0.6), respect="500 seconds", cool_down="300 seconds")
     world = World({"sum": Part(rows=np.full(64, 20.0))}, {"e0": 2, "e1": 2}, settings=settings)
     world.run(4 * PERIOD_S)
     world.parts["sum"].rows *= 4

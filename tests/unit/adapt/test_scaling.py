@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import Any
 
@@ -272,7 +273,7 @@ def test_for_a_busy_share_nobody_goes_before_what_is_held_back_can_be_worked_off
 
 
 def test_a_script_says_what_it_said_last() -> None:
-    script = scripted({"1 minute": 4, 0: 2, 120: 3})
+    script = scripted({"1 minute": 4, 0: 2, dt.timedelta(minutes=2): 3})
     said = [script.wanted(situation(now_s=t)).executors for t in (0, 59, 60, 119, 120, 999)]
     assert said == [2, 2, 4, 4, 3, 3]
 

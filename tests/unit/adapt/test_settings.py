@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     from godwit.placement import Problem
+    from godwit.time.durations import Duration
 
 
 def keep(problem: Problem) -> Any:
@@ -38,14 +40,20 @@ def keep(problem: Problem) -> Any:
             "9 executors are asked for, and the limits are 1 to 4",
         ),
         (
-            {"scaling": scripted({0: 2, 60: 9}), "max_executors": 4},
+            {"scaling": scripted({0: 2, "1 minute": 9}), "max_executors": 4},
             "9 executors are asked for, and the",
         ),
         ({"scaling": "more"}, "given 'more' as its scaling model"),
         ({"period": "soon"}, "setting period of the controller is 'soon'"),
         ({"period": 0}, "setting period of the controller is 0"),
+        ({"period": 5}, 'which has no unit.*"5 seconds"'),
+        ({"period": 0.5}, 'which has no unit.*"0.5 seconds"'),
+        ({"period": True}, "setting period of the controller is True"),
         ({"lanes_every": -1}, "setting lanes_every of the controller is -1"),
-        ({"period": 10, "cool_down": 5}, "cool-down of 5 s is over within one period of 10 s"),
+        (
+            {"period": "10 seconds", "cool_down": "5 seconds"},
+            "cool-down of 5 s is over within one period of 10 s",
+        ),
         ({"theta": 0.5}, "setting theta of the controller is 0.5"),
         ({"max_load_distance": float("nan")}, "setting max_load_distance of the controller is nan"),
         ({"budget": 3}, "setting budget of the controller is 3. Give a gw.Budget"),
@@ -95,7 +103,13 @@ def test_what_makes_sense_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("2 seconds", 2.0), ("1 minute 30 seconds", 90.0), ("250 ms", 0.25), (3, 3)]
+    ("text", "found"),
+    [
+        ("2 seconds", 2.0),
+        ("1 minute 30 seconds", 90.0),
+        ("250 ms", 0.25),
+        (dt.timedelta(seconds=3), 3),
+    ],
 )
-def test_times_are_read_as_people_write_them(text: float | str, found: float) -> None:
+def test_times_are_read_as_people_write_them(text: Duration, found: float) -> None:
     assert seconds(text, "It") == pytest.approx(found)

@@ -91,7 +91,7 @@ def test_the_model_knows_how_long_epochs_may_be_where_their_rows_are_limited(
 
     monkeypatch.setattr("godwit.runtime.controller.Controller", Seeing)
     controlling = ControllerThread(
-        control_of(period=4.0, scaling=scaling),
+        control_of(period="4 seconds", scaling=scaling),
         flow(["sums"]),
         conductor=World({"of sums": Part(rows=np.ones(4))}, {"a": 1}).conductor,
         pool=None,
@@ -115,7 +115,7 @@ class Run:
     """A stream in virtual time, whose controller has a thread of its own."""
 
     def __init__(self, **settings: Any) -> None:
-        given: dict[str, Any] = {"period": 0.05, "min_epochs": 2, "planner": "flux"} | settings
+        given: dict[str, Any] = {"period": "50 ms", "min_epochs": 2, "planner": "flux"} | settings
         rows = np.full(16, 30.0)
         rows[::2] *= 4.0
         self.noted: list[tuple[str, dict[str, Any]]] = []

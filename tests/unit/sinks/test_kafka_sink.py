@@ -383,7 +383,7 @@ def test_errors_of_the_cluster_come_in_time_and_without_passwords() -> None:
     assert "hunter3333" not in f"{sink!r} {refused.value} {sink.destination}"
     sink.close()
     with pytest.raises(InvalidFlowError, match=r"transaction timeout .* is 0\.5 s"):
-        gw.sinks.kafka("127.0.0.1:9", "flights", transaction_timeout=0.5)
+        gw.sinks.kafka("127.0.0.1:9", "flights", transaction_timeout="0.5 seconds")
     with pytest.raises(InvalidFlowError, match="which Godwit decides"):
         gw.sinks.kafka("127.0.0.1:9", "flights", config={"transactional.id": "mine"})
 

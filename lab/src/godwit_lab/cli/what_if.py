@@ -170,7 +170,7 @@ def _time(text: str, what: str) -> float:
     """
     short = _DURATION.fullmatch(text.strip())
     try:
-        return seconds(float(text), what)
+        return seconds(f"{float(text):f} seconds", what)
     except ValueError:
         return seconds(f"{short[1]} {_UNITS[short[2]]}" if short else text, what)
 

@@ -330,9 +330,9 @@ def _settings(
         planner=question.planner or ("milp" if size <= _SMALL else "flux"),
         scaling=fixed(executors),
         max_executors=executors,
-        period=period_s,
+        period=f"{period_s} seconds",
         budget=Budget(max_moves=None, max_bytes=None),
-        cadence=Cadence(cool_down=period_s),
+        cadence=Cadence(cool_down=f"{period_s} seconds"),
     )
 
 

@@ -70,7 +70,7 @@ def main() -> None:
             search=Search(options=_OPTIONS.get(name, {}), every=_EVERY.get(name, 1)),
             worth=Worth(gain=given.gain),
             budget=Budget(max_bytes=None),
-            period=_PERIOD_S,
+            period=f"{_PERIOD_S} seconds",
         )
         simulation = Simulation(made, seed=given.seed, control=controlled_by(settings))
         runs[name] = history = simulation.run()

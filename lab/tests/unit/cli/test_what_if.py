@@ -60,7 +60,7 @@ def stream(executors: int, factor: float = 1.0, trigger_s: float = 1.0) -> Scena
 
 
 def balanced() -> Any:
-    return controlled_by(control_of(planner="flux", period=5.0))
+    return controlled_by(control_of(planner="flux", period="5 seconds"))
 
 
 def true_delays(scenario: Scenario) -> Delays:

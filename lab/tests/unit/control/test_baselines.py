@@ -42,9 +42,9 @@ def play(settings: Control, **changed: Any) -> History:
 def test_a_baseline_that_gains_nothing_is_carried_out_where_any_gain_will_do() -> None:
     plans = {
         gain: len(
-            play(Control(planner="universal_hashing", period=4.0, worth=Worth(gain=gain))).of_kind(
-                events.RebalancingStarted
-            )
+            play(
+                Control(planner="universal_hashing", period="4 seconds", worth=Worth(gain=gain))
+            ).of_kind(events.RebalancingStarted)
         )
         for gain in ("positive", "any")
     }
@@ -54,7 +54,10 @@ def test_a_baseline_that_gains_nothing_is_carried_out_where_any_gain_will_do() -
 
 def test_the_budget_holds_for_any_gain() -> None:
     settings = Control(
-        planner="universal_hashing", period=4.0, worth=Worth(gain="any"), budget=Budget(max_moves=3)
+        planner="universal_hashing",
+        period="4 seconds",
+        worth=Worth(gain="any"),
+        budget=Budget(max_moves=3),
     )
     started = play(settings).of_kind(events.RebalancingStarted)
     assert started
@@ -64,7 +67,9 @@ def test_the_budget_holds_for_any_gain() -> None:
 def test_plans_are_made_every_so_many_periods() -> None:
     def decided(every: int) -> list[float]:
         search = Search(every=every)
-        settings = Control(planner="clb", period=2.0, search=search, worth=Worth(gain="any"))
+        settings = Control(
+            planner="clb", period="2 seconds", search=search, worth=Worth(gain="any")
+        )
         shifts = Keys(number=1000, zipf=0.7, shifts_s=tuple(range(3, 40, 4)))
         return [e.at_s for e in play(settings, keys=shifts).of_kind(events.RebalancingStarted)]
 
@@ -75,7 +80,9 @@ def test_plans_are_made_every_so_many_periods() -> None:
 
 def test_a_range_of_loads_grows_and_shrinks_a_stream() -> None:
     history = play(
-        Control(planner="elb", period=4.0, scaling=load_range(0.3, 0.7), worth=Worth(gain="any")),
+        Control(
+            planner="elb", period="4 seconds", scaling=load_range(0.3, 0.7), worth=Worth(gain="any")
+        ),
         cluster=SimulatedCluster(
             machines=(Machine(),) * 4, added=Machine(), pool=Pool(most=16, start_s=(1.0, 2.0))
         ),
@@ -89,7 +96,9 @@ def test_a_range_of_loads_grows_and_shrinks_a_stream() -> None:
 
 
 def test_mtm_plans_by_the_numbers_of_executors_that_there_were() -> None:
-    settings = Control(planner="mtm", period=4.0, worth=Worth(gain="any", max_load_distance=0.3))
+    settings = Control(
+        planner="mtm", period="4 seconds", worth=Worth(gain="any", max_load_distance=0.3)
+    )
     ranges = Assignment(
         version=0,
         executors=("0", "1"),

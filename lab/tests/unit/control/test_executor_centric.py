@@ -40,7 +40,7 @@ def run(elasticity: str, *, chain: bool) -> History:
         keys=Keys(number=5000, zipf=0.9, shifts_s=(20.0,)),
         duration_s=60.0,
     )
-    settings = Control(elasticity=elasticity, period=4.0)
+    settings = Control(elasticity=elasticity, period="4 seconds")
     return Simulation(scenario, seed=0, control=controlled_by(settings)).run()
 
 

@@ -53,7 +53,7 @@ def play(
 ) -> History:
     """Play a stream with a target for its mean latency, or another scaling model."""
     machine = Machine(cores=cores)
-    settings: dict[str, Any] = {"period": 4.0, "planner": "flux"}
+    settings: dict[str, Any] = {"period": "4 seconds", "planner": "flux"}
     settings |= {n: changed.pop(n) for n in ("budget", "max_executors", "scaling") if n in changed}
     if "scaling" not in settings:
         settings["scaling"] = latency(f"{target} seconds")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ from godwit.model.errors import InvalidControlError
 from godwit.placement import Limits
 
 if TYPE_CHECKING:
-    import datetime as dt
+    from godwit.time.durations import Duration
 
 PERIOD_S = 5.0
-STEPS: dict[float | str | dt.timedelta, int] = {0: 2, 20: 3, 60: 4}
+STEPS: dict[Duration | Literal[0], int] = {0: 2, "20 seconds": 3, "1 minute": 4}
 
 
 def by_ranges(*sizes: int) -> Assignment:
@@ -38,7 +38,7 @@ def table_3(planner: str = "oms", steps: Any = None, **changed: Any) -> World:
     """Return the paper's example: 20 equal key groups, τ = 0.4, 13 and 7 on two executors."""
     settings = control_of(
         planner=planner,
-        period=PERIOD_S,
+        period=f"{PERIOD_S} seconds",
         limits=Limits(tau=0.4),
         scaling=None if steps == {} else scripted(steps or STEPS),
         **changed.pop("settings", {}),
@@ -173,7 +173,10 @@ def test_ranges_that_a_loss_has_broken_are_laid_out_anew(planner: str) -> None:
 
 def test_components_of_a_stage_are_lines_of_their_own() -> None:
     settings = control_of(
-        planner="oms", period=PERIOD_S, limits=Limits(tau=0.4), scaling=scripted({0: 2, 20: 3})
+        planner="oms",
+        period=f"{PERIOD_S} seconds",
+        limits=Limits(tau=0.4),
+        scaling=scripted({0: 2, "20 seconds": 3}),
     )
     parts = {name: Part(rows=np.full(20, 25.0)) for name in ("one", "two")}
     world = World(parts, {"e0": 1, "e1": 1}, stages=[["one", "two"]], settings=settings)

@@ -130,7 +130,7 @@ def test_a_simulated_stream_goes_on_without_a_planner_that_never_returns() -> No
         trigger_s=0.5,
         costs=CostModel(fixed_ms=100, source_row_ms=0, row_ms=0, key_ms=0, key_group_ms=0),
     )
-    settings = control_of(planner=thinks, period=5.0, time_limit=0.05)
+    settings = control_of(planner=thinks, period="5 seconds", time_limit="0.05 seconds")
     history = Simulation(
         scenario, seed=1, control=controlled_by(settings, run_planner=PlannerThread())
     ).run()

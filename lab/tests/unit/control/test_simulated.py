@@ -42,7 +42,7 @@ COSTS = CostModel(
 def controlled(**settings: Any) -> Callable[[Simulation], Controller]:
     """Make a controller for a simulation."""
 
-    given: dict[str, Any] = {"period": 4.0, "planner": "flux"} | settings
+    given: dict[str, Any] = {"period": "4 seconds", "planner": "flux"} | settings
     return controlled_by(control_of(**given))
 
 
@@ -152,7 +152,7 @@ def test_how_long_planners_take_for_real_changes_nothing_in_virtual_time() -> No
 
     def history(asked: Callable[[Problem], Solution]) -> list[str]:
         stream = scenario(duration_s=16)
-        control = controlled(planner=asked, time_limit=0.001)
+        control = controlled(planner=asked, time_limit="0.001 seconds")
         told = Simulation(stream, control=control).run().events
         return [event.describe().replace(asked.__name__, "") for event in told]
 
@@ -180,7 +180,7 @@ def test_a_shift_of_keys_is_planned_for_long_before_a_long_period_ends() -> None
     given = scenario(
         keys=Keys(number=1000, zipf=0.9, shifts_s=(65.0,)), duration_s=80, trigger_s=1.0
     )
-    simulation = Simulation(given, seed=3, control=controlled(period=60.0))
+    simulation = Simulation(given, seed=3, control=controlled(period="60 seconds"))
     simulation.run()
     periods = told(simulation, events.LoadMeasured)
     assert [e for e in periods if e.at_s > 65.0] == []

@@ -29,7 +29,7 @@ def test_a_scenario_that_does_not_exist_is_refused() -> None:
 
 def test_a_controller_goes_on_after_the_driver_was_restarted() -> None:
     size = Size(executors=3, key_groups=64, keys=1000, zipf=0.8, duration_s=60)
-    settings = Control(planner="elb", period=5.0)
+    settings = Control(planner="elb", period="5 seconds")
     simulation = Simulation(scenario("straggler", size), seed=1, control=controlled_by(settings))
     simulation.run(12.0)
     simulation.restart()

@@ -91,8 +91,8 @@ def figure11(run: FigureRun) -> FigureResult:
     minutes = run.pick(11, 14)
     scenario = _scenario(minutes)
     settings = Control(
-        scaling=scripted({0: _BEFORE, 60.0 * _MIGRATION_MIN: _AFTER}),
-        period=10.0,
+        scaling=scripted({0: _BEFORE, f"{_MIGRATION_MIN} minutes": _AFTER}),
+        period="10 seconds",
         search=Search(options={"node_limit": 1, "rounds": 1}),
     )
     rows: list[Row] = []

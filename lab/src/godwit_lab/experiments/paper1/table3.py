@@ -121,7 +121,7 @@ def _moves(planner: str, seed: int) -> tuple[int, ...]:
     """Key groups that each step of the script moves."""
     settings = Control(
         planner=planner,
-        scaling=scripted({at * _STEP_S: size for at, size in enumerate(_SIZES)}),
+        scaling=scripted({f"{at * _STEP_S} seconds": size for at, size in enumerate(_SIZES)}),
         search=Search(limits=Limits(tau=_TAU), time_limit=None),
     )
     history = Simulation(_scenario(), seed=seed, control=controlled_by(settings)).run()

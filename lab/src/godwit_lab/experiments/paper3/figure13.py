@@ -87,7 +87,7 @@ def _play(name: str, minutes: int, run: FigureRun) -> History:
     )
     settings = Control(
         planner="milp",
-        period=_SYSTEMS[name],
+        period=f"{_SYSTEMS[name]} seconds",
         search=Search(options={"node_limit": 1, "rounds": 1}),
         budget=Budget(max_bytes=None),
         worth=Worth(gain="any"),

@@ -70,7 +70,7 @@ def play(scenario: Scenario, policy: str, run: FigureRun, *, period_s: float) ->
     settings = Control(
         planner="milp",
         elasticity=elasticity,
-        period=period_s,
+        period=f"{period_s} seconds",
         search=Search(options={"node_limit": 1, "rounds": 1}),
         budget=Budget(max_bytes=None),
     )
