@@ -61,6 +61,7 @@ from godwit.model.naming import (
 from godwit.model.signatures import ROLE_NAMES, check_signature
 from godwit.operators.asynchronous import settings_for
 from godwit.operators.batch import CALLED, FRAMES
+from godwit.operators.calls import Timing
 from godwit.operators.states.declared import check_states
 from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
@@ -796,9 +797,7 @@ class KeyedStream:
             codec=codec,
             state_classes=state_classes,
             state_upgrade=state_upgrade,
-            timers=timers,
-            on_timer=on_timer,
-            timer_order=timer_order or "before_rows",
+            timing=Timing(clock=timers, on_timer=on_timer, order=timer_order or "before_rows"),
             in_order=in_order,
             late=late,
             ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),

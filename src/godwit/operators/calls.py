@@ -42,6 +42,18 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Options of an operator's timers."""
+
+    clock: TimerClock | None = None  # clock that timers go by; ``None``: there are none
+    on_timer: Callable[..., Any] | None = None  # called as ``on_timer(key, timer, state)``
+    order: TimerOrder = "before_rows"
+
+
+NO_TIMERS: Final = Timing()
+
+
 class Timers:
     """Timers of one key: set, cancel and list them.
 
@@ -330,9 +342,7 @@ class Calls:
 
     operator: str
     function: Callable[..., Any]
-    on_timer: Callable[..., Any] | None
-    clock: TimerClock | None  # what timers go by; None: there are none
-    order: TimerOrder = "before_rows"
+    timing: Timing = NO_TIMERS
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
         """Call the functions for every key; return emitted rows, and their total after each key."""
@@ -362,7 +372,7 @@ class Calls:
                 state = yield from self._row_call(work, group, state, timers, span=(begin, end))
             yield from self._timer_calls(work, group, state, timers, due=work.before.due)
         else:
-            if self.order == "before_rows" and of_key.is_due(work.before.due):
+            if self.timing.order == "before_rows" and of_key.is_due(work.before.due):
                 yield from self._timer_calls(work, group, state, timers, due=work.before.due)
             if first < last:
                 state = yield from self._row_call(work, group, state, timers, span=(first, last))
@@ -380,7 +390,7 @@ class Calls:
             state = work.renewed(group)
         rows = (
             KeyRows(work.columns, *span)
-            if self.clock is None
+            if self.timing.clock is None
             else TimedRows(work.columns, *span, timers)
         )
         of_key.touched = True
@@ -423,8 +433,8 @@ class Calls:
                 timers._now = at  # noqa: SLF001 - for operators alone
             fired = FiredTimer(datetime_of(at), timers)
             of_key.touched = True
-            assert self.on_timer is not None, "an operator with timers has a function for them"
-            yield Call(self.on_timer, fired, state)
+            assert self.timing.on_timer is not None, "timers have a function"
+            yield Call(self.timing.on_timer, fired, state)
             of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
 
     def _call_function(

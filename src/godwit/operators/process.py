@@ -31,6 +31,7 @@ from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
 from godwit.operators.asynchronous import caller_for
 from godwit.operators.calls import (
+    NO_TIMERS,
     CalledKey,
     Calls,
     KeysToCall,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.columns.python_values import Columns
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import TimerClock, TimerOrder
+    from godwit.operators.calls import TimerClock, Timing
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.stored import Entries
     from godwit.time.event_time import EpochTime
@@ -129,9 +130,7 @@ class ProcessOperator(KeyedOperator):
         codec: str = "msgpack",  # or ``"pickle"`` by name
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
-        clock: TimerClock | None = None,  # what timers go by; None: there are none
-        timer_order: TimerOrder = "before_rows",
-        on_timer: Callable[..., Iterable[Any] | None] | None = None,  # ``(key, timer, state)``
+        timing: Timing = NO_TIMERS,
         ttl_us: int | None = None,  # untouched for so long by the driver's clock, state is deleted
         asynchronous: Async | None = None,  # of functions that are
         tables: Collection[str] = (),  # what functions get by name
@@ -139,7 +138,8 @@ class ProcessOperator(KeyedOperator):
         row_class: RowClass | None = None,  # of the rows that the function gets
         output_class: RowClass | None = None,  # of those that it returns
     ) -> None:
-        calls = Calls(name, function, on_timer, clock, timer_order)
+        clock = timing.clock
+        calls = Calls(name, function, timing)
         self._calls = caller_for(calls, asynchronous)
         # Whether there are calls for rows alone, which cost less.
         self._by_rows = not (clock or ttl_us or asynchronous or tables)

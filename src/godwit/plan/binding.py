@@ -78,9 +78,7 @@ def keyed_operator(
         "output_class": node.output_class,
     }
     timed: dict[str, Any] = {
-        "clock": node.timers,
-        "on_timer": node.on_timer,
-        "timer_order": node.timer_order,
+        "timing": node.timing,
         "asynchronous": node.asynchronous,
         "tables": tuple(node.tables),
     }

@@ -298,7 +298,7 @@ class _Compilation:
                 exchanged = exchanged.append(schema.field(time.column))
             check_storable(node.name, exchanged)
             self.timed.update(source.name for source in sources_of(node))
-        if isinstance(node, ProcessNode) and node.timers == "event":
+        if isinstance(node, ProcessNode) and node.timing.clock == "event":
             check_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
         column = None if time is None else time.column

@@ -183,5 +183,5 @@ def _emits_by_watermark(node: OperatorNode) -> bool:
     return (
         isinstance(node, WindowedNode)
         or (isinstance(node, JoinNode) and node.how != "inner")
-        or (isinstance(node, ProcessNode) and (node.timers == "event" or node.in_order))
+        or (isinstance(node, ProcessNode) and (node.timing.clock == "event" or node.in_order))
     )

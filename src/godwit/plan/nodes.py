@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from godwit.operators.calls import NO_TIMERS, Timing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
-    from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.operators.compute import OutputMode
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
@@ -108,9 +109,7 @@ class ProcessNode(_KeyedNode):
     codec: Codec
     state_classes: Mapping[str, type] | Sequence[type] = ()
     state_upgrade: Callable[[Any], Any] | None = None
-    timers: TimerClock | None = None  # clock that timers go by; ``None``: there are none
-    on_timer: Callable[..., Any] | None = None
-    timer_order: TimerOrder = "before_rows"
+    timing: Timing = NO_TIMERS  # options of timers
     in_order: bool = False  # rows are processed in order of event time, once they are not late
     late: Any = None  # as in `WindowedNode`, of rows in order
     ttl_us: int | None = None  # state is forgotten once its key was not touched for this long

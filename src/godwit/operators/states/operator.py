@@ -21,6 +21,7 @@ from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 from godwit.operators.asynchronous import caller_for
 from godwit.operators.calls import (
+    NO_TIMERS,
     CalledKey,
     Calls,
     KeysToCall,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import TimerClock, TimerOrder
+    from godwit.operators.calls import Timing
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, Expired, StoredState
@@ -173,9 +174,7 @@ class ProcessOfStates(KeyedOperator):
         output: pa.Schema,
         codec: str = "msgpack",
         state_classes: Mapping[str, type] | Sequence[type] = (),
-        clock: TimerClock | None = None,
-        timer_order: TimerOrder = "before_rows",
-        on_timer: Callable[..., Iterable[Any] | None] | None = None,
+        timing: Timing = NO_TIMERS,
         zone: str = UTC,
         asynchronous: Async | None = None,
         tables: Collection[str] = (),  # noqa: ARG002  as of `ProcessOperator`
@@ -185,8 +184,8 @@ class ProcessOfStates(KeyedOperator):
         self.name, self.inputs, self.output = name, inputs, output
         self.row_class, self.output_class = row_class, output_class
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
-        self.function, self.clock = function, clock
-        calls = Calls(name, function, on_timer, clock, timer_order)
+        self.function, self.clock = function, timing.clock
+        calls = Calls(name, function, timing)
         self._calls = caller_for(calls, asynchronous)
         self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {

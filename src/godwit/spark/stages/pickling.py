@@ -224,8 +224,8 @@ def _user_values(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]
         elif isinstance(node, ProcessNode | WindowedNode):
             assert node.function is not None, "what has no aggregates has a function"
             yield f"Function {function_name(node.function)!r} {after}", node.function, context
-            if isinstance(node, ProcessNode) and node.on_timer is not None:
-                yield f"Function {function_name(node.on_timer)!r} {after}", node.on_timer, context
+            if isinstance(node, ProcessNode) and (on_timer := node.timing.on_timer) is not None:
+                yield f"Function {function_name(on_timer)!r} {after}", on_timer, context
             if isinstance(node, ProcessNode) and node.asynchronous is not None:
                 for name, factory in node.asynchronous.resources.items():
                     yield f"Resource {name!r} {after}", factory, context
