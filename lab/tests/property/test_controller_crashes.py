@@ -71,7 +71,7 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
             control_of(
                 planner="flux",
                 period="3 seconds",
-                cool_down=COOL_DOWN_S,
+                cool_down=f"{COOL_DOWN_S} seconds",
                 scaling=utilisation(0.7),
                 time_limit=None,
             ),

@@ -293,7 +293,7 @@ def test_a_function_may_say_a_number_or_a_whole_answer() -> None:
         (lambda: utilisation(0.5, slack=1.0), "slack of 1.0 is none"),
         (lambda: latency("2 parsecs"), "latency target is '2 parsecs'"),
         (lambda: latency("0 seconds"), "latency target is '0 seconds'"),
-        (lambda: latency(2), 'latency target is 2. Give .* such as "2 seconds"'),  # type: ignore[arg-type]
+        (lambda: latency(2), 'latency target is 2, which has no unit. Give .* such as "2 seconds"'),  # type: ignore[arg-type]
         (lambda: latency("1 second", catch_up=60), "time to catch up is 60"),  # type: ignore[arg-type]
         (lambda: utilisation(catch_up=60.0), "time to catch up is 60"),  # type: ignore[arg-type]
         (lambda: fixed(0), "cannot be 0 executors"),

@@ -259,7 +259,7 @@ def test_an_epoch_never_waits_for_a_planner() -> None:
         go_on.wait(PATIENCE_S)
         return problem.current
 
-    run = Run(planner=thinks, time_limit=PATIENCE_S)
+    run = Run(planner=thinks, time_limit=f"{PATIENCE_S} seconds")
     try:
 
         def planning() -> bool:

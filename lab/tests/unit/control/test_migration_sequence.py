@@ -85,7 +85,7 @@ def test_each_step_takes_the_ranges_that_were_planned_for_it() -> None:
 
 
 def test_executors_leave_by_the_plan_too() -> None:
-    world = table_3(steps={0: 2, 10: 4, 40: 3, 70: 2}).run(110)
+    world = table_3(steps={0: 2, "10 seconds": 4, "40 seconds": 3, "70 seconds": 2}).run(110)
     (plan,) = world.told(events.MigrationsPlanned)
     assert plan.executors == (2, 4, 3, 2)
     assert len(world.executors) == 2
@@ -93,7 +93,7 @@ def test_executors_leave_by_the_plan_too() -> None:
 
 
 def test_a_step_is_made_once_all_have_come_that_it_is_planned_for() -> None:
-    world = table_3(steps={0: 2, 20: 4})
+    world = table_3(steps={0: 2, "20 seconds": 4})
     world.run(21)
     first, second = world.pool.coming
     world.pool.coming = [first, second + 10]
@@ -189,7 +189,7 @@ def test_components_of_a_stage_are_lines_of_their_own() -> None:
 
 
 def test_a_script_goes_on_when_components_are_made_anew() -> None:
-    world = table_3(steps={0: 2, 30: 3})
+    world = table_3(steps={0: 2, "30 seconds": 3})
     world.run(20)
     assert world.control is not None
     world.control.regroup(Topology(stages=(("sum",),)))
