@@ -405,7 +405,10 @@ def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> 
 def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again() -> None:
     """Before anybody new is asked for; at once, since rows come four times as fast."""
     settings = control(
-        scaling=utilisation(0.6), cool_down=PERIOD_S, budget=Budget(max_moves=1), max_executors=6
+        scaling=utilisation(0.6),
+        cool_down=f"{PERIOD_S} seconds",
+        budget=Budget(max_moves=1),
+        max_executors=6,
     )
     part = Part(rows=np.full(64, 20.0))
     world = World({"sum": part}, FOUR, settings=settings)

@@ -119,7 +119,7 @@ def _run_sim(args: argparse.Namespace) -> int:
     settings = Control(
         planner=args.planner,
         elasticity=args.elasticity,
-        period=args.period,
+        period=f"{args.period} seconds",
         scaling=None if args.no_scaling or played.cluster.pool.most is None else utilisation(),
     )
     runs: Mapping[str, History] = {
