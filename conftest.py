@@ -79,11 +79,10 @@ _ONE_RUN = tuple(
 )
 # With the server that the first of them starts.
 _ON_A_SERVER = {
-    "tests/unit/sinks/test_kafka_": "broker",
-    "tests/unit/sources/test_kafka_": "broker",
+    "tests/unit/connect/kafka/": "broker",
     "tests/unit/test_kafka_": "broker",
+    "tests/unit/connect/postgres/": "database",
     "tests/unit/sinks/test_conformance": "database",
-    "tests/unit/sinks/test_postgres": "database",
     "tests/unit/sinks/test_time_zones": "database",
 }
 # Tests of milliseconds, of which each would cost as much again to be dealt out by itself.

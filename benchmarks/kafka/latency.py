@@ -396,7 +396,7 @@ def main() -> None:
         cores=3,
         only=[*FLOORS, *(mode.name for mode in MODES)],
     )
-    import_module("godwit.sinks.kafka_sink").Producer = _TimedProducer  # type: ignore[attr-defined]
+    import_module("godwit.connect.kafka.sink").Producer = _TimedProducer  # type: ignore[attr-defined]
     wanted = options.only
     with running_broker() as broker:
         for name, exactly_once in FLOORS.items():

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 import godwit as gw
+from godwit.connect.postgres.copy import csv_rows
 from godwit.sinks.parquet_files import NULL_PARTITION, partition_directories
-from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.rows import last_of_each_key, without_replaced_rows
 from godwit.sinks.simple_sinks import MemorySink
 

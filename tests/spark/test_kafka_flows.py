@@ -14,7 +14,7 @@ from godwit.engine import cluster as cluster_port
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
 
-from godwit.sinks.kafka_sink import KafkaSink
+from godwit.connect.kafka.sink import KafkaSink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import godwit as gw
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.sinks.postgres_sink import PostgresSink
+    from godwit.connect.postgres.sink import PostgresSink
     from godwit.sinks.sink import SinkContext
 
 __all__ = ["execute", "opened"]

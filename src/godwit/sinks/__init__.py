@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
-    from godwit.sinks.delta_sink import DeltaSink
-    from godwit.sinks.iceberg_sink import IcebergSink
-    from godwit.sinks.kafka_sink import KafkaSink
+    from godwit.connect.delta.sink import DeltaSink
+    from godwit.connect.iceberg.sink import IcebergSink
+    from godwit.connect.kafka.sink import KafkaSink
+    from godwit.connect.postgres.sink import PostgresSink
     from godwit.sinks.parquet_directory import latest_epoch
     from godwit.sinks.parquet_sink import ParquetSink
-    from godwit.sinks.postgres_sink import PostgresSink
     from godwit.sources.message_formats import MessageFormat
     from godwit.time.durations import Duration
 
@@ -212,7 +212,7 @@ def postgres(
     """
     options = dict(locals())  # the arguments
     with needs_package("The PostgreSQL sink", "psycopg", "postgres", SinkError):
-        from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
+        from godwit.connect.postgres.sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
     if not isinstance(dsn, str | Mapping):
         raise _wrong_kind("PostgreSQL", "connection", dsn, '"host=... dbname=..." or a mapping')
     if not isinstance(table, str):
@@ -278,7 +278,7 @@ def delta(
     """
     options = dict(locals())  # the arguments
     with needs_package("The Delta sink", "deltalake", "delta", SinkError):
-        from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
+        from godwit.connect.delta.sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
     _check_path("Delta", path)
     options["path"] = spelled_location(os.fspath(path), error=SinkError, schemes=DELTALAKE)
     _check_columns("Delta", keys=keys, partition_by=partition_by)
@@ -335,7 +335,7 @@ def iceberg(
     """
     options = dict(locals())  # the arguments
     with needs_package("The Iceberg sink", "pyiceberg", "iceberg", SinkError):
-        from godwit.sinks.iceberg_sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
+        from godwit.connect.iceberg.sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
     if not isinstance(table, str) or not table:
         raise _wrong_kind("Iceberg", "table", table, '"namespace.table"')
     if not isinstance(catalog, str | Mapping):
@@ -427,7 +427,7 @@ def kafka(
     """
     options = dict(locals())  # the arguments
     with needs_package("The Kafka sink", "confluent-kafka", "kafka", SinkError):
-        from godwit.sinks.kafka_sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
+        from godwit.connect.kafka.sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
     _check_columns("Kafka", key=key)
     return KafkaSink(**options)
 

@@ -267,7 +267,7 @@ def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryP
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 
-        from godwit.sinks.delta_sink import last_epoch_of  # noqa: PLC0415
+        from godwit.connect.delta.sink import last_epoch_of  # noqa: PLC0415
 
         recorded = last_epoch_of(DeltaTable(sink.target), record.query_id, sink.writer)
     except Exception as error:  # the library also raises bare Exceptions

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
-    from godwit.sources.kafka_source import KafkaSource, Start
+    from godwit.connect.kafka.source import KafkaSource, Start
     from godwit.sources.message_formats import MessageFormat
     from godwit.time.durations import Duration
 
@@ -524,5 +524,5 @@ def kafka(
     """
     options = dict(locals())  # the arguments
     with needs_package("The Kafka source", "confluent-kafka", "kafka", SourceError):
-        from godwit.sources.kafka_source import KafkaSource  # noqa: PLC0415 - optional
+        from godwit.connect.kafka.source import KafkaSource  # noqa: PLC0415 - optional
     return KafkaSource(**options)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from godwit.sources.avro_format import AvroMessages
-    from godwit.sources.protobuf_format import ProtobufMessages
+    from godwit.connect.formats.avro_format import AvroMessages
+    from godwit.connect.formats.protobuf_format import ProtobufMessages
 
 __all__ = ["avro", "json", "protobuf", "raw", "text"]
 
@@ -116,7 +116,7 @@ def avro(
     >>> gw.sources.kafka("broker:9092", "planes", value=gw.formats.avro(plane)).schema.names
     ['seats']
     """
-    from godwit.sources.avro_format import AvroMessages  # noqa: PLC0415 - few flows need it
+    from godwit.connect.formats.avro_format import AvroMessages  # noqa: PLC0415 - few flows need it
 
     return AvroMessages(schema, registry=registry, subject=subject)
 
@@ -156,5 +156,5 @@ def protobuf(
     ['seconds', 'nanos']
     """
     with needs_package("The Protobuf format", "protobuf", "kafka", InvalidFlowError):
-        from godwit.sources.protobuf_format import ProtobufMessages  # noqa: PLC0415 - optional too
+        from godwit.connect.formats.protobuf_format import ProtobufMessages  # noqa: PLC0415 - optional too
     return ProtobufMessages(message, descriptors=descriptors, framed=framed, schema_id=schema_id)

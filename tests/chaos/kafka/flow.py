@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
+from godwit.connect.kafka.sink import KafkaSink
 from godwit.engine import outputs
 from godwit.engine.loop import EpochLoop
-from godwit.sinks.kafka_sink import KafkaSink
 from godwit.sinks.sink import LANE_BYTES
 
 if TYPE_CHECKING:

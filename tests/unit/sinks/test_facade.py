@@ -59,7 +59,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     for loaded in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"godwit.sinks.{module}_sink", raising=False)
+    monkeypatch.delitem(sys.modules, f"godwit.connect.{module}.sink", raising=False)
     make: dict[str, Callable[[], sinks.Sink]] = {
         "postgres": lambda: sinks.postgres("dbname=none", "t"),
         "delta": lambda: sinks.delta("out"),

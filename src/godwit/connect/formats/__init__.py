@@ -1,0 +1,1 @@
+"""Formats of messages that other libraries or services define: Avro, Protobuf, registries."""

@@ -1,0 +1,223 @@
+"""Messages of Avro records, bare or in the framing of a schema registry: `gw.formats.avro`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from struct import error as StructError  # noqa: N812  an exception
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from godwit.connect.formats.avro_codec import Read, Write, compile_reader, compile_writer
+from godwit.connect.formats.avro_schema import (
+    AvroError,
+    AvroType,
+    check_defaults,
+    parse_schema,
+    to_arrow_schema,
+)
+from godwit.connect.formats.registry import (
+    check_url,
+    frame_header,
+    parse_frame,
+    registered_id,
+    schema_of_id,
+    schema_text,
+)
+from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.secrets import Secrets
+from godwit.sources.message_formats import (
+    NOT_OF_MESSAGES,
+    MessageFormat,
+    UnwritableError,
+    Value,
+    check_fields,
+    error_text,
+    python_values,
+    to_array,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FRAME: Final = 5  # bytes before a message's payload
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class AvroMessages(MessageFormat):
+    """Values as Avro records, one field for each column."""
+
+    def __init__(
+        self,
+        schema: str | Mapping[str, Any],
+        *,
+        registry: str | Mapping[int, str | Mapping[str, Any] | Sequence[Any]] | None,
+        subject: str | None,
+    ) -> None:
+        self._text = _schema_text(schema)
+        if _parse(self._text).kind != "record":
+            raise InvalidFlowError(
+                "The Avro format was given a schema that is not of a record.",
+                remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
+            )
+        if isinstance(registry, str):
+            check_url(registry)
+            Secrets.of_uri(registry)  # so that no error, event or log shows them
+        self._registry: str | dict[int, str] | None = (
+            {int(i): _schema_text(s) for i, s in registry.items()}
+            if isinstance(registry, Mapping)
+            else registry
+        )
+        self._subject = subject
+        try:
+            self._schema = to_arrow_schema(_parse(self._text))
+            check_defaults(_parse(self._text))
+        except (AvroError, RecursionError) as error:
+            raise _invalid_schema(error) from None
+
+    def __repr__(self) -> str:
+        return f"gw.formats.avro({_parse(self._text).name!r})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Decode Avro records into columns; null where a message has no value."""
+        names = tuple(schema.names)
+        none = (None,) * len(names)
+        readers: dict[bytes, Read] = {}  # begin of a message → how it is read
+        skip = 0 if self._registry is None else _FRAME
+        rows = []
+        for value in values:
+            if value is None:
+                rows.append(none)
+                continue
+            begin = value[:skip]
+            if begin not in readers:
+                readers[begin] = self._reader(value, names)
+            try:
+                row, end = readers[begin](value, skip)
+            except (IndexError, StructError):
+                raise AvroError("it ends within a value") from None
+            if end != len(value):
+                raise AvroError(f"it goes on after the record: {len(value) - end} bytes")
+            rows.append(row)
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        return [
+            to_array(column, field.name, field.type)
+            for field, column in zip(schema, columns, strict=True)
+        ]
+
+    def _reader(self, value: bytes, names: tuple[str, ...]) -> Read:
+        """Return the function that reads messages with the schema of this one."""
+        if self._registry is None:
+            return _compiled_reader(self._text, self._text, names)
+        schema_id, _ = parse_frame(value)
+        return _compiled_reader(self._writer_schema(schema_id), self._text, names)
+
+    def _writer_schema(self, schema_id: int) -> str:
+        """Return the registry's schema `schema_id` as JSON text, cached; raise if there is none."""
+        if isinstance(self._registry, str):
+            return schema_of_id(self._registry, schema_id)
+        assert self._registry is not None
+        if schema_id not in self._registry:
+            msg = f"its schema has id {schema_id}, and registry= has {sorted(self._registry)}"
+            raise ValueError(msg)
+        return self._registry[schema_id]
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Encode each row as an Avro record, with the framing of the schema registry if any."""
+        begin = b"" if self._registry is None else frame_header(self._registered_id())
+        try:
+            write = _compiled_writer(self._text, tuple(rows.schema.names))
+            columns = [
+                _values(column, self._schema.field(name).type)
+                for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            ]
+            written: list[Value] = []
+            for row in zip(*columns, strict=True) if columns else [()] * rows.num_rows:
+                out = bytearray(begin)
+                write(row, out)
+                written.append(bytes(out))
+        except NOT_OF_MESSAGES:
+            raise
+        except Exception as error:
+            raise UnwritableError(error_text(error)) from error
+        return written
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise for columns that the Avro record does not have."""
+        check_fields(schema, self._schema, where, "the Avro record")
+
+    def _registered_id(self) -> int:
+        """Return the id in the registry of the schema to write, cached; raise if there is none."""
+        if isinstance(self._registry, str):
+            if self._subject is None:
+                raise SourceError(
+                    "Avro messages are to be written with a registry, and subject= is not given.",
+                    remedy='Name the subject that the schema is registered under, "flights-value".',
+                )
+            return registered_id(self._registry, self._subject, self._text)
+        assert self._registry is not None
+        same = [i for i, s in self._registry.items() if s == self._text]
+        if not same:
+            raise SourceError(
+                "Avro messages are to be written, and registry= has no id of their schema.",
+                remedy="Add it: registry={7: schema}.",
+            )
+        return max(same)
+
+
+def _values(column: pa.Array, dtype: pa.DataType) -> list[Any]:
+    """Return a column's values to write; times as numbers in the units of `dtype`."""
+    kinds = (pa.types.is_timestamp, pa.types.is_time, pa.types.is_date)
+    if not any(all(map(kind, (column.type, dtype))) for kind in kinds):
+        return python_values(column)
+    if pa.types.is_date(dtype):
+        return list(column.cast(dtype).cast(pa.int32()).to_pylist())
+    width = pa.int32() if pa.types.is_time32(column.type) else pa.int64()
+    numbers = column.cast(width).to_pylist()
+    times, per = _PER_SECOND[dtype.unit], _PER_SECOND[column.type.unit]
+    return [None if number is None else number * times // per for number in numbers]
+
+
+def _schema_text(schema: object) -> str:
+    """Return a user's Avro schema as JSON text; raise if it is not valid."""
+    try:
+        text = schema_text(schema)
+        _parse(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _invalid_schema(error) from None
+    return text
+
+
+def _invalid_schema(error: Exception) -> InvalidFlowError:
+    """Build the error that a user's schema is not valid."""
+    return InvalidFlowError(
+        f"The Avro format was given a schema that cannot be read: {error}.",
+        remedy="Give the schema of a record, as JSON text or a mapping.",
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> AvroType:
+    """Parse the JSON text of an Avro schema; cached."""
+    return parse_schema(text)
+
+
+@lru_cache(maxsize=1024)
+def _compiled_reader(written: str, record: str, names: tuple[str, ...]) -> Read:
+    """Compile the function that reads messages of a schema by another; cached."""
+    try:
+        parsed = _parse(written)
+    except AvroError as error:
+        raise AvroError(f"the schema that it was written by is not valid: {error}") from None
+    return compile_reader(parsed, _parse(record), names)
+
+
+@lru_cache(maxsize=256)
+def _compiled_writer(record: str, names: tuple[str, ...]) -> Write:
+    """Compile the function that writes a schema's records from some columns; cached."""
+    return compile_writer(_parse(record), names)

@@ -1,0 +1,625 @@
+"""Results in an Apache Iceberg table, exactly once, by the properties of its snapshots.
+
+A commit to an Iceberg table makes a snapshot, whose summary may say more than the format asks for.
+The invariant: the newest snapshot of ours among the ancestors of the current one names the last
+epoch whose rows are in the table.  A table that is rolled back has other ancestors, so it tells by
+itself what it lost.  Snapshots expire; what the last of them said stands in a property of the table
+too, set in the same commit, and counts only where ancestors are missing.
+
+**Two drivers.**  A catalog accepts a commit only on the snapshot that it was made for.  The library
+then repeats a refused commit upon the newer snapshot, without asking what that one is.
+`_EpochTable` does ask, and gives up where it holds the epoch; and where rows were made of what the
+table held, as in upserts, which are then computed again.
+
+**Upserts** are copy on write, by the driver: the rows within the range of the epoch's keys are
+read, those of the same keys left out, and the rest written again with the epoch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NotInstalledError, ValidationException
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from godwit.connect.iceberg.files import (
+    ReplacedFiles,
+    all_files,
+    change_of_files,
+    data_files_of,
+    delete_files,
+    try_to_write,
+    unreadable_files,
+)
+from godwit.model.locations import local_path
+from godwit.model.secrets import Secrets, shown_uri
+from godwit.sinks.commit_retries import CommitRetries
+from godwit.sinks.file_systems import try_directory
+from godwit.sinks.parquet_files import file_row_check, require_types
+from godwit.sinks.rows import (
+    check_mode,
+    is_complete_result,
+    rows_to_write,
+    storable_schema,
+    with_plain_types,
+)
+from godwit.sinks.sink import MAX_PARTITIONS
+from godwit.sinks.target_sink import (
+    TargetSink,
+    is_shared,
+    point_text,
+    point_without_history,
+    read_point_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from godwit.checkpoint.ownership import HistoryPoint
+    from godwit.plan.staging import RowCheck
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
+
+_PROPERTY: Final = "godwit"
+_MAX_FORMAT_VERSION: Final = 2  # that pyiceberg writes
+_MAX_REPETITIONS: Final = 2**31 - 1  # those are bounded by time
+
+
+class IcebergSink(TargetSink):
+    """Writes each epoch to an Iceberg table in one commit (see `godwit.sinks.iceberg`)."""
+
+    failures = (Exception,)  # of catalogs, stores and the library, which share no base
+    takes_other_writers = True
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str | Mapping[str, str],
+        mode: Literal["append", "upsert"],
+        keys: str | Sequence[str] | None,
+        rejects: Sink | None,
+    ) -> None:
+        check_mode("Iceberg sink", mode, keys)
+        self._table_name = table
+        self._properties = dict(catalog) if isinstance(catalog, Mapping) else {}
+        named = catalog if isinstance(catalog, str) else self._properties.pop("name", "default")
+        self._catalog_name = named
+        self._mode, self._keys = mode, keys
+        secrets = Secrets.of_values(self._properties)
+        for value in self._properties.values():
+            secrets |= Secrets.of_uri(str(value))
+        super().__init__("Iceberg", secrets=secrets, rejects=rejects, table=table)
+
+    def __repr__(self) -> str:
+        return f"gw.sinks.iceberg({self._table_name!r}, mode={self._mode!r})"
+
+    @property
+    def destination(self) -> str:
+        """Name and URI of the catalog, without secrets, and name of the table."""
+        uri = shown_uri(str(self._properties.get("uri", "")))
+        return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
+
+    @property
+    def place(self) -> str:
+        """Text that identifies the table, whatever the catalog is called."""
+        uri = self._properties.get("uri")
+        return f"iceberg:{shown_uri(str(uri)) if uri else self._catalog_name}:{self._table_name}"
+
+    def row_check(self) -> RowCheck:
+        """Return the check for rows that the table's columns or Parquet cannot hold."""
+        never_null = {field.name for field in self._schema if not field.nullable}
+        return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
+
+    def _fit(self, context: SinkContext) -> None:
+        """Set the columns of the table; raise if its rows cannot be identified."""
+        self._context = context
+        self._merge_keys = self._checked_keys(self._mode, self._keys)
+        self._own_schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
+        require_types(
+            context, self._own_schema, "an Iceberg table", self._target_error, iceberg_schema
+        )
+
+    def _try_target(self) -> RowCheck:
+        """Check the table, or whether its columns can be those of a table if it is absent."""
+        with contextlib.ExitStack() as closing:
+            with self._opening_errors():
+                closing.enter_context(_without_new_file(self._properties.get("uri", "")))
+                self._catalog: Catalog = load_catalog(self._catalog_name, **self._properties)
+                closing.callback(self._catalog.close)
+                if not self._catalog.table_exists(self._table_name):
+                    warehouse = str(self._properties.get("warehouse", ""))
+                    if warehouse and (local := local_path(warehouse)) is not None:
+                        try_directory(LocalFileSystem(), local)
+                    self._schema = self._own_schema
+                    return self.row_check()
+                table = self._catalog.load_table(self._table_name)
+            self._check_table(table)
+            return self.row_check()
+
+    def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that translates errors of the catalog while the table is opened."""
+        return self._translating_errors(
+            "cannot be opened",
+            "Check the catalog's properties (catalog=...), the name of the table, credentials, and "
+            "the types of the columns.",
+        )
+
+    def open(self, context: SinkContext) -> None:
+        """Load or create the table; raise if it cannot take the rows."""
+        self._fit(context)
+        with self._opening_errors():
+            self._catalog = load_catalog(self._catalog_name, **self._properties)
+            self._create(self._own_schema)
+            table = self._catalog.load_table(self._table_name)
+        self._check_table(table)
+        self._last = self._last_epoch_in(table.metadata)
+
+    def _check_table(self, table: Table) -> None:
+        """Raise if the table cannot take the rows."""
+        self._check_format(table)
+        self._schema = self._fit_columns(table, complete=self._context.complete)
+        self._check_files(table)
+
+    def _check_format(self, table: Table) -> None:
+        """Raise if pyiceberg cannot write tables like this one."""
+        version = table.metadata.format_version
+        if version == 1:  # whose snapshots have no numbers
+            raise self._target_error(
+                "the table is of format version 1, of which a roll-back could not be noticed",
+                "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
+            )
+        if version > _MAX_FORMAT_VERSION:
+            raise self._target_error(
+                f"the table is of format version {version}, which pyiceberg reads but does not "
+                "write",
+                "Use a table of format version 2. A table cannot return to it: create one, "
+                "TBLPROPERTIES ('format-version' = '2'), and copy the rows.",
+            )
+        properties = table.properties
+        file_format = properties.get("write.format.default", "parquet").lower()
+        if file_format != "parquet":
+            raise self._target_error(
+                f"the table's data files are to be in {file_format.upper()}, which pyiceberg does "
+                "not write",
+                "ALTER TABLE ... SET TBLPROPERTIES ('write.format.default' = 'parquet'). Files in "
+                "other formats may stay, if epochs are appended.",
+            )
+        if "encryption.key-id" in properties:
+            raise self._target_error(
+                "the table is encrypted, and pyiceberg would write files that are not",
+                "Write to a table without encryption.key-id.",
+            )
+
+    def _check_files(self, table: Table) -> None:
+        """Raise if rows cannot be written as the table wants them, or its rows cannot be read."""
+        with self._translating_errors(
+            "pyiceberg cannot write rows to the table as it is to be written "
+            f"({_shown_format(table)})",
+            "Check the credentials, the table's partitions and its properties (write.*).",
+        ):
+            if self._merge_keys and (what := unreadable_files(table)) is not None:
+                raise self._target_error(
+                    f"the table {what}, which pyiceberg does not read, or not all values of, so "
+                    "that rows with the keys of an epoch cannot be replaced",
+                    "Let the engine that wrote them compact the table (CALL "
+                    "system.rewrite_data_files, with rewrite-all), or append epochs to it.",
+                )
+            try:
+                try_to_write(table, self._schema, self._own_schema.names)
+            except NotInstalledError as error:
+                raise self._target_error(
+                    f"the table's partitions are computed by a package that is absent: {error}",
+                    "pip install 'godwit-streams[iceberg]'",
+                ) from error
+
+    def _create(self, schema: pa.Schema) -> None:
+        """Create the table if it is absent."""
+        if self._catalog.table_exists(self._table_name):
+            return
+        namespace, _, _ = self._table_name.rpartition(".")
+        if namespace:
+            self._catalog.create_namespace_if_not_exists(namespace)
+        self._catalog.create_table_if_not_exists(self._table_name, schema)
+
+    def _fit_columns(self, table: Table, *, complete: bool) -> pa.Schema:
+        """Return the table's columns, with the types of the rows; raise if they differ.
+
+        Further optional columns are null in new rows. Upserts would lose their values in rows that
+        they replace, so a table of upserts has none. `complete`: all rows are replaced.
+        """
+        schema, existing = self._own_schema, table.schema().as_arrow()
+        replaces_rows = bool(self._merge_keys) and not complete
+        differences = [
+            f"{name} ({_type_name(schema, name)} in the rows, {_type_name(existing, name)} in the "
+            "table)"
+            for name in sorted({*schema.names, *existing.names})
+            if _common_type_of(schema, name) != _common_type_of(existing, name)
+            and (replaces_rows or name in schema.names or not existing.field(name).nullable)
+        ]
+        if differences:
+            raise self._target_error(
+                f"the table has other columns: {', '.join(differences)}",
+                "Use another table, or cast and rename the columns before the sink.",
+            )
+        return pa.schema(
+            [
+                schema.field(field.name).with_nullable(field.nullable)
+                if field.name in schema.names
+                else field
+                for field in existing
+            ]
+        )
+
+    def _last_epoch_in(self, metadata: TableMetadata) -> HistoryPoint | None:
+        """Return the last epoch that the table has from this sink; ``None`` if it has none."""
+        return last_epoch_of(metadata, self._context.query_id, self._context.writer)
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch that the table has from this sink, also after a roll-back."""
+        return self._last
+
+    def cannot_roll_back(self) -> None:
+        """Return ``None``: earlier snapshots can be returned to until they expire."""
+
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
+        """Roll back to the snapshot of the last epoch that the checkpoint has too; or raise.
+
+        `min_epoch`: last epoch that must stay in the table.
+        """
+        with self._translating_errors(
+            "cannot be rolled back", "Check the catalog and the credentials."
+        ):
+            table = self._catalog.load_table(self._table_name)
+        target, left = self._snapshot_to_keep(
+            table.metadata, lambda point: is_shared(point, epochs)
+        )
+        if not self._context.complete and left < min_epoch:
+            raise self._rollback_error(left, min_epoch)
+        with self._translating_errors(
+            "cannot be rolled back", "Check the catalog and the credentials."
+        ):
+            if target is not None:
+                table.manage_snapshots().rollback_to_snapshot(target.snapshot_id).commit()
+            else:  # there was nothing before; a table cannot return to having no snapshot
+                nothing = point_without_history(-1, self._context.query_id)
+                self._commit_rows(table, self._schema.empty_table(), nothing, complete=True)
+            self._last = self._last_epoch_in(self._catalog.load_table(self._table_name).metadata)
+
+    def _snapshot_to_keep(
+        self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
+    ) -> tuple[Snapshot | None, int]:
+        """Return the newest snapshot whose epochs are all kept, and its last epoch, or raise.
+
+        `is_kept`: tests an epoch. The snapshot is ``None`` if the table had none before the
+        others.
+        """
+        oldest: Snapshot | None = None  # of ours that are to be undone
+        others: list[Snapshot] = []
+        undone: list[Snapshot] = []
+        keep, left = None, -1
+        for snapshot in _ancestors(metadata):
+            point = _epoch_of_snapshot(snapshot, self._context.query_id, self._context.writer)
+            if point is None:
+                if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+                    others.append(snapshot)  # it may have added rows
+                continue
+            undone, others = [*undone, *others], []
+            if is_kept(point):
+                keep, left = snapshot, point.epoch
+                break
+            oldest = snapshot
+        if undone:
+            raise self._target_error(
+                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} was made by another "
+                "writer, and would be undone too",
+                'Delete the rows of later epochs by hand and start with on_divergence="new_writer"'
+                "; or use another table.",
+            )
+        if keep is None and oldest is not None and oldest.parent_snapshot_id is not None:
+            keep = metadata.snapshot_by_id(oldest.parent_snapshot_id)
+        if keep is None and (oldest is None or not _is_first(oldest)):
+            raise self._target_error(
+                "cannot be rolled back: the snapshots of the epochs to return to have expired",
+                "Restore the table from a copy, or use another.",
+            )
+        return keep, left
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Commit a snapshot without rows that records `point` as the sink's last epoch."""
+        with self._translating_errors(
+            "cannot be written", "Check the catalog and the credentials."
+        ):
+            table = self._catalog.load_table(self._table_name)
+            nothing = self._schema.empty_table()
+            self._commit_rows(table, nothing, point, complete=False)
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Commit the epoch's rows with its number, unless the table has it."""
+        complete = is_complete_result(output, self._context)
+        if output.num_rows == 0 and not complete:
+            return
+        with self._translating_errors(
+            f"epoch {output.epoch} cannot be committed",
+            "It is in the table whole or not at all; mend the cause and start the query again.",
+            epoch=output.epoch,
+        ):
+            retries = CommitRetries(self._retry_policy)
+            while True:
+                table = self._catalog.load_table(self._table_name)
+                retries.begin(table.last_sequence_number, _last_writer(table.metadata))
+                if self._has_epoch(table.metadata, output.epoch):
+                    return
+                self._schema = self._fit_columns(table, complete=complete)
+                batches = rows_to_write(output, self._schema, self._merge_keys, self._context.name)
+                rows = pa.Table.from_batches(batches, schema=self._schema)
+                try:
+                    self._commit_rows(table, rows, output.point, complete=complete, retries=retries)
+                except _EpochIsThereError:
+                    self._last = output.point
+                except (CommitFailedException, ValidationException) as error:
+                    if isinstance(error, _NoTimeLeftError) or not retries.wait_after_conflict():
+                        raise self._conflict_error(output.epoch, retries) from error
+                    continue
+                return
+
+    def _has_epoch(self, metadata: TableMetadata, epoch: int) -> bool:
+        """Return whether the table has an epoch; raise if the table lost epochs in this run."""
+        last = self._last_epoch_in(metadata)
+        if self._last is not None and (last is None or last.epoch < self._last.epoch):
+            raise self._target_error(
+                "was rolled back to a snapshot before the last epoch that was delivered to it in "
+                "this run",
+                "Return to its newest snapshot; or start from a backup of the checkpoint that is "
+                'as old; or go on without the epochs in between, on_divergence="new_writer".',
+                epoch=epoch,
+            )
+        return last is not None and last.epoch >= epoch
+
+    def _commit_rows(
+        self,
+        table: Table,
+        rows: pa.Table,
+        point: HistoryPoint,
+        *,
+        complete: bool,
+        retries: CommitRetries | None = None,
+    ) -> None:
+        """Write rows and commit them with their epoch; `complete`: they replace all rows.
+
+        `retries`: attempts to deliver the epoch, which another driver may do meanwhile, and which
+        raises `_EpochIsThereError` then; ``None``: it is not a delivery.
+        """
+        query, writer = self._context.query_id, self._context.writer
+        sequence = table.metadata.next_sequence_number()  # or more, if repeated
+        text = point_text(point, writer, sequence=sequence)
+        before = table.metadata
+        replaced: ReplacedFiles | None = None
+        if self._merge_keys and rows.num_rows and not complete:
+            replaced = ReplacedFiles(table, rows, self._merge_keys)
+            rows = pa.concat_tables(
+                [*(r.cast(self._schema) for r in replaced.rows_that_stay), rows]
+            )
+
+        def check_repetition(refreshed: Table) -> None:
+            """Raise if a commit must not be repeated as it is on a newer version of the table."""
+            metadata = refreshed.metadata
+            last = self._last_epoch_in(metadata)
+            if retries is not None and last is not None and last.epoch >= point.epoch:
+                raise _EpochIsThereError("The epoch is in the table.")
+            if (
+                metadata.current_schema_id != before.current_schema_id
+                or metadata.default_spec_id != before.default_spec_id
+                or last != self._last_epoch_in(before)  # it was rolled back
+                or (complete and metadata.current_snapshot_id != before.current_snapshot_id)
+                or (replaced is not None and not replaced.still_apply(refreshed))
+            ):
+                raise CommitFailedException("The rows were made of an older snapshot.")
+
+        files = data_files_of(table, rows)
+        removed = all_files(table) if complete else [] if replaced is None else replaced.files
+        summary = {_PROPERTY: text}
+        attempts = retries or CommitRetries(self._retry_policy)
+        try:
+            with _EpochTable(table, check_repetition, attempts).transaction() as transaction:
+                transaction.set_properties({_property_name(query, writer): text})
+                with change_of_files(transaction, removed, summary) as snapshot:
+                    for file in files:
+                        snapshot.append_data_file(file)
+        except (CommitFailedException, ValidationException):
+            delete_files(table, files)
+            raise
+        self._last = point
+
+    def close(self) -> None:
+        catalog = getattr(self, "_catalog", None)
+        if catalog is not None:
+            catalog.close()
+
+
+@contextlib.contextmanager
+def _without_new_file(uri: str) -> Iterator[None]:
+    """Context that removes the SQLite file of a catalog again, if there was none."""
+    file = Path(uri.partition(":///")[2]) if uri.startswith("sqlite") else Path()
+    is_new = bool(file.name) and not file.exists()
+    try:
+        yield
+    finally:
+        if is_new:
+            file.unlink(missing_ok=True)
+
+
+class _EpochIsThereError(Exception):
+    """The epoch was committed meanwhile: by another driver, or by a commit whose answer was lost.
+
+    Not an error that the library takes for a refused commit, after which it deletes the files.
+    """
+
+
+class _NoTimeLeftError(CommitFailedException):
+    """Other writers committed too often for too long; a refused commit, like its base."""
+
+
+class _EpochTable(Table):
+    """Table whose commit is repeated only where that is right, and as `CommitRetries` says."""
+
+    def __init__(
+        self, table: Table, check: Callable[[Table], None], retries: CommitRetries
+    ) -> None:
+        super().__init__(
+            identifier=table.name(),
+            # The library repeats a commit as these properties say.
+            metadata=table.metadata.model_copy(
+                update={
+                    "properties": {
+                        **table.metadata.properties,
+                        "commit.retry.num-retries": str(_MAX_REPETITIONS),
+                        "commit.retry.min-wait-ms": "0",
+                        "commit.retry.max-wait-ms": "0",
+                        "commit.retry.total-timeout-ms": str(_MAX_REPETITIONS),
+                    }
+                }
+            ),
+            metadata_location=table.metadata_location,
+            io=table.io,
+            catalog=table.catalog,
+            config=table.config,
+        )
+        self._check, self._retries = check, retries
+
+    def refresh(self) -> Table:
+        """Load the newest metadata, so that a commit can be repeated; raise if it must not be."""
+        if not self._retries.wait_after_conflict():
+            raise _NoTimeLeftError("The time is up.")
+        refreshed = super().refresh()
+        self._retries.begin(self.last_sequence_number, _last_writer(self.metadata))
+        self._check(self)
+        return refreshed
+
+
+def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> HistoryPoint | None:
+    """Return a writer's last epoch in a table; epoch -1 if its rows are gone.
+
+    ``None`` if it never wrote to the table.
+    """
+    ancestors = list(_ancestors(metadata))
+    for snapshot in ancestors:
+        point = _epoch_of_snapshot(snapshot, query_id, writer)
+        if point is not None:
+            return point
+    text = metadata.properties.get(_property_name(query_id, writer))
+    if text is None:
+        return None
+    # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
+    own = read_point_text(text, query_id, writer)
+    sequence = 0 if own is None else int(own[1].get("sequence", 0))
+    if own is None or not ancestors or any((s.sequence_number or 0) < sequence for s in ancestors):
+        return point_without_history(-1, query_id)
+    return own[0]
+
+
+def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """Yield the snapshots that led to the table's content and still exist, newest first."""
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def _last_writer(metadata: TableMetadata) -> str:
+    """Return what made the table's current snapshot, as text for errors."""
+    snapshot = metadata.current_snapshot()
+    summary = None if snapshot is None else snapshot.summary
+    if summary is None:
+        return ""
+    facts = summary.additional_properties
+    by = "another Godwit query" if _PROPERTY in facts else facts.get("engine-name")
+    return f"{summary.operation.value} by {by}" if by else f"{summary.operation.value}"
+
+
+def _shown_format(table: Table) -> str:
+    """Return a table's partitions, as text for errors."""
+    fields = [
+        f"{field.transform}({table.schema().find_column_name(field.source_id)})"
+        for field in table.spec().fields
+    ]
+    return f"partitioned by {', '.join(fields)}" if fields else "without partitions"
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Return whether a snapshot is the first that its table ever had."""
+    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
+
+
+def _property_name(query_id: str, writer: str) -> str:
+    """Return the name of the table's property that stores a writer's last epoch."""
+    return f"{_PROPERTY}.{query_id}.{writer}"
+
+
+def _epoch_of_snapshot(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
+    """Return a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    own = read_point_text(summary.get(_PROPERTY), query_id, writer)
+    return None if own is None else own[0]
+
+
+def iceberg_schema(columns: pa.Schema) -> Schema:
+    """Return columns of rows as columns of a new table; raises anything if a table has no such."""
+    schema = Catalog._convert_schema_if_needed(columns)  # noqa: SLF001  as it creates tables
+    converted = assign_fresh_schema_ids(schema)
+    converted.as_arrow()
+    return converted
+
+
+def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
+    """Return the narrowest Iceberg type that holds values of `dtype`."""
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(dtype.value_field)
+    return {
+        pa.int8(): pa.int32(),
+        pa.int16(): pa.int32(),
+        pa.uint8(): pa.int32(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+        pa.time32("s"): pa.time64("us"),
+        pa.time32("ms"): pa.time64("us"),
+        pa.date64(): pa.date32(),
+        pa.large_string(): pa.string(),
+        pa.large_binary(): pa.binary(),
+        pa.string_view(): pa.string(),
+        pa.binary_view(): pa.binary(),
+    }.get(dtype, dtype)
+
+
+def _common_type_of(schema: pa.Schema, name: str) -> object:
+    """Return a column's type in the form that Arrow and Iceberg share; ``None`` without one."""
+    return _common_type(schema.field(name).type) if name in schema.names else None
+
+
+def _common_type(dtype: pa.DataType) -> object:
+    """Return a type in a form for comparison: without ``large_`` and the names of list items."""
+    if pa.types.is_struct(dtype):
+        return {field.name: _common_type(field.type) for field in dtype}
+    if pa.types.is_map(dtype):
+        return ["map", _common_type(dtype.key_type), _common_type(dtype.item_type)]
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return ["list", _common_type(dtype.value_type)]
+    return str(dtype).removeprefix("large_")
+
+
+def _type_name(schema: pa.Schema, name: str) -> str:
+    """Return the type of a column, as text for errors; ``absent`` if there is no such column."""
+    return str(schema.field(name).type) if name in schema.names else "absent"

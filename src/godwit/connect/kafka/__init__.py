@@ -1,0 +1,1 @@
+"""Kafka: topics to read from and to write to."""

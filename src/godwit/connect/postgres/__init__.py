@@ -1,0 +1,1 @@
+"""PostgreSQL: tables to write to."""

@@ -1,0 +1,628 @@
+"""Results in a PostgreSQL table, exactly once: the rows and the epoch's number commit together.
+
+The invariant: ``godwit_epochs`` says epoch n of a sink if and only if the table holds the rows of
+every epoch up to n.  One transaction claims the epoch (and locks the claim), writes the rows and
+commits, so a second delivery of the epoch, late or at the same time, finds the claim and leaves.
+A commit whose answer is lost is settled in the same way: deliver again, and look at the claim.
+
+The table ``godwit_epochs`` says which epoch of which history a table got last, and from whom.  It
+lies in the schema of the target, wherever the search path leads, and has a row for each query, sink
+and target.  A target is its name in that schema, so that a database that was dumped and restored is
+known again, and its object id, so that a table that was renamed or moved to another schema is: its
+row follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from godwit.checkpoint.ownership import HistoryPoint
+from godwit.connect.postgres.copy import (
+    Connection,
+    UnwritableRowsError,
+    csv_rows,
+    error_text,
+    find_refused,
+    is_storable,
+    may_concern_rows,
+    scalar,
+)
+from godwit.connect.postgres.table import (
+    TargetTable,
+    check_dsn,
+    comma_separated,
+    plain_name,
+    secrets_of_dsn,
+    server_of_dsn,
+    shown_dsn,
+    table_parts,
+)
+from godwit.model.errors import SinkError
+from godwit.plan.staging import Rejections
+from godwit.sinks.rows import (
+    cast_batches,
+    check_mode,
+    is_complete_result,
+    join_small_batches,
+    split_batch,
+    storable_schema,
+    upsert_keys,
+)
+from godwit.sinks.target_sink import TargetSink, point_of_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from godwit.plan.staging import RowCheck
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
+
+EPOCHS: Final = "godwit_epochs"
+
+_RECORD: Final = (
+    "INSERT INTO {epochs} AS e (query_id, sink, target, target_oid, epoch, history, digest) "
+    "VALUES ({query}, {sink}, {target}, {oid}, {epoch}, {history}, {digest}) "
+    "ON CONFLICT (query_id, sink, target) DO UPDATE SET target_oid = excluded.target_oid, "
+    "epoch = excluded.epoch, history = excluded.history, digest = excluded.digest, "
+    "delivered_at = now()"
+)
+_CLAIM: Final = (
+    "WITH earlier AS (SELECT epoch FROM {epochs} WHERE query_id = {query} AND sink = {sink} "  # noqa: S608 - constants
+    "AND target = {target}) "
+    + _RECORD
+    + " WHERE e.epoch < excluded.epoch RETURNING (SELECT epoch FROM earlier)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of ``godwit_epochs``."""
+
+    schema: str  # of the table that the row is in
+    # the table that got the epoch: its name and its object id
+    target: str
+    oid: int | None
+    point: HistoryPoint
+
+
+class DeliveredEpochs:
+    """Record of the epochs that one table got from one sink, in ``godwit_epochs``.
+
+    Made within the transaction that prepares the table, which others wait for.
+
+    `connection`: the server. `target`: the table, which is there. `context`: the query and the
+    sink.
+    """
+
+    def __init__(self, connection: Connection, target: TargetTable, context: SinkContext) -> None:
+        self._query_id, self._writer = context.query_id, context.writer
+        self.oid, self._schema, self._table = target.identity(connection)
+        self.identifier = sql.Identifier(self._schema, EPOCHS)
+        self._prepare(connection, target)
+        self._follow_table(connection)
+
+    def _prepare(self, connection: Connection, target: TargetTable) -> None:
+        """Create the table ``godwit_epochs``, or check that it can be used for `target`."""
+        # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
+        # it is said all the same, for another query's sink may be first.
+        if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT "
+                    "NULL, delivered_at timestamptz NOT NULL DEFAULT now(), "
+                    "target text NOT NULL, target_oid oid, history text NOT NULL, "
+                    "digest text NOT NULL, PRIMARY KEY (query_id, sink, target))"
+                ).format(self.identifier)
+            )
+            return
+        target.check_privileges(connection, self.identifier, ["SELECT", "INSERT", "UPDATE"])
+
+    def _follow_table(self, connection: Connection) -> None:
+        """Update the row about a table that was renamed, moved or restored."""
+        row = self._own_row(connection)
+        here = (self._schema, self._table, self.oid)
+        if row is not None and (row.schema, row.target, row.oid) != here:
+            self._delete(connection, row)
+            self.overwrite(connection, row.point)
+
+    def _own_row(self, connection: Connection) -> _Row | None:
+        """Return the row of ``godwit_epochs`` about this table, by object id or else by name."""
+        rows = self._read_rows(connection, self._schema)
+        for row in rows:
+            if row.oid == self.oid:
+                return row
+        for row in rows:
+            if row.target != self._table:
+                continue
+            other = scalar(connection, "SELECT relname FROM pg_class WHERE oid = %s", row.oid)
+            if other is None:  # restored from a dump, or created again
+                return row
+            # Another table had this name: the row is that one's.
+            self._delete(connection, row)
+            self.overwrite(connection, row.point, target=other, oid=row.oid)
+        return self._row_elsewhere(connection)
+
+    def _row_elsewhere(self, connection: Connection) -> _Row | None:
+        """Return the row about this table in ``godwit_epochs`` of another schema.
+
+        ``None`` if none is.
+        """
+        schemas = connection.execute(
+            """
+            SELECT n.nspname
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.relname = %s AND c.relkind = 'r' AND n.nspname <> %s
+              AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+            """,
+            [EPOCHS, self._schema],
+        ).fetchall()
+        rows = (row for (schema,) in schemas for row in self._read_rows(connection, schema))
+        return next((row for row in rows if row.oid == self.oid), None)
+
+    def _read_rows(self, connection: Connection, schema: str) -> list[_Row]:
+        """Return the rows about this query and sink in ``godwit_epochs`` of a schema."""
+        statement: LiteralString = (
+            "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
+            "WHERE query_id = {query} AND sink = {sink}"
+        )
+        rows = connection.execute(self._format_statement(statement, schema)).fetchall()
+        return [
+            _Row(
+                schema,
+                target,
+                oid,
+                HistoryPoint(query_id=self._query_id, history=history, epoch=epoch, digest=digest),
+            )
+            for target, oid, epoch, history, digest in rows
+        ]
+
+    def _format_statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
+        """Return an SQL statement with the names and literal values of this sink filled in."""
+        return sql.SQL(text).format(
+            epochs=sql.Identifier(schema, EPOCHS),
+            query=sql.Literal(self._query_id),
+            sink=sql.Literal(self._writer),
+            **{name: sql.Literal(value) for name, value in values.items()},
+        )
+
+    def _delete(self, connection: Connection, row: _Row) -> None:
+        """Delete a row of ``godwit_epochs``, if the user has the privilege."""
+        table = sql.Identifier(row.schema, EPOCHS)
+        may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
+        if scalar(connection, may_delete, table.as_string()):
+            connection.execute(
+                self._format_statement(
+                    "DELETE FROM {epochs} WHERE query_id = {query} AND sink = {sink} "
+                    "AND target = {target}",
+                    row.schema,
+                    target=row.target,
+                )
+            )
+
+    def last_point(self, connection: Connection) -> HistoryPoint | None:
+        """Return the last epoch recorded for this table and sink; ``None`` if there is none."""
+        rows = self._read_rows(connection, self._schema)
+        return next((row.point for row in rows if row.target == self._table), None)
+
+    def overwrite(
+        self,
+        connection: Connection,
+        point: HistoryPoint,
+        *,
+        target: str | None = None,
+        oid: int | None = None,
+    ) -> None:
+        """Record a point as a table's last epoch (default: ours), whatever was recorded before."""
+        connection.execute(self._record_statement(_RECORD, point, target, oid))
+
+    def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
+        """Record an epoch as delivered, unless it or a later one is recorded already.
+
+        Waits while another transaction has locked the row. Returns whether the epoch was not
+        recorded before, and the last epoch before it; -1 if there was none.
+        """
+        claimed = connection.execute(self._record_statement(_CLAIM, point)).fetchone()
+        if claimed is None:
+            return False, point.epoch
+        return True, -1 if claimed[0] is None else int(claimed[0])
+
+    def _record_statement(
+        self,
+        statement: LiteralString,
+        point: HistoryPoint,
+        target: str | None = None,
+        oid: int | None = None,
+    ) -> sql.Composed:
+        """Return `statement`, which records an epoch for a table (default: ours), filled in."""
+        return self._format_statement(
+            statement,
+            self._schema,
+            target=self._table if target is None else target,
+            oid=self.oid if oid is None else oid,
+            epoch=point.epoch,
+            history=point.history,
+            digest=point.digest,
+        )
+
+    def has_other_writers(self, connection: Connection) -> bool:
+        """Return whether another query or sink has written to the table too."""
+        statement = self._format_statement(
+            "SELECT EXISTS (SELECT FROM {epochs} WHERE target = {target} "
+            "AND (query_id, sink) <> ({query}, {sink}))",
+            self._schema,
+            target=self._table,
+        )
+        return bool(scalar(connection, statement))
+
+
+_COPIED_ROWS: Final = 65_536
+_COPIED_BYTES: Final = 16 * 2**20  # as text, rows may take several times as much
+_STAGE: Final = "godwit_stage"
+_PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
+
+
+class PostgresSink(TargetSink):
+    """Writes each epoch to a PostgreSQL table in one transaction (see `godwit.sinks.postgres`)."""
+
+    failures = (psycopg.Error, UnwritableRowsError)
+    takes_other_writers = True
+    text_of = staticmethod(error_text)
+    delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
+
+    def __init__(
+        self,
+        dsn: str | Mapping[str, Any],
+        table: str,
+        *,
+        mode: Literal["append", "upsert"],
+        keys: str | Sequence[str] | None,
+        create: bool,
+        epoch_column: str | None,
+        rejects: Sink | None,
+    ) -> None:
+        check_mode(f"PostgreSQL sink on table {table}", mode, keys)
+        parts = table_parts(table)
+        table = plain_name(parts)
+        if parts[-1] in {EPOCHS, _STAGE}:
+            raise SinkError(
+                f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
+                remedy="Choose another name.",
+            )
+        if epoch_column is not None and mode != "append":
+            raise SinkError(
+                f"PostgreSQL sink on table {table}: epoch_column={epoch_column!r} means nothing "
+                "where rows are replaced.",
+                remedy='Use mode="append", or leave epoch_column out.',
+            )
+        check_dsn(dsn)
+        super().__init__("PostgreSQL", secrets=secrets_of_dsn(dsn), rejects=rejects, table=table)
+        self._dsn = dsn
+        self._table = table
+        self._mode = mode
+        self._keys = keys
+        self._create = create
+        self._epoch_column = epoch_column
+        self._connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"gw.sinks.postgres({shown_dsn(self._dsn)!r}, {self._table!r}, mode={self._mode!r})"
+
+    @property
+    def destination(self) -> str:
+        """Server and database, without secrets, and name of the table."""
+        return f"{server_of_dsn(self._dsn)} {self._table}"
+
+    @property
+    def place(self) -> str:
+        """Text that identifies the table, with its schema or without."""
+        server, parts = server_of_dsn(self._dsn), table_parts(self._table)
+        schema = () if len(parts) > 1 or "search_path" in server else ("public",)
+        return f"{server} {plain_name((*schema, *parts))}"
+
+    def row_check(self) -> RowCheck:
+        """Return the check for rows that the table's columns cannot hold."""
+        return self._check
+
+    def _fit(self, context: SinkContext) -> None:
+        """Set the table as it has to be for the rows; raise if options do not fit them."""
+        self._context = context
+        self._schema = self._rows_schema = storable_schema(context.schema)
+        for field in self._schema:
+            if not is_storable(field.type):
+                raise self._target_error(
+                    f"column {field.name!r} of type {field.type} cannot be a column of a table",
+                    "Cast the column to another type in a map before the sink, or leave it out.",
+                )
+        if self._epoch_column is not None:
+            if self._epoch_column in self._schema.names:
+                raise self._target_error(
+                    f"cannot put epochs into column {self._epoch_column!r}, which the rows have",
+                    "Give epoch_column another name.",
+                )
+            self._schema = self._schema.append(pa.field(self._epoch_column, pa.int64()))
+        self._target = TargetTable(
+            sink=context.name,
+            table=self._table,
+            schema=self._schema,
+            keys=upsert_keys(context, self._keys) if self._mode == "upsert" else (),
+            complete=context.complete,
+            epoch_column=self._epoch_column or "",
+        )
+        self._row_number = "godwit_row"
+        while self._row_number in self._schema.names:
+            self._row_number += "_"
+
+    def _try_target(self) -> RowCheck:
+        """Prepare the table in a transaction that is rolled back."""
+        self._connection = None  # not that of the sink itself
+        with contextlib.closing(self):
+            self._prepare_table(only_try=True)
+        return self._check
+
+    def open(self, context: SinkContext) -> None:
+        """Connect, check or create the table and ``godwit_epochs``; raise if that fails."""
+        self._fit(context)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            self._prepare_table()
+            on_failure.pop_all()
+
+    def _prepare_table(self, *, only_try: bool = False) -> None:
+        """Check or create the table and ``godwit_epochs``; `only_try`: and undo what was done."""
+        with self._translating_errors(
+            "cannot be opened",
+            "Check the server, the connection string and the privileges of its user.",
+        ):
+            connection = self._connect()
+            with connection.transaction(force_rollback=only_try):
+                # Sinks that start together must not create one table twice.
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
+                self._target.prepare(connection, create=self._create)
+                self._epochs = DeliveredEpochs(connection, self._target, self._context)
+                self._check = self._target.row_check(connection)
+                last = self._epochs.last_point(connection)
+                self._last = -1 if last is None else last.epoch
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch in ``godwit_epochs`` of this sink and table."""
+        with self._reading_epochs():
+            return self._epochs.last_point(self._connect())
+
+    def cannot_roll_back(self) -> str | None:
+        """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can."""
+        if self._context.complete:
+            return None
+        if self._target.keys:
+            return "rows that were replaced by later ones are gone (what comes replaces them again)"
+        if self._epoch_column is None:
+            return "rows of the table do not say which epoch they are of, as with epoch_column="
+        with self._reading_epochs():
+            others = self._epochs.has_other_writers(self._connect())
+        return "others write to the table too, and count epochs of their own" if others else None
+
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
+        """Delete rows of later epochs (in complete mode the next delivery does), or raise."""
+        point = self.last_delivered()
+        assert point is not None
+        shared = min(point.epoch, epochs.latest_epoch)
+        if point.digest:
+            shared = epochs.last_shared_epoch(point)
+        if self._context.complete:
+            shared = epochs.latest_epoch - 1
+        elif shared < 0:
+            raise self._target_error(
+                "cannot be rolled back: the first epoch of its rows that is of another history "
+                "is unknown",
+                f"Delete rows by their column {self._epoch_column!r}, then start with "
+                'on_divergence="new_writer".',
+            )
+        elif shared < min_epoch:
+            raise self._rollback_error(shared, min_epoch)
+        with self._reading_epochs():
+            connection = self._connect()
+            with connection.transaction():
+                if not self._context.complete:
+                    connection.execute(
+                        sql.SQL("DELETE FROM {} WHERE {} BETWEEN {} AND {}").format(
+                            self._target.identifier,
+                            sql.Identifier(self._epoch_column or ""),
+                            sql.Literal(shared + 1),
+                            sql.Literal(point.epoch),  # rows with others are not of this sink
+                        )
+                    )
+                self._epochs.overwrite(connection, point_of_epoch(epochs, shared))
+        self._last = shared
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Record `point` in ``godwit_epochs`` as the last epoch, whatever is recorded there."""
+        with self._reading_epochs():
+            self._epochs.overwrite(self._connect(), point)
+        self._last = point.epoch
+
+    def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that translates errors while ``godwit_epochs`` is read."""
+        return self._translating_errors(
+            "its recorded epochs cannot be read",
+            "Check the server and the privileges of its user, and start the query again.",
+        )
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Write the epoch's rows and number in one transaction, unless it is recorded.
+
+        A broken connection is reopened once. If the server refuses values of rows, these rows are
+        found and diverted. Raises `SinkError` if the epoch cannot be written: then the table has
+        all of it if the answer to the commit was lost, and otherwise nothing.
+        """
+        with self._translating_errors(
+            f"epoch {output.epoch} cannot be written",
+            "It is in the table whole or not at all; mend the cause and start the query again.",
+            epoch=output.epoch,
+        ):
+            try:
+                self._write_or_divert(output)
+            except psycopg.OperationalError:
+                self._write_or_divert(output)
+            self._last = max(self._last, output.epoch)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> Connection:
+        """Return the connection, reopened if it is broken."""
+        if self._connection is not None and (self._connection.closed or self._connection.broken):
+            self.close()
+        if self._connection is None:
+            if isinstance(self._dsn, str):
+                connection: Connection = psycopg.connect(self._dsn, autocommit=True)
+            else:
+                connection = psycopg.connect(**{**self._dsn, "autocommit": True})
+            self._connection = connection
+            # The claim waits for its rival to finish and then looks again: read committed.
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            connection.execute("SET client_encoding = 'UTF8'")
+            # The epoch is not delivered again once it is committed, so a commit must be durable.
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+        return self._connection
+
+    def _write_or_divert(self, output: EpochOutput) -> None:
+        """Write an epoch; if the server refuses some rows, divert these and write the others."""
+        try:
+            self._write_epoch(self._connect(), output)
+        except (psycopg.Error, UnwritableRowsError) as error:
+            if not may_concern_rows(error):
+                raise
+            self._write_epoch(self._connect(), output, divert=True)
+
+    def _write_epoch(
+        self, connection: Connection, output: EpochOutput, *, divert: bool = False
+    ) -> None:
+        """Write an epoch's rows and number; `divert`: divert rows that the server refuses."""
+        with connection.transaction():
+            claimed, before = self._epochs.record_once(connection, output.point)
+            if not claimed:
+                return
+            if before < self._last:
+                raise self._target_error(
+                    f"has epochs up to {before}, and epochs up to {self._last} were delivered to "
+                    "it in this run: the server has gone back, as after a failover to a replica "
+                    "that did not have everything",
+                    "Restore the table; or start from a backup of the checkpoint that is as old; "
+                    'or go on without the epochs in between, start(on_divergence="new_writer").',
+                    epoch=output.epoch,
+                )
+            if is_complete_result(output, self._context):
+                # Not TRUNCATE: readers go on seeing the old rows until the commit.
+                connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
+            refused = None
+            if divert:
+                refused = find_refused(
+                    connection,
+                    self._batches(output),
+                    lambda part: self._load_rows(connection, [] if part is None else [part]),
+                )
+            else:
+                self._load_rows(connection, self._batches(output))
+            # Before the commit: an epoch that is recorded has all its rows somewhere, and none that
+            # an attempt before this one refused, and this one took, is elsewhere too.
+            if refused is not None:
+                output.divert(*refused)
+            elif self._rejects is not None:
+                nothing = pa.RecordBatch.from_pylist([], self._schema)
+                output.divert(nothing, Rejections(rows=np.empty(0, np.int64), reasons=()))
+
+    def _load_rows(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
+        """Append or upsert rows within the open transaction."""
+        if self._target.keys:
+            self._upsert(connection, parts)
+        else:
+            self._copy_rows(connection, parts, self._target.identifier)
+        # What is deferred to the commit would refuse the epoch there without naming a row.
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
+        """Copy rows into a temporary table, and upsert the last one of each key."""
+        columns = comma_separated(self._schema.names)
+        keys = comma_separated(self._target.keys)
+        others = [name for name in self._schema.names if name not in self._target.keys]
+        update: sql.Composable = sql.SQL("DO NOTHING")
+        if others:
+            update = sql.SQL("DO UPDATE SET {}").format(
+                sql.SQL(", ").join(
+                    sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
+                )
+            )
+        names = {
+            "stage": sql.Identifier(_STAGE),
+            "row": sql.Identifier(self._row_number),
+            "target": self._target.identifier,
+            "columns": columns,
+            "keys": keys,
+            "update": update,
+        }
+        connection.execute(
+            sql.SQL(
+                "CREATE TEMP TABLE {stage} AS "
+                "SELECT 0::bigint AS {row}, {columns} FROM {target} WITH NO DATA"
+            ).format(**names)
+        )
+        self._copy_rows(connection, parts, sql.Identifier(_STAGE), numbered=True)
+        # One statement cannot change a row twice: of rows with the same keys, the last counts.
+        # Going in order of keys keeps two queries on one table from locking each other out.
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {target} ({columns}) SELECT DISTINCT ON ({keys}) {columns} "
+                "FROM {stage} ORDER BY {keys}, {row} DESC ON CONFLICT ({keys}) {update}"
+            ).format(**names)
+        )
+        connection.execute(sql.SQL("DROP TABLE {stage}").format(**names))
+
+    def _copy_rows(
+        self,
+        connection: Connection,
+        parts: Iterable[pa.RecordBatch],
+        table: sql.Identifier,
+        *,
+        numbered: bool = False,
+    ) -> None:
+        """Stream rows into a table by COPY, or raise; `numbered`: with a column of row numbers."""
+        numbering = [self._row_number] if numbered else []
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+            table, comma_separated([*numbering, *self._schema.names])
+        )
+        row = 0
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for part in parts:
+                numbers = [pa.array(np.arange(row, row + part.num_rows))] if numbered else []
+                try:
+                    text = csv_rows([*numbers, *part.columns])
+                except (
+                    pa.ArrowException,
+                    ArithmeticError,
+                    LookupError,
+                    TypeError,
+                    ValueError,
+                ) as e:
+                    raise UnwritableRowsError(str(e)) from e
+                copy.write(text)
+                row += part.num_rows
+
+    def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        """Yield an epoch's rows in batches of bounded size, with the epoch column if asked for."""
+        rows = cast_batches(output, self._rows_schema, self._context.name, self._target.keys)
+        for gathered in join_small_batches(rows, rows=_COPIED_ROWS):
+            batch = gathered
+            if self._epoch_column is not None:
+                epochs = pa.repeat(pa.scalar(output.epoch, pa.int64()), batch.num_rows)
+                batch = pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=self._schema)
+            yield from split_batch(batch, rows=_COPIED_ROWS, size_bytes=_COPIED_BYTES)

@@ -1,0 +1,583 @@
+"""PostgreSQL table of a sink: created or checked before any row is written; connection strings.
+
+**Connection strings** are read before anything connects, and never repeated.  The client library
+quotes what it cannot read, and a password that is not written as it should be is what it most often
+cannot read: ``postgresql://me:p@ss@host/db`` names a host ``ss@host``.  So its words about a
+connection string are never passed on, and one that it reads in such a way is refused before it
+connects.
+
+**Table.** A mismatch found here stops the query before its first epoch; found during an epoch it
+would stop it at some hour of the night.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from godwit.connect.postgres.copy import (
+    Connection,
+    decimal_digits,
+    element_type,
+    key_types,
+    postgres_type,
+    scalar,
+)
+from godwit.model.errors import SinkError
+from godwit.model.secrets import HIDDEN, Secrets
+from godwit.sinks.row_checks import (
+    EACH_KEY_ONCE,
+    KNOWN_YEARS,
+    NO_NANOSECONDS,
+    NO_ZERO_BYTES,
+    WHOLE_MICROSECONDS,
+    ColumnCheck,
+    RowChecks,
+    one_of,
+    up_to_characters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.plan.staging import RowCheck
+
+_OF_PSYCOPG: Final = {
+    *("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"),
+}
+_KINDS: Final = (
+    ('missing "="', "a word in it has no = and no value; does a value with a blank lack quotes?"),
+    ("unterminated quoted string", "a quotation mark in it is not closed"),
+    ("invalid connection option", "it names a parameter that PostgreSQL does not have"),
+    ("invalid URI query parameter", "it names a parameter that PostgreSQL does not have"),
+    ("unexpected spaces", "there are blanks in it"),
+    ("percent-encoded", "a % in it is not followed by two hexadecimal digits that may stand there"),
+)
+_REMEDY: Final = (
+    "Write \"host=... dbname=... user=... password='...'\", a URI whose password has %40 for @, "
+    "%2F for / and %25 for %, or a mapping; or leave the password to PGPASSWORD or ~/.pgpass."
+)
+
+
+_PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+
+
+def table_parts(table: str) -> tuple[str, ...]:
+    """Return the name of a table, with its schema in front if there is one, without SQL's quotes.
+
+    Raises `SinkError` if that is not a name. Names without quotes are taken as they are, too.
+
+    Examples
+    --------
+    >>> table_parts('public."Flights ""of"" 2013"')
+    ('public', 'Flights "of" 2013')
+    """
+    parts = _PART.findall(table)
+    if ".".join(parts) != table or len(parts) not in {1, 2} or "\0" in table:
+        quoted = '"' in table and "\0" not in table
+        instead = '"' + table.replace('"', '""') + '"'
+        raise SinkError(
+            f"PostgreSQL sink: {table!r} does not name a table.",
+            remedy='Give "table" or "schema.table".'
+            + (
+                f" A name that has quotation marks, or a dot, is written as in SQL: {instead!r}."
+                if quoted
+                else ""
+            ),
+        )
+    return tuple(part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts)
+
+
+def plain_name(parts: Sequence[str]) -> str:
+    """Return the name of a table as `table_parts` reads it, with quotes only where needed."""
+    return ".".join(
+        '"' + part.replace('"', '""') + '"' if set(part) & {'"', "."} else part for part in parts
+    )
+
+
+def check_dsn(dsn: str | Mapping[str, Any]) -> None:
+    """Raise `SinkError` if a connection string is malformed."""
+    problem = _dsn_problem(dsn)
+    if problem is not None:  # raised where no other error is being handled that would be shown
+        raise SinkError(
+            f"PostgreSQL sink: the connection string cannot be used: {problem}.", remedy=_REMEDY
+        )
+
+
+def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
+    """Return a valid connection string without secrets.
+
+    Examples
+    --------
+    >>> shown_dsn("postgresql://me:secret@host/db")
+    'user=me password=*** dbname=db host=host'
+    """
+    parameters = _connection_parameters(dsn)
+    hidden = {
+        name: HIDDEN if str(value) in Secrets.of_values({name: value}).parts else value
+        for name, value in parameters.items()
+    }
+    return secrets_of_dsn(dsn).hide(make_conninfo(**hidden))
+
+
+def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
+    """Return server, database and schemas of a connection string, and nothing else.
+
+    Examples
+    --------
+    >>> server_of_dsn("postgresql://me:secret@host/db")
+    'host=host dbname=db'
+    """
+    parameters = _connection_parameters(dsn)
+    server = {
+        name: str(parameters[name])
+        for name in ("host", "hostaddr", "port", "dbname", "service", "options")
+        if parameters.get(name) is not None
+    }
+    return secrets_of_dsn(dsn).hide(" ".join(f"{name}={value}" for name, value in server.items()))
+
+
+def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
+    """Return the secrets in a valid connection string."""
+    parameters = _connection_parameters(dsn)
+    # A user with a colon is most likely a password in the wrong place.
+    misplaced = str(parameters.get("user") or "").partition(":")[2]
+    secrets = Secrets.of_values({**parameters, "user's password": misplaced})
+    return secrets | Secrets.of_uri(dsn) if isinstance(dsn, str) else secrets
+
+
+def _connection_parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a connection string, without those of psycopg itself."""
+    if isinstance(dsn, str):
+        return dict(conninfo_to_dict(dsn))
+    return {name: value for name, value in dsn.items() if name not in _OF_PSYCOPG}
+
+
+def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
+    """Return the problem of a connection string, without quoting it; ``None`` if it is valid."""
+    if isinstance(dsn, str) and dsn.lower().lstrip().startswith("jdbc:"):
+        return _jdbc_problem(dsn.strip())
+    texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
+    if any("\0" in text for text in texts):
+        return "it holds a zero byte"
+    try:
+        parameters = _connection_parameters(dsn)
+        parameters = dict(conninfo_to_dict(make_conninfo(**parameters)))
+    except psycopg.Error as error:
+        text = str(error)
+        return next((said for kind, said in _KINDS if kind in text), "it cannot be read")
+    except (TypeError, UnicodeError):
+        return "it holds values that are not text"
+    ports = str(parameters.get("port") or "")
+    if not re.fullmatch(r"\s*\d*\s*(,\s*\d*\s*)*", ports):
+        return "its port is not a number; is there an unescaped / or : in the password?"
+    host, database = str(parameters.get("host") or ""), str(parameters.get("dbname") or "")
+    if "@" in host or "://" in host:
+        return "its host holds an @ or ://; is there an unescaped @ in the password?"
+    is_unescaped = isinstance(dsn, str) and "://" in dsn and database in dsn
+    if "://" in database or ("@" in database and is_unescaped):
+        return "its database holds an @ or ://; is there an unescaped / in the password?"
+    return None
+
+
+def _jdbc_problem(url: str) -> str:
+    """Return what a JDBC URL is to be written as; only server and database are quoted."""
+    if not url.lower().startswith("jdbc:postgresql:"):
+        return "it is a JDBC URL, and not of PostgreSQL"
+    parts = re.fullmatch(r"(?is)jdbc:postgresql:(?://([\w.-]*(?::\d+)?)/)?(\w*)/?(?:\?.*)?", url)
+    server, database = ("HOST", "DATABASE") if parts is None else parts.groups()
+    return (
+        "it is a JDBC URL, which libpq does not read. Write "
+        f"postgresql://{server or 'localhost'}/{database}, with user and password as parameters "
+        "(?user=...&password=...) or as PGUSER and PGPASSWORD"
+    )
+
+
+_NULLS_NOT_DISTINCT_SINCE = 15_00_00
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A column in PostgreSQL's catalogue."""
+
+    name: str
+    type_name: str
+    shown_type: str
+    is_enum: bool
+    modifier: int
+    not_null: bool
+    has_default: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTable:
+    """Table that a sink writes to."""
+
+    sink: str  # name of the sink, for errors
+    table: str  # name of the table, with its schema in front (``public.by_plane``) or without
+    schema: pa.Schema  # columns of the rows
+    keys: tuple[str, ...]  # columns that identify a row; empty where rows are only appended
+    complete: bool  # whether every epoch replaces all rows
+    # column of `schema` that the sink fills with the number of the epoch; empty for none
+    epoch_column: str = ""
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Name of the table, quoted for SQL."""
+        return sql.Identifier(*table_parts(self.table))
+
+    def prepare(self, connection: Connection, *, create: bool) -> None:
+        """Check that the rows fit the table; if it is absent, `create` it, or else raise."""
+        self._check_names(connection)
+        self._check_maps()
+        if not self._exists(connection):
+            statement = self._create_statement(connection)
+            if not create:
+                raise self._table_error(
+                    "does not exist",
+                    f"Create it, or pass create=True: {statement.as_string(connection)};",
+                )
+            connection.execute(statement)
+            return
+        columns = self._read_columns(connection)
+        self._check_columns(columns)
+        needed = ["INSERT"]
+        if self.keys:
+            needed += ["SELECT", "UPDATE"]
+        if self.complete:
+            needed += ["DELETE"]
+        self.check_privileges(connection, self.identifier, needed)
+        self._check_rules(connection)
+        if self.keys:
+            self._check_unique(connection, columns)
+            self._check_temporary(connection)
+        else:
+            self._check_row_security(connection)
+
+    def identity(self, connection: Connection) -> tuple[int, str, str]:
+        """Return object id, schema and name of the existing table."""
+        row = connection.execute(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
+            [self._name],
+        ).fetchone()
+        assert row is not None
+        return int(row[0]), str(row[1]), str(row[2])
+
+    def _check_maps(self) -> None:
+        """Raise if maps have keys that cannot be names in a JSON object."""
+        for field in self.schema:
+            for keys in key_types(field.type):
+                if (
+                    pa.types.is_nested(keys)
+                    or pa.types.is_boolean(keys)
+                    or pa.types.is_decimal(keys)
+                ):
+                    raise self._table_error(
+                        f"would keep column {field.name!r}, a map with keys of type {keys}, as "
+                        "JSON, whose objects do not have such keys",
+                        "Cast the keys to text in a map before the sink.",
+                    )
+
+    def _check_row_security(self, connection: Connection) -> None:
+        """Raise if the table has row security, with which COPY cannot write."""
+        if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
+            user = connection.info.user
+            raise self._table_error(
+                f"has row-level security that holds for {user}, under which rows cannot be copied "
+                "into it",
+                f'Use mode="upsert", which inserts; or ALTER ROLE {_quoted(user)} BYPASSRLS;',
+            )
+
+    def _check_names(self, connection: Connection) -> None:
+        """Raise if the server would truncate a name."""
+        limit = scalar(connection, "SELECT current_setting('max_identifier_length')::int")
+        for name in (*table_parts(self.table), *self.schema.names):
+            if "\0" in name:
+                raise self._table_error(
+                    f"or its columns cannot have the name {name!r}, which holds a zero byte",
+                    "Choose another name; columns can be renamed before the sink.",
+                )
+            if len(name.encode()) > limit:
+                raise self._table_error(
+                    f"or its columns cannot have the name {name!r}, which is longer than the "
+                    f"{limit} bytes that the server keeps of a name",
+                    "Choose a shorter name; columns can be renamed before the sink.",
+                )
+
+    def row_check(self, connection: Connection) -> RowCheck:
+        """Return the check for rows that the table's columns cannot hold.
+
+        Other conditions of the table (the form of an ``inet``, constraints and triggers) are known
+        only to the server.
+        """
+        columns = self._read_columns(connection)
+        labels: dict[str, tuple[str, ...]] = {
+            name: tuple(definition)
+            for name, definition in connection.execute(
+                """
+                SELECT a.attname, array_agg(e.enumlabel::text ORDER BY e.enumsortorder)
+                FROM pg_attribute a
+                JOIN pg_type t ON t.oid = a.atttypid
+                JOIN pg_enum e ON e.enumtypid IN (t.oid, t.typbasetype)
+                WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+                GROUP BY a.attname
+                """,
+                [self._name],
+            )
+        }
+        checks = []
+        for field in self.schema:
+            if field.name == self.epoch_column:
+                continue
+            column = columns[field.name]
+            rules = [NO_ZERO_BYTES, KNOWN_YEARS, NO_NANOSECONDS, WHOLE_MICROSECONDS, EACH_KEY_ONCE]
+            if field.name in labels:
+                rules.append(one_of(labels[field.name]))
+            if column.type_name.removeprefix("_") in {"varchar", "bpchar"} and column.modifier > 0:
+                rules.append(up_to_characters(column.modifier - 4))
+            checks.append(ColumnCheck(field.name, tuple(rules), nullable=not column.not_null))
+        return RowChecks(tuple(checks))
+
+    def _exists(self, connection: Connection) -> bool:
+        """Return whether the table exists; raise if it is not a table."""
+        kind = scalar(
+            connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
+        )
+        if kind not in {None, "r", "p"}:
+            raise self._table_error("is not a table", "Name a table; views cannot be copied into.")
+        parts = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass(%s))"
+        if kind == "p" and not scalar(connection, parts, self._name):
+            raise self._table_error(
+                "is partitioned, and has no partition that rows could go to",
+                f"CREATE TABLE ... PARTITION OF {self._name} ...;",
+            )
+        return kind is not None
+
+    @property
+    def _name(self) -> str:
+        """Name of the table, quoted, as text for errors."""
+        return self.identifier.as_string()
+
+    def _create_statement(self, connection: Connection) -> sql.Composed:
+        """Return the statement that creates the table."""
+        supports_null_keys = connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
+        null_keys = any(self.schema.field(name).nullable for name in self.keys)
+        parts: list[sql.Composable] = [
+            sql.SQL("{} {}{}").format(
+                sql.Identifier(field.name),
+                sql.SQL(postgres_type(field.type).name),
+                sql.SQL("" if field.nullable else " NOT NULL"),
+            )
+            for field in self.schema
+        ]
+        if self.keys:
+            unique = (
+                "UNIQUE NULLS NOT DISTINCT" if null_keys and supports_null_keys else "PRIMARY KEY"
+            )
+            parts.append(sql.SQL("{} ({})").format(sql.SQL(unique), comma_separated(self.keys)))
+        return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
+
+    def _read_columns(self, connection: Connection) -> dict[str, _Column]:
+        """Return the table's columns by name, from the server's catalogue."""
+        rows = connection.execute(
+            """
+            SELECT a.attname, b.typname, format_type(a.atttypid, a.atttypmod), b.typtype = 'e',
+                   CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+                   a.attnotnull, a.atthasdef OR a.attidentity <> '',
+                   a.attgenerated <> '' OR a.attidentity = 'a'
+            FROM pg_attribute a
+            JOIN pg_type t ON t.oid = a.atttypid
+            JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+            WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+            """,
+            [self._name],
+        )
+        names = [field.name for field in fields(_Column)]
+        return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
+
+    def _check_columns(self, columns: Mapping[str, _Column]) -> None:
+        """Raise if columns cannot hold the rows, or columns that the rows lack are required.
+
+        `columns`: name → column of the table.
+        """
+        alter = f"ALTER TABLE {self._name}"
+        for field in self.schema:
+            fitting = postgres_type(field.type)
+            column = columns.get(field.name)
+            if column is None:
+                raise self._table_error(
+                    f"has no column {field.name!r}",
+                    f"{alter} ADD COLUMN {_quoted(field.name)} {fitting.name};",
+                )
+            if column.generated:
+                raise self._table_error(
+                    f"computes column {field.name!r} itself",
+                    "Leave the column out of the flow's rows, or make it a plain column.",
+                )
+            takes_text = column.is_enum and "text" in fitting.accepted
+            accepted = column.type_name in fitting.accepted or takes_text
+            if not accepted or _loses_digits(field.type, column):
+                raise self._table_error(
+                    f"has column {field.name!r} of type {column.shown_type}, which does not hold "
+                    f"every value of {field.type}",
+                    f"{alter} ALTER COLUMN {_quoted(field.name)} TYPE {fitting.name};",
+                )
+        for column in columns.values():
+            supplied = column.name in self.schema.names or column.has_default or column.generated
+            if column.not_null and not supplied:
+                raise self._table_error(
+                    f"needs a value for column {column.name!r}, which the rows do not have",
+                    f"{alter} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
+                )
+
+    def check_privileges(
+        self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
+    ) -> None:
+        """Raise if the user lacks one of the privileges `needed` on a table."""
+        name, user = table.as_string(), connection.info.user
+        for privilege in needed:
+            allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
+            if not scalar(connection, allowed, name, privilege):
+                which = "" if table == self.identifier else f"needs table {name}, which "
+                raise self._table_error(
+                    f"{which}may not be written by {user}",
+                    f"GRANT {', '.join(needed)} ON {name} TO {_quoted(user)};",
+                )
+
+    def _check_temporary(self, connection: Connection) -> None:
+        """Raise if the user cannot create temporary tables, which upserts need."""
+        allowed = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
+        if not scalar(connection, allowed):
+            user, database = connection.info.user, connection.info.dbname
+            raise self._table_error(
+                f"cannot be upserted by {user}, who may not create temporary tables",
+                f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {_quoted(user)};",
+            )
+
+    def _check_rules(self, connection: Connection) -> None:
+        """Raise if rules of the table would write something else than the rows, or nothing."""
+        events = ["2", "3"] if self.keys else ["4"] if self.complete else []
+        names = connection.execute(
+            "SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(%s) "
+            "AND ev_enabled IN ('O', 'A') AND ev_type::text = ANY (%s) ORDER BY rulename",
+            [self._name, events],
+        ).fetchall()
+        if names:
+            what = "INSERT or UPDATE" if self.keys else "DELETE"
+            drops = " ".join(f"DROP RULE {_quoted(name)} ON {self._name};" for (name,) in names)
+            raise self._table_error(
+                f"has a rule ON {what}, with which the server writes something else than the rows "
+                "of an epoch",
+                f"{drops} A trigger may do what it did.",
+            )
+
+    def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
+        """Raise `SinkError` unless the table has a unique index on exactly the key columns.
+
+        If a key column is nullable, the index has to treat nulls as equal (``NULLS NOT
+        DISTINCT``). `columns`: name → column of the table.
+        """
+        # The catalogue learnt to say whether nulls are distinct with the server that has a choice.
+        sees_nulls = (
+            "i.indnullsnotdistinct"
+            if connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
+            else "false"
+        )
+        rows = connection.execute(
+            f"""
+            SELECT (SELECT array_agg(a.attname::text ORDER BY a.attname::text)
+                    FROM pg_attribute a
+                    WHERE a.attrelid = i.indrelid
+                      AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])),
+                   {sees_nulls},
+                   CASE WHEN NOT i.indimmediate THEN 'is deferrable'
+                        WHEN NOT i.indisvalid THEN 'is not valid'
+                        WHEN i.indpred IS NOT NULL THEN 'is of some rows only (WHERE)'
+                   END,
+                   c.relname
+            FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indexprs IS NULL
+            """,  # noqa: S608 - one of two constants
+            [self._name],
+        ).fetchall()
+        on_keys = [row for row in rows if row[0] == sorted(self.keys)]
+        fitting = [nulls for _, nulls, fault, _ in on_keys if fault is None]
+        # The server takes all that it can for the upsert, and then refuses it for these.
+        deferrable = [name for _, _, fault, name in on_keys if fault == "is deferrable"]
+        nullable = not all(columns[name].not_null for name in self.keys)
+        keys = ", ".join(_quoted(name) for name in self.keys)
+        if deferrable or not fitting:
+            nulls = " NULLS NOT DISTINCT" if nullable else ""
+            what = (
+                f"has a unique constraint on ({keys}) that is deferrable, with which the server "
+                "upserts nothing, though there be others"
+                if deferrable
+                else f"has a unique constraint on ({keys}) that {on_keys[0][2]}, and upserts need "
+                "one that is not"
+                if on_keys
+                else f"has no unique constraint on ({keys}), which upserts need"
+            )
+            actions = [f"DROP CONSTRAINT {_quoted(name)}" for name in deferrable]
+            if not fitting:
+                actions.append(f"ADD UNIQUE{nulls} ({keys})")
+            raise self._table_error(
+                what,
+                f"ALTER TABLE {self._name} {', '.join(actions)};"
+                + (" (beside it or instead)" if on_keys and not deferrable else ""),
+            )
+        if nullable and not any(fitting):
+            raise self._table_error(
+                f"has a unique constraint on ({keys}) that lets a null key come twice",
+                f"ALTER TABLE {self._name} ADD UNIQUE NULLS NOT DISTINCT ({keys}); (PostgreSQL 15 "
+                f"or newer) beside it or instead, or SET NOT NULL on the key columns.",
+            )
+
+    def _table_error(self, what: str, remedy: str) -> SinkError:
+        """Return an error about the table; `what`: the problem as text."""
+        return SinkError(
+            f"PostgreSQL sink {self.sink!r}: table {self.table} {what}.",
+            remedy=remedy,
+            sink=self.sink,
+            table=self.table,
+        )
+
+
+def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
+    """Return whether a column would silently round values of a type."""
+    if column.modifier < 0:
+        return False
+    type_name = column.type_name.removeprefix("_")  # of an array; its modifier is its elements'
+    if type_name == "numeric":
+        precision, scale = _decimal_digits(element_type(dtype))
+        column_precision = (column.modifier - 4) >> 16 & 0xFFFF
+        # 11 bits with a sign: a numeric(5, -3) holds thousands.
+        column_scale = (((column.modifier - 4) & 0x7FF) ^ 0x400) - 0x400
+        return column_scale < scale or column_precision - column_scale < precision - scale
+    if type_name in {"timestamp", "timestamptz", "time", "interval"}:
+        return column.modifier & 0xFFFF < 6
+    return False
+
+
+def _decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
+    """Return the decimal digits of a type: before, and after the point."""
+    if pa.types.is_decimal(dtype):
+        return decimal_digits(dtype)
+    return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0
+
+
+def _quoted(name: str) -> str:
+    """Return a name quoted for SQL."""
+    return sql.Identifier(name).as_string()
+
+
+def comma_separated(names: Sequence[str]) -> sql.Composed:
+    """Return names, quoted, separated by commas."""
+    return sql.SQL(", ").join(sql.Identifier(name) for name in names)
