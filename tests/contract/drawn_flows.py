@@ -84,7 +84,7 @@ class _DrawnRun(WindowsApart):
         frame: Any = FakeDataFrame(pa.schema(self.drawn.types))
         given = self.drawn.options
         streams = {name: flow.source(name, frame, **given[name]) for name in self.drawn.sources}
-        flow.sink("out", self.drawn.build(streams), FakeSink())
+        flow.sink("out", self.drawn.apply(streams), FakeSink())
         return flow.compile(resolver(flow))
 
     def row_of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -185,7 +185,7 @@ class _DrawnHistory(History):
 
     def differences(self) -> list[str]:
         """Compare with the reference, which is told what closes."""
-        drawn, world, run = self.run.drawn, ref.World(), self.run
+        drawn, world, run = self.run.drawn, ref.InputClock(), self.run
         expected: list[tuple[Any, ...]] = []
         left_out: Counter[str] = Counter()
         for number, clock_us, told in run.told:

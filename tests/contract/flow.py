@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     from godwit.api.flow import LogicalFlow
 
-__all__ = ["COLUMNS", "NUM_KEY_GROUPS", "SHARDS", "Source", "Undisturbed", "build", "key_group_of"]
+__all__ = [
+    "COLUMNS",
+    "NUM_KEY_GROUPS",
+    "SHARDS",
+    "Source",
+    "Undisturbed",
+    "add_operators",
+    "key_group_of",
+]
 
 NUM_KEY_GROUPS, SHARDS = 16, 5
 COLUMNS = "k int, number long"
@@ -63,7 +71,9 @@ def numbered_batch(rows: pa.Table, states: pa.Table, key_of_row: Any) -> Any:
     return rows.append_column("shard", shard), pa.table({"next": due + np.bincount(key)})
 
 
-def build(flow: LogicalFlow, source: Any, *, deep: bool, sink: Any, again: bool = False) -> None:
+def add_operators(
+    flow: LogicalFlow, source: Any, *, deep: bool, sink: Any, again: bool = False
+) -> None:
     """Add the operators to a flow; `sink` makes a sink for a name."""
     keyed = flow.source("rows", source).key_by("k")
     output = "k int, number long, shard int"

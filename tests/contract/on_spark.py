@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
-from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
+from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, add_operators
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
@@ -112,7 +112,7 @@ class OnSpark:
         """See `Realization.start`."""
         self._cores = len(executors)
         flow = gw.Flow("contract", num_key_groups=NUM_KEY_GROUPS)
-        build(
+        add_operators(
             flow,
             self._inbox.stream() if self._own is None else self._own,
             deep=self._deep,

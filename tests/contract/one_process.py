@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tests.contract.flow import NUM_KEY_GROUPS, build
+from tests.contract.flow import NUM_KEY_GROUPS, add_operators
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
@@ -78,7 +78,7 @@ class DiedError(Exception):
 def compiled(*, deep: bool, again: bool = False) -> CompiledFlow:
     """Compile the flow without Spark."""
     flow = LogicalFlow("contract", num_key_groups=NUM_KEY_GROUPS)
-    build(flow, _Rows(), deep=deep, again=again, sink=lambda _: _Sink())
+    add_operators(flow, _Rows(), deep=deep, again=again, sink=lambda _: _Sink())
     return flow.compile(lambda *_: _ROWS)
 
 

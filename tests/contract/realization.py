@@ -7,7 +7,7 @@ are what `tests.contract.verdict` says.  To join, a realization gives
 - the **rows out** of every sink by epoch; a realization that has no rows, as a simulator of their
   numbers, gives ``None`` and is judged by its view and events alone.
 
-A realization runs one flow, `tests.contract.flow.build`, in one directory.  It carries out nothing
+A realization runs one flow, `tests.contract.flow.add_operators`, in one directory.  It does nothing
 by itself between the calls, or what it carries out may happen at any time: scenarios must not
 depend on which.
 """

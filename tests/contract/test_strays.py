@@ -106,13 +106,13 @@ def test_what_a_row_meets_is_not_gone_when_the_row_goes_on(
 
 
 def test_a_window_holds_the_rows_of_a_function_whose_state_was_not_there(tmp_path: Path) -> None:
-    def build(stream: Stream) -> Stream:
+    def windows_over_function(stream: Stream) -> Stream:
         rows = stream.key_by("k").process(
             each, state=dict, output="k string, ts timestamp, v long", name="each"
         )
         return rows.key_by("k").window(tumbling("10 seconds"), name="w").compute(n=gw.count())
 
-    run = Timed(tmp_path, build, together=True)
+    run = Timed(tmp_path, windows_over_function, together=True)
     assert len(run.view.components) == 1
     run.rows(0)
     run.rows(1000, keys=KEYS[:1])

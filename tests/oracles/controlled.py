@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tests.oracles.noting_ports import NotingPorts
+from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.adapt import CommittedEpoch, Control, Controller, PoolView, Topology
 from godwit.migration import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.adapt.memory import ControllerMemory
     from godwit.model import events
 
-__all__ = ["Part", "World"]
+__all__ = ["ControlledCluster", "Part"]
 
 
 @dataclass(kw_only=True)
@@ -61,7 +61,7 @@ class Part:
 class Pool:
     """A pool whose executors come after a while, or never."""
 
-    world: World
+    world: ControlledCluster
     delay_s: float = 2.0
     most: int | None = None
     lanes: int = 2
@@ -95,7 +95,7 @@ class Pool:
         self.world.see()
 
 
-class World:
+class ControlledCluster:
     """See the module; `run` lets time pass."""
 
     def __init__(
@@ -129,7 +129,7 @@ class World:
         self.missing: Callable[[int], bool] = lambda _epoch: False
         self.warms = True
         self.row_bytes = 1000
-        self.ports = NotingPorts()
+        self.ports = RecordingPorts()
         names, lanes = list(executors), list(executors.values())
         sizes = {n: dict.fromkeys(range(len(p.rows)), p.state_bytes) for n, p in parts.items()}
         first = {n: even_assignment(len(p.rows), names, lanes) for n, p in parts.items()}
@@ -169,7 +169,7 @@ class World:
 
     # -- what happens -----------------------------------------------------------------------------
 
-    def run(self, seconds: float) -> World:
+    def run(self, seconds: float) -> ControlledCluster:
         """Let time pass."""
         until = self.now + seconds
         while self.now < until:

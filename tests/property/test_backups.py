@@ -50,7 +50,7 @@ STEPS = st.lists(
 )
 
 
-class World:
+class BackedUpQuery:
     """Checkpoints of one query, their target, and what must be in it."""
 
     def __init__(self, root: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_start_that_is_accepted_leaves_the_rows_of_its_own_epochs(
     steps: list[tuple[Any, ...]],
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory))
+        world = BackedUpQuery(Path(directory))
         for kind, *given_ in steps:
             if kind == "run":
                 number, epochs, dies = given_

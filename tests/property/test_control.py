@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.oracles.controlled import Part, World
+from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
 from godwit.adapt import Budget
@@ -29,9 +29,11 @@ def rows_of(seed: int, key_groups: int, per_s: float) -> np.ndarray:
     return rows
 
 
-def world(seed: int, executors: int, *, noise: float, per_s: float, **changed: object) -> World:
+def world(
+    seed: int, executors: int, *, noise: float, per_s: float, **changed: object
+) -> ControlledCluster:
     control = control_of(**({"period": f"{PERIOD_S} seconds", "planner": "flux"} | changed))
-    return World(
+    return ControlledCluster(
         {"sum": Part(rows=rows_of(seed, 24 * executors, per_s))},
         {f"e{i}": 2 for i in range(executors)},
         settings=control,

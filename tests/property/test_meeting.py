@@ -70,7 +70,7 @@ def test_windows_over_a_union_hold_what_plain_python_says_whatever_happens(seed:
     rng = np.random.default_rng(seed)
     slack = {"left": int(rng.integers(0, 8)), "right": int(rng.integers(0, 8))}
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def windows_over_union(streams: Mapping[str, Stream]) -> Stream:
         keyed = streams["left"].union(streams["right"]).key_by("k")
         return keyed.window(tumbling("5 seconds")).compute(n=gw.count(), v=gw.sum("v"))
 
@@ -79,7 +79,7 @@ def test_windows_over_a_union_hold_what_plain_python_says_whatever_happens(seed:
         for name, of in slack.items()
     }
     with tempfile.TemporaryDirectory() as root:
-        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        run = MeetingRun(windows_over_union, Path(root), feeds, executors=EXECUTORS)
         oracle = Windows([(5 * S, 5 * S, 0)])
         marks = Watermarks(left=slack["left"] * S, right=slack["right"] * S)
         for epoch in range(8):
@@ -105,12 +105,12 @@ def test_duplicates_are_dropped_as_plain_python_says_whatever_happens(seed: int)
     rng = np.random.default_rng(seed)
     within, slack = int(rng.integers(1, 9)), int(rng.integers(0, 9))
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def without_duplicates(streams: Mapping[str, Stream]) -> Stream:
         return streams["left"].drop_duplicates("k", within=f"{within} seconds")
 
     feeds = {"left": Feed(COLUMNS, {"event_time": "ts", "slack": f"{slack} seconds"})}
     with tempfile.TemporaryDirectory() as root:
-        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        run = MeetingRun(without_duplicates, Path(root), feeds, executors=EXECUTORS)
         oracle, marks = Duplicates(within=within * S), Watermarks(left=slack * S)
         waiting: list[tuple[Any, ...]] = []
         for epoch in range(8):
@@ -140,7 +140,7 @@ def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed
     within = None if rng.random() < 0.4 else int(rng.integers(0, 15))
     inner, slack = bool(rng.random() < 0.4), int(rng.integers(0, 9))
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def newest_row_join(streams: Mapping[str, Stream]) -> Stream:
         left, right = (streams[name].key_by("k") for name in ("left", "right"))
         return left.join_newest(
             right,
@@ -154,7 +154,7 @@ def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed
         for name in ("left", "right")
     }
     with tempfile.TemporaryDirectory() as root:
-        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        run = MeetingRun(newest_row_join, Path(root), feeds, executors=EXECUTORS)
         oracle = Newest(within=None if within is None else within * S, inner=inner)
         both_sides(run, oracle, rng, slack)
 
@@ -167,7 +167,7 @@ def test_pairs_within_an_interval_are_those_of_plain_python_whatever_happens(see
     latest, slack = earliest + int(rng.integers(0, 9)), int(rng.integers(0, 9))
     how: Any = ("inner", "left", "right", "full")[int(rng.integers(0, 4))]
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def interval_join(streams: Mapping[str, Stream]) -> Stream:
         left, right = (streams[name].key_by("k") for name in ("left", "right"))
         bounds = (f"{earliest} seconds", f"{latest} seconds")
         return left.join(right, between=bounds, how=how, suffix="_r")
@@ -177,7 +177,7 @@ def test_pairs_within_an_interval_are_those_of_plain_python_whatever_happens(see
         for name in ("left", "right")
     }
     with tempfile.TemporaryDirectory() as root:
-        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        run = MeetingRun(interval_join, Path(root), feeds, executors=EXECUTORS)
         oracle = Interval(earliest=earliest * S, latest=latest * S, how=how)
         both_sides(run, oracle, rng, slack)
 

@@ -70,13 +70,13 @@ def test_pairs_of_spread_keys_are_those_of_plain_python_whatever_happens(seed: i
     earliest = int(rng.integers(-8, 6))
     latest, slack = earliest + int(rng.integers(0, 9)), int(rng.integers(0, 9))
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def spread_interval_join(streams: Mapping[str, Stream]) -> Stream:
         left, right = (streams[name].key_by("k") for name in ("left", "right"))
         bounds = (f"{earliest} seconds", f"{latest} seconds")
         return left.join(right, between=bounds, suffix="_r", spread=8)
 
     with tempfile.TemporaryDirectory() as root:
-        run = MeetingRun(build, Path(root), feeds(slack), executors=EXECUTORS)
+        run = MeetingRun(spread_interval_join, Path(root), feeds(slack), executors=EXECUTORS)
         oracle = Interval(earliest=earliest * S, latest=latest * S, how="inner")
         newest, changes = {"left": BEGINNING, "right": BEGINNING}, 0
         waiting: list[tuple[Any, ...]] = []
@@ -113,13 +113,13 @@ def test_the_newest_row_is_found_in_whichever_part_a_row_is(seed: int) -> None:
     within, slack = int(rng.integers(1, 15)), int(rng.integers(0, 9))
     inner = bool(rng.random() < 0.5)
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def spread_newest_row_join(streams: Mapping[str, Stream]) -> Stream:
         left, right = (streams[name].key_by("k") for name in ("left", "right"))
         how: Any = "inner" if inner else "left"
         return left.join_newest(right, within=f"{within} seconds", how=how, suffix="_r", spread=3)
 
     with tempfile.TemporaryDirectory() as root:
-        run = MeetingRun(build, Path(root), feeds(slack), executors=EXECUTORS)
+        run = MeetingRun(spread_newest_row_join, Path(root), feeds(slack), executors=EXECUTORS)
         oracle = Newest(within=within * S, inner=inner)
         newest = {"left": BEGINNING, "right": BEGINNING}
         waiting: list[tuple[Any, ...]] = []

@@ -74,7 +74,7 @@ def test_windows_hold_what_plain_python_says_whatever_happens(
     shared = rng.choice([0.0, 0.5])
     specs = [Hopping(window=TimeWindow(length_us=n, every_us=e, offset_us=o)) for n, e, o in kinds_]
 
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_of_kinds(keyed: KeyedStream) -> Stream:
         windows = keyed.window(
             *specs, late=_sink(), consolidate="apart" if seed % 2 else "together"
         )
@@ -83,7 +83,11 @@ def test_windows_hold_what_plain_python_says_whatever_happens(
     with tempfile.TemporaryDirectory() as root:
         executors = {"a": 2, "b": 1}
         run = WindowedRun(
-            build, Path(root), executors=executors, num_key_groups=GROUPS, slack=f"{slack} seconds"
+            windows_of_kinds,
+            Path(root),
+            executors=executors,
+            num_key_groups=GROUPS,
+            slack=f"{slack} seconds",
         )
         run.run.snapshots = None if rng.random() < 0.5 else ()
         oracle = Windows(list(kinds_), slack * S)
@@ -155,7 +159,7 @@ def test_windows_built_of_one_another_hold_what_plain_python_says(
         some = {"n": gw.count(), "v": gw.sum("v"), "first": gw.first("v"), "last": gw.last("v")}
         some |= {"all": gw.collect_list("v"), "most": gw.max_by("v", "v", where="v > 20")}
 
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_from_specs(keyed: KeyedStream) -> Stream:
         return keyed.window(*specs).compute(**some)
 
     def of(values: list[int]) -> tuple[Any, ...]:
@@ -172,7 +176,7 @@ def test_windows_built_of_one_another_hold_what_plain_python_says(
         tempfile.TemporaryDirectory() as root,
         patch("godwit.operators.windows.closing._WORTH_A_SEARCH", 0),
     ):
-        run = WindowedRun(build, Path(root), num_key_groups=GROUPS)
+        run = WindowedRun(windows_from_specs, Path(root), num_key_groups=GROUPS)
         found = run.epoch(rows)
         run.times.end_input()
         found += run.epoch()

@@ -110,14 +110,14 @@ def test_albic_brings_together_what_key_groups_send_to_each_other_in_a_live_quer
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
     memory = gw.sinks.memory()
 
-    def build(flow: gw.Flow) -> None:
+    def add_two_levels(flow: gw.Flow) -> None:
         keyed = flow.source("numbers", inbox.stream()).key_by("k")
         first = keyed.compute(name="first", total=gw.sum("number"))
         second = first.key_by("k").compute(name="second", updates=gw.count(), last=gw.last("total"))
         flow.sink("out", second, memory)
 
     flow = gw.Flow("pairs", num_key_groups=8)
-    build(flow)
+    add_two_levels(flow)
     storage = CheckpointStorage.open(tmp_path / "ck")
     query = flow.start(checkpoint=tmp_path / "ck", name="pairs")
     rows = [(k, k) for k in range(200)]
@@ -164,7 +164,7 @@ def test_albic_brings_together_what_key_groups_send_to_each_other_in_a_live_quer
     assert newest == {k: k * 4 for k in range(200)}
 
     again = gw.Flow("pairs", num_key_groups=8)
-    build(again)
+    add_two_levels(again)
     query = again.start(checkpoint=tmp_path / "ck", name="pairs")
     # What key groups cost in the last run is known before the first row of this one.
     assert query.placement.problem().load.sum() > 0

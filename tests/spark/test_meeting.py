@@ -58,7 +58,7 @@ def add(state: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {"n": state.get("n", 0) + other.get("n", 0)}
 
 
-def build(
+def meeting_flow(
     left: Inbox, right: Inbox, late: Path, *, reordered: bool = False
 ) -> tuple[gw.Flow, dict[str, Any]]:
     """Let two streams meet in every way there is; of one, rows that are late go to files."""
@@ -173,7 +173,7 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
             left.put([*random_rows(rng, epoch, 40), *late])
             right.put([*random_rows(rng, epoch, 40), *late])
         spark.conf.set("spark.sql.session.timeZone", zones[run])
-        flow, sinks = build(left, right, tmp_path / "late", reordered=run == 1)
+        flow, sinks = meeting_flow(left, right, tmp_path / "late", reordered=run == 1)
         query = drain(
             flow,
             tmp_path / "ck",

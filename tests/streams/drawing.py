@@ -94,7 +94,7 @@ class Drawn:
         if self.time_type.tz is not None:
             self.types["ts"] = pa.timestamp("us", tz=self.reorders.choice(ZONES))
 
-    def build(self, streams: Mapping[str, Stream]) -> Stream:
+    def apply(self, streams: Mapping[str, Stream]) -> Stream:
         """Make the product's stream."""
         stream: Stream = self.makers["out"](streams)
         return stream

@@ -70,7 +70,7 @@ class _Played:
 
     def __init__(self, drawn: Drawn, root: Path) -> None:
         self.drawn, self.rng, self.root = drawn, drawn.rng, root
-        self.world = ref.World(clock=drawn.base + 10 * drawn.unit)
+        self.world = ref.InputClock(clock=drawn.base + 10 * drawn.unit)
         clock = (lambda: self.world.clock) if self.has_clock else None
         (root / "in").mkdir()
         self.sources: dict[str, DrawnSource] = {
@@ -92,7 +92,7 @@ class _Played:
             stream = flow.source(name, self.made[name], **self.drawn.options[name])
             columns = [*self.drawn.types]
             streams[name] = stream.map(_reordered(columns)) if of.is_mapped else stream
-        flow.sink("out", self.drawn.build(streams), sink)
+        flow.sink("out", self.drawn.apply(streams), sink)
         return flow
 
     def arrive(self, at: float) -> None:

@@ -40,8 +40,8 @@ class _Play:
     def __init__(self, drawn: Drawn, root: Path) -> None:
         self.drawn, self.rng = drawn, drawn.rng
         feeds = {n: Feed(drawn.types, drawn.options[n]) for n in drawn.sources}
-        self.run_ = MeetingRun(drawn.build, root, feeds, executors={"a": 2, "b": 1})
-        self.world = ref.World()
+        self.run_ = MeetingRun(drawn.apply, root, feeds, executors={"a": 2, "b": 1})
+        self.world = ref.InputClock()
         self.numpy = np.random.default_rng(self.rng.randrange(2**32))
         # A window that may come out again does so once for all rows that waited.
         self.may_wait = not any(getattr(operator, "grows", False) for operator in drawn.operators)
@@ -137,11 +137,11 @@ class _Tested:
     """A drawn flow that is played as users play theirs."""
 
     def __init__(self, drawn: Drawn, cluster: Callable[..., testing.Run]) -> None:
-        self.drawn, self.rng, self.world = drawn, drawn.rng, ref.World()
+        self.drawn, self.rng, self.world = drawn, drawn.rng, ref.InputClock()
         flow = LogicalFlow("flow", 8)
         frame = testing.stream(pa.schema(drawn.types))
         streams = {name: flow.source(name, frame, **drawn.options[name]) for name in drawn.sources}
-        flow.sink("out", drawn.build(streams), FakeSink())
+        flow.sink("out", drawn.apply(streams), FakeSink())
         self.world.clock = drawn.base + 10 * drawn.unit
         self.played = cluster(
             flow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from tests.oracles.noting_ports import NotingPorts
+from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.migration import (
     Conductor,
@@ -60,7 +60,7 @@ class FakeStream:
     """A query of one component whose epochs a test carries out, with a pool beside it."""
 
     def __init__(self, executors: Sequence[str], scheduler: FakeScheduler) -> None:
-        self.ports, self.scheduler, self.gate = NotingPorts(), scheduler, EpochGate()
+        self.ports, self.scheduler, self.gate = RecordingPorts(), scheduler, EpochGate()
         self.there = dict.fromkeys(executors, 1)
         first = even_assignment(KEY_GROUPS, list(executors), [1] * len(executors))
         self.conductor = Conductor(

@@ -661,7 +661,7 @@ def keep_values(key: tuple[str], rows: Any, states: Any) -> Iterator[tuple[str, 
 
 
 def test_values_of_a_narrower_class_come_back_as_what_they_were() -> None:
-    def build(**options: Any) -> gw.Flow:
+    def flow_with_options(**options: Any) -> gw.Flow:
         flow = gw.Flow("values", num_key_groups=8)
         rows = flow.source("rows", gw.testing.stream("k string"))
         kept = rows.key_by("k").process(
@@ -679,8 +679,8 @@ def test_values_of_a_narrower_class_come_back_as_what_they_were() -> None:
         return flow
 
     with pytest.raises(StateEncodingError, match=r"state_classes=\[Circle\]"):
-        gw.testing.run(build(), {"rows": [("a",)]})
-    played = gw.testing.cluster(build(state_classes=[Circle]), executors=2)
+        gw.testing.run(flow_with_options(), {"rows": [("a",)]})
+    played = gw.testing.cluster(flow_with_options(state_classes=[Circle]), executors=2)
     was = []
     for what_happens in (lambda: played.migrate("kept", "2"), played.restart, lambda: None):
         was += played.epoch({"rows": [("a",)]})["kept"].column("was").to_pylist()
@@ -712,7 +712,7 @@ def test_rows_that_windows_leave_out_keep_all_their_columns() -> None:
 
 
 def test_a_map_that_changes_keys_may_come_into_a_component_that_is_then_divided() -> None:
-    def build(*maps: Any) -> gw.Flow:
+    def flow_with_maps(*maps: Any) -> gw.Flow:
         flow = gw.Flow("chain", num_key_groups=8)
         rows = flow.source("rows", gw.testing.stream("k long, v long"))
         sums = rows.key_by("k").compute(name="sums", total=gw.sum("v"))
@@ -726,15 +726,15 @@ def test_a_map_that_changes_keys_may_come_into_a_component_that_is_then_divided(
 
     rows = [(key, 1) for key in range(20)]
     played = gw.testing.cluster(
-        build(), executors={"1": 2, "2": 1}, components={"all": ["sums", "n"]}
+        flow_with_maps(), executors={"1": 2, "2": 1}, components={"all": ["sums", "n"]}
     )
     played.epoch({"rows": rows})
-    played.restart(build(other_keys))
+    played.restart(flow_with_maps(other_keys))
     epochs = len(played.epochs)
     with pytest.raises(GodwitError, match=r"'other_keys' has given a row another key .* start the"):
         played.epoch({"rows": rows})
     assert len(played.epochs) == epochs
-    played.restart(build(other_keys), components={"sums": ["sums"], "n": ["n"]})
+    played.restart(flow_with_maps(other_keys), components={"sums": ["sums"], "n": ["n"]})
     played.epoch({"rows": rows})
     counts = {row["k"]: row["n"] for row in played.state("n").to_pylist()}
     assert counts == dict.fromkeys([*range(20), *range(100, 120)], 1)

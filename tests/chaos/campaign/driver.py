@@ -51,7 +51,9 @@ class PlannedFailureError(Exception):
     """Failure that a round meets on purpose."""
 
 
-def build(spark: SparkSession, directory: Path, history: History, generation: int) -> gw.Flow:
+def campaign_flow(
+    spark: SparkSession, directory: Path, history: History, generation: int
+) -> gw.Flow:
     """Build the flow of a generation."""
     acts = directory / "acts"
 
@@ -124,7 +126,7 @@ class Round:
         if deed == "die":
             (self.directory / "acts" / "die").touch()
         self._arrange_for_steps()
-        flow = build(self.spark, self.directory, self.history, self.told["generation"])
+        flow = campaign_flow(self.spark, self.directory, self.history, self.told["generation"])
         try:
             query: gw.Query = flow.start(checkpoint=self.directory / "ck")
             ending = threading.Thread(target=self._end, args=(query,), daemon=True)

@@ -50,7 +50,7 @@ def so_far(key: tuple[int], rows: Any, state: dict[str, int]) -> Iterable[tuple[
         yield key[0], row.number, state["sum"]
 
 
-def build(spark: SparkSession, directory: Path, order: int) -> gw.Flow:
+def timed_flow(spark: SparkSession, directory: Path, order: int) -> gw.Flow:
     """Build the flow, with everything in the order of a round."""
     flow = gw.Flow("timed", num_key_groups=GROUPS)
     columns = ", ".join(f"{c} {_TYPES[c]}" for c in timed.written_down([*_TYPES], order))
@@ -137,13 +137,13 @@ class Round:
 
     def _start(self, options: dict[str, Any]) -> gw.Query:
         try:
-            flow = build(self.spark, self.directory, self.told["order"])
+            flow = timed_flow(self.spark, self.directory, self.told["order"])
             query = flow.start(**options)
         except gw.errors.SinkError as error:
             if not (self.directory / "restored").exists():
                 raise
             print("  refused, rolled back:", str(error)[:100], flush=True)  # noqa: T201
-            flow = build(self.spark, self.directory, self.told["order"])
+            flow = timed_flow(self.spark, self.directory, self.told["order"])
             query = flow.start(**options, on_divergence="roll_back")
         (self.directory / "restored").unlink(missing_ok=True)  # from here on, targets go on from it
         return query

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.kafka.flow import NUM_KEY_GROUPS, build, die_at, kill_this
+from tests.chaos.kafka.flow import NUM_KEY_GROUPS, die_at, kafka_flow, kill_this
 
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
@@ -77,7 +77,7 @@ def drive(told: dict[str, Any]) -> None:
     storage = CheckpointStorage.open(str(directory / "ck"))
     lease = acquire_lease(storage, uuid.uuid4().hex)
     run = _Run(
-        build(told).compiled(),
+        kafka_flow(told).compiled(),
         storage,
         executors=told["executors"],
         settings=Lanes(local_dir=str(directory / "local"), inline_bytes=512, snapshot_growth=0.1),

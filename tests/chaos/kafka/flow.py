@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.staged_output import WrittenFile
 
-__all__ = ["NUM_KEY_GROUPS", "build", "die_at"]
+__all__ = ["NUM_KEY_GROUPS", "die_at", "kafka_flow"]
 
 NUM_KEY_GROUPS = 8
 COLUMNS = "k bigint, n bigint, v bigint, at timestamp"
@@ -40,7 +40,7 @@ def numbered(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple
         yield key[0], row.n, seen["rows"]
 
 
-def build(told: dict[str, Any]) -> gw.Flow:
+def kafka_flow(told: dict[str, Any]) -> gw.Flow:
     """Build the flow; `told` is the driver's configuration."""
     flow = gw.Flow("campaign", num_key_groups=NUM_KEY_GROUPS)
     keyed = flow.source("rows", _source(told), event_time="at", slack="1 day").key_by("k")

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.kafka.flow import NUM_KEY_GROUPS, build, die_at
+from tests.chaos.kafka.flow import NUM_KEY_GROUPS, die_at, kafka_flow
 from tests.chaos.programs.driver import die, session
 
 import godwit as gw
@@ -158,7 +158,7 @@ def _live(spark: SparkSession, told: dict[str, Any]) -> None:
     directory = Path(told["directory"])
     if told["deed"] == "kill at":
         die_at(told, lambda: die(spark))
-    flow = build(told)
+    flow = kafka_flow(told)
     query: gw.Query = flow.start(
         checkpoint=directory / "ck",
         session=spark,

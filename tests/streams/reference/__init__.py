@@ -4,11 +4,12 @@ Nothing of the product is used here. A row is a dict; moments are microseconds s
 """
 
 from tests.streams.reference.meeting import Duplicates, Interval, Newest
-from tests.streams.reference.streams import Node, Operator, Source, Union, World
+from tests.streams.reference.streams import InputClock, Node, Operator, Source, Union
 from tests.streams.reference.windows import LastRows, Session, Window
 
 __all__ = [
     "Duplicates",
+    "InputClock",
     "Interval",
     "LastRows",
     "Newest",
@@ -18,5 +19,4 @@ __all__ = [
     "Source",
     "Union",
     "Window",
-    "World",
 ]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["NEVER", "Node", "Operator", "Row", "Source", "Union", "World", "same_key"]
+__all__ = ["NEVER", "InputClock", "Node", "Operator", "Row", "Source", "Union", "same_key"]
 
 NEVER = -(10**30)
 """Before all time."""
@@ -21,7 +21,7 @@ def same_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @dataclass
-class World:
+class InputClock:
     """The clock, and what is drained because all input has ended."""
 
     clock: int = 0
@@ -45,19 +45,19 @@ class Node(ABC):
     is_end: bool = False
 
     @abstractmethod
-    def epoch(self, world: World) -> list[Row]:
+    def epoch(self, world: InputClock) -> list[Row]:
         """Rows of this epoch, in order of arrival."""
 
     @abstractmethod
-    def front(self, world: World) -> Front:
+    def front(self, world: InputClock) -> Front:
         """Progress of the stream as of the last epoch."""
 
-    def bounded(self, world: World) -> list[tuple[Row, int | None]]:
+    def bounded(self, world: InputClock) -> list[tuple[Row, int | None]]:
         """Rows of this epoch, and up to which moment each counts; ``None``: at any."""
         return [(row, None) for row in self.epoch(world)]
 
     @abstractmethod
-    def after(self, world: World) -> None:
+    def after(self, world: InputClock) -> None:
         """The epoch is over."""
 
     def moment(self, row: Row) -> int | None:
@@ -80,21 +80,21 @@ class Source(Node):
     watermark: int = NEVER
     heard: int | None = None
 
-    def epoch(self, world: World) -> list[Row]:
+    def epoch(self, world: InputClock) -> list[Row]:
         if self.heard is None:
             self.heard = world.clock
         return self.arrived
 
-    def front(self, world: World) -> Front:
+    def front(self, world: InputClock) -> Front:
         if self.heard is None:
             self.heard = world.clock
         silent = self.idle is not None and world.clock - self.heard >= self.idle
         return Front(self.watermark, self.newest, world.ended or silent)
 
-    def bounded(self, world: World) -> list[tuple[Row, int | None]]:
+    def bounded(self, world: InputClock) -> list[tuple[Row, int | None]]:
         return [(row, world.clock + self.max_ahead) for row in self.epoch(world)]
 
-    def after(self, world: World) -> None:
+    def after(self, world: InputClock) -> None:
         if not self.arrived:
             return
         self.heard = world.clock
@@ -127,16 +127,16 @@ class Union(Node):
         first = self.streams[0]
         self.columns, self.time, self.is_end = first.columns, first.time, first.is_end
 
-    def epoch(self, world: World) -> list[Row]:
+    def epoch(self, world: InputClock) -> list[Row]:
         return [row for stream in self.streams for row in stream.epoch(world)]
 
-    def front(self, world: World) -> Front:
+    def front(self, world: InputClock) -> Front:
         return least([stream.front(world) for stream in self.streams])
 
-    def bounded(self, world: World) -> list[tuple[Row, int | None]]:
+    def bounded(self, world: InputClock) -> list[tuple[Row, int | None]]:
         return [found for stream in self.streams for found in stream.bounded(world)]
 
-    def after(self, world: World) -> None:
+    def after(self, world: InputClock) -> None:
         for stream in self.streams:
             stream.after(world)
 
@@ -184,12 +184,12 @@ class Operator(Node):
     def key(self, row: Row) -> tuple[Any, ...]:
         return same_key(tuple(row[key] for key in self.keys))
 
-    def front(self, world: World) -> Front:
+    def front(self, world: InputClock) -> Front:
         front = least([feed.front(world) for feed in self.feeds()])
         newest = self.emitted_newest(front.newest) if front.newest > NEVER else NEVER
         return Front(front.watermark - self.delay, newest, front.drained)
 
-    def epoch(self, world: World) -> list[Row]:
+    def epoch(self, world: InputClock) -> list[Row]:
         front = least([feed.front(world) for feed in self.feeds()])
         until = front.watermark
         if front.drained and front.newest > NEVER:
@@ -213,7 +213,7 @@ class Operator(Node):
             kept.append(mine)
         return self.run(kept)
 
-    def after(self, world: World) -> None:
+    def after(self, world: InputClock) -> None:
         self.closed = self.until
         for feed in self.feeds():
             feed.after(world)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from tests.streams.reference.calendars import begins, number_of, spelled
-from tests.streams.reference.streams import NEVER, Front, Node, Operator, Row, World
+from tests.streams.reference.streams import NEVER, Front, InputClock, Node, Operator, Row
 
 __all__ = ["LastRows", "Session", "Window"]
 
@@ -214,11 +214,11 @@ class LastRows(Operator):
     def over_at(self, newest: int) -> int:
         return newest
 
-    def front(self, world: World) -> Front:
+    def front(self, world: InputClock) -> Front:
         del world
         return Front(NEVER, NEVER, drained=True)
 
-    def epoch(self, world: World) -> list[Row]:
+    def epoch(self, world: InputClock) -> list[Row]:
         return self.run([self.feed.epoch(world)])
 
     def run(self, rows: list[list[Row]]) -> list[Row]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.controlled import Part, World
+from tests.oracles.controlled import ControlledCluster, Part
 
 from godwit.adapt import Budget, Means, Topology
 from godwit.adapt.cost_benefit import SelectedMoves, Terms, is_uneven, select_moves
@@ -130,7 +130,7 @@ class Observing:
 
 def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> MeasuredProblem:
     """Problem that planners get of a component some of whose key groups have an empty slot."""
-    world = World({"w": Part(rows=np.full(4, 10.0), state_bytes=500)}, {"a": 1, "b": 1})
+    world = ControlledCluster({"w": Part(rows=np.full(4, 10.0), state_bytes=500)}, {"a": 1, "b": 1})
     topology = Topology(stages=(("w",),))
     statistics = Statistics(topology, 0.0, {"w": dict.fromkeys(range(4), 500)})
     world.control = Observing(statistics)  # type: ignore[assignment]

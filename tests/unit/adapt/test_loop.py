@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.oracles.controlled import Part, World
+from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
 from godwit.adapt import Budget, Control, Topology, loop
@@ -44,7 +44,7 @@ def control(**changed: object) -> Control:
 
 
 def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(planner="milp"))
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=control(planner="milp"))
     before = world.run(PERIOD_S - 1).distance("sum")
     world.run(PERIOD_S + 1)
     assert before > 0.5
@@ -59,7 +59,9 @@ def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> N
 
 
 def test_steady_input_with_noise_moves_nothing_any_more() -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(), noise=0.1, seed=3)
+    world = ControlledCluster(
+        {"sum": Part(rows=skewed())}, FOUR, settings=control(), noise=0.1, seed=3
+    )
     world.run(4 * PERIOD_S)
     settled = len(world.told(events.RebalancingStarted, events.LanesBalanced))
     world.run(20 * PERIOD_S)
@@ -68,7 +70,7 @@ def test_steady_input_with_noise_moves_nothing_any_more() -> None:
 
 
 def test_an_even_stream_is_left_alone_and_that_is_said_once() -> None:
-    even = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control())
+    even = ControlledCluster({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control())
     even.run(5 * PERIOD_S)
     assert not even.told(events.RebalancingStarted, events.MigrationStarted)
     (skipped,) = even.told(events.DecisionSkipped)
@@ -78,7 +80,7 @@ def test_an_even_stream_is_left_alone_and_that_is_said_once() -> None:
 def test_a_slow_drift_is_evened_out_and_then_the_bound_is_what_was_asked_for() -> None:
     """It is wider by a quarter where nothing had to move for long, and no change parts a drift."""
     part = Part(rows=np.full(64, 300.0), row_s=1e-4)
-    world = World({"sum": part}, FOUR, settings=control())
+    world = ControlledCluster({"sum": part}, FOUR, settings=control())
 
     def drift(apart: float, periods: int) -> int:
         """Let the first executor's load differ from the mean by a share; return the migrations."""
@@ -102,14 +104,14 @@ def test_an_executor_with_too_little_to_do_is_uneven_too() -> None:
     """Nobody has much too much: each of the others is relieved by 4 % of the mean."""
     per_s = np.full(256, 750.0)
     per_s[3::4] *= 0.85
-    world = World({"sum": Part(rows=per_s, row_s=1e-5)}, FOUR, settings=control())
+    world = ControlledCluster({"sum": Part(rows=per_s, row_s=1e-5)}, FOUR, settings=control())
     assert world.run(PERIOD_S - 1).distance("sum") > 0.11
     world.run(2 * PERIOD_S)
     assert world.distance("sum") < 0.1
 
 
 def test_a_stream_with_little_to_do_is_left_alone() -> None:
-    idle = World({"sum": Part(rows=skewed(), row_s=1e-6)}, FOUR, settings=control())
+    idle = ControlledCluster({"sum": Part(rows=skewed(), row_s=1e-6)}, FOUR, settings=control())
     idle.run(3 * PERIOD_S)
     assert not idle.told(events.MigrationStarted)
     assert {e.reason for e in idle.told(events.DecisionSkipped)} == {"there is too little to do"}
@@ -117,7 +119,7 @@ def test_a_stream_with_little_to_do_is_left_alone() -> None:
 
 def test_state_too_large_for_what_it_gains_stays() -> None:
     heavy = Part(rows=skewed(1.5), row_s=3e-4, state_bytes=10**9)
-    world = World({"sum": heavy}, FOUR, settings=control(budget=Budget(max_bytes=None)))
+    world = ControlledCluster({"sum": heavy}, FOUR, settings=control(budget=Budget(max_bytes=None)))
     world.run(3 * PERIOD_S)
     assert not world.told(events.MigrationStarted)
     (skipped,) = world.told(events.DecisionSkipped)
@@ -127,7 +129,9 @@ def test_state_too_large_for_what_it_gains_stays() -> None:
 
 def test_the_budget_bounds_every_period_and_the_rest_follows() -> None:
     settings = control(budget=Budget(max_moves=3))
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings).run(6 * PERIOD_S)
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=settings).run(
+        6 * PERIOD_S
+    )
     started = world.told(events.RebalancingStarted)
     assert len(started) > 1
     assert max(e.moves for e in started) <= 3
@@ -138,7 +142,9 @@ def test_stages_wait_for_each_other_so_each_is_balanced_by_itself() -> None:
     # The first stage is heavy on one executor, the second on the others: evened out in the sum.
     first, second = skewed(3.0), np.full(64, 30.0 + 20.0)
     second[::4] = 30.0
-    world = World({"a": Part(rows=first), "b": Part(rows=second)}, FOUR, settings=control())
+    world = ControlledCluster(
+        {"a": Part(rows=first), "b": Part(rows=second)}, FOUR, settings=control()
+    )
     world.run(3 * PERIOD_S)
     assert world.distance("a") < 0.1
     assert world.distance("b") < 0.1
@@ -146,7 +152,7 @@ def test_stages_wait_for_each_other_so_each_is_balanced_by_itself() -> None:
 
 def test_components_made_anew_are_balanced_once_the_controller_is_told_of_them() -> None:
     parts = {"a": Part(rows=skewed()), "b": Part(rows=np.full(64, 30.0))}
-    world = World(parts, FOUR, settings=control())
+    world = ControlledCluster(parts, FOUR, settings=control())
     world.run(1.0)
     stage = RegroupingStage(
         plan="one", parts={"row": ("a", "b")}, states={"row": (("a", "state"), ("b", "state"))}
@@ -168,7 +174,7 @@ def test_a_planner_that_collocates_is_asked_about_all_components_and_brings_pair
     part = {name: Part(rows=np.full(16, 60.0), state_bytes=1000) for name in ("a", "b")}
     start = even_assignment(16, list(FOUR), list(FOUR.values()))
     apart = start.moved({g: f"e{(g + 1) % 4}" for g in range(16)})
-    world = World(
+    world = ControlledCluster(
         part,
         FOUR,
         chains=[("a", "b")],
@@ -192,7 +198,7 @@ def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
     rows = np.full(16, 30.0)
     rows[[0, 4]] = 300.0  # both on the first lane of e0
     rows[[1, 5]] = 300.0  # of e1, which has as much to do
-    world = World({"sum": Part(rows=rows)}, {"e0": 2, "e1": 2}, settings=control())
+    world = ControlledCluster({"sum": Part(rows=rows)}, {"e0": 2, "e1": 2}, settings=control())
     world.run(2.0)
     assert world.told(events.LanesBalanced)
     assert not world.told(events.MigrationStarted)
@@ -205,7 +211,7 @@ def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
 
 def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> None:
     """Loads of those that stay are known from the epochs before."""
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.full(16, 30.0))},
         {"e0": 2, "e1": 2},
         settings=control(period="60 seconds"),
@@ -233,7 +239,7 @@ def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> Non
 
 
 def test_a_slow_executor_counts_as_slow_and_gets_less_to_do() -> None:
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.full(64, 60.0))}, FOUR, settings=control(), speeds={"e1": 1 / 3}
     )
     world.run(3 * PERIOD_S)
@@ -245,7 +251,7 @@ def test_a_slow_executor_counts_as_slow_and_gets_less_to_do() -> None:
 
 
 def test_an_executor_that_becomes_fast_again_gets_its_work_back() -> None:
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.full(64, 60.0))}, FOUR, settings=control(), speeds={"e1": 1 / 3}
     )
     world.run(3 * PERIOD_S)
@@ -259,7 +265,9 @@ def test_an_executor_that_becomes_fast_again_gets_its_work_back() -> None:
 
 def test_a_surge_adds_executors_by_at_most_two_decisions_and_they_get_work() -> None:
     part = Part(rows=np.full(64, 20.0))
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world = ControlledCluster(
+        {"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6))
+    )
     world.run(3 * PERIOD_S)
     assert not world.told(events.ScaledOut, events.ScaledIn)
     part.rows = part.rows * 4
@@ -273,7 +281,7 @@ def test_a_surge_adds_executors_by_at_most_two_decisions_and_they_get_work() -> 
 
 def test_a_step_is_answered_after_two_epochs_and_not_at_the_period_s_end() -> None:
     part = Part(rows=np.full(64, 20.0))
-    world = World(
+    world = ControlledCluster(
         {"sum": part},
         FOUR,
         settings=control(scaling=utilisation(0.6), period="30 seconds", min_executors=4),
@@ -293,7 +301,7 @@ def test_a_step_is_answered_after_two_epochs_and_not_at_the_period_s_end() -> No
 def test_a_stream_that_calms_down_gives_executors_back_once_they_are_empty() -> None:
     part = Part(rows=np.full(64, 80.0))
     settings = control(scaling=utilisation(0.7))
-    world = World({"sum": part}, {f"e{i}": 2 for i in range(6)}, settings=settings)
+    world = ControlledCluster({"sum": part}, {f"e{i}": 2 for i in range(6)}, settings=settings)
     world.run(2 * PERIOD_S)
     part.rows = part.rows / 4
     world.run(14 * PERIOD_S)
@@ -307,7 +315,9 @@ def test_a_stream_that_calms_down_gives_executors_back_once_they_are_empty() -> 
 def test_no_decision_is_taken_back_within_the_cool_down() -> None:
     part = Part(rows=np.full(64, 20.0))
     settings = control(scaling=utilisation(0.6), cool_down="40 seconds")
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(2 * PERIOD_S)
+    world = ControlledCluster({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(
+        2 * PERIOD_S
+    )
     for factor in (4.0, 0.25, 4.0, 0.25):
         part.rows = part.rows * factor
         world.run(2 * PERIOD_S)
@@ -326,7 +336,7 @@ def test_no_decision_is_taken_back_within_the_cool_down() -> None:
 def test_executors_stay_where_the_rest_would_not_do(
     executors: int, rows: list[float], left: int, reason: str
 ) -> None:
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.array(rows))},
         {f"e{n}": 1 for n in range(executors)},
         settings=control(scaling=fixed(left)),
@@ -340,7 +350,9 @@ def test_executors_stay_where_the_rest_would_not_do(
 def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
     part = Part(rows=np.full(64, 20.0))
     settings = control(scaling=latency("0.05 seconds"), max_executors=4)
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(5 * PERIOD_S)
+    world = ControlledCluster({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(
+        5 * PERIOD_S
+    )
     refused = world.told(events.ScalingRefused) + world.told(events.ScaledOut)
     assert any("out of reach" in e.reason and e.numbers["best_s"] > 0.05 for e in refused)
 
@@ -348,7 +360,7 @@ def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
 def test_a_latency_target_is_met_by_adding_executors() -> None:
     part = Part(rows=np.full(64, 28.0))
     settings = control(scaling=latency("0.4 seconds"), max_executors=12)
-    world = World({"sum": part}, {"e0": 2}, settings=settings).run(8 * PERIOD_S)
+    world = ControlledCluster({"sum": part}, {"e0": 2}, settings=settings).run(8 * PERIOD_S)
     assert world.told(events.ScaledOut)
     assert 1.5 * np.mean(world.took[-10:]) < 0.4
 
@@ -356,7 +368,7 @@ def test_a_latency_target_is_met_by_adding_executors() -> None:
 def test_a_script_is_followed_to_the_letter() -> None:
     part = Part(rows=np.full(64, 20.0))
     script = scripted({0: 2, "15 seconds": 4, "40 seconds": 2})
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=script))
+    world = ControlledCluster({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=script))
     world.run(14)
     assert len(world.executors) == 2
     world.run(14)
@@ -374,7 +386,7 @@ def test_an_executor_that_joins_while_a_decision_is_made_is_not_requested_again(
         return 3
 
     part = Part(rows=np.full(64, 20.0))
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=three))
+    world = ControlledCluster({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=three))
     world.pool.delay_s = 1e6
     world.run(8 * PERIOD_S)
     assert len(world.executors) == 3
@@ -382,7 +394,7 @@ def test_an_executor_that_joins_while_a_decision_is_made_is_not_requested_again(
 
 
 def test_what_dies_is_replaced_where_a_number_was_set() -> None:
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=control(scaling=fixed(4))
     ).run(PERIOD_S)
     world.kill("e2")
@@ -393,7 +405,9 @@ def test_what_dies_is_replaced_where_a_number_was_set() -> None:
 
 def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> None:
     part = Part(rows=np.full(64, 60.0))
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world = ControlledCluster(
+        {"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6))
+    )
     world.pool.delay_s = 1.7 * PERIOD_S
     world.run(6 * PERIOD_S)
     joined = world.told(events.ExecutorAdded)[0].at_s
@@ -411,7 +425,7 @@ def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again()
         max_executors=6,
     )
     part = Part(rows=np.full(64, 20.0))
-    world = World({"sum": part}, FOUR, settings=settings)
+    world = ControlledCluster({"sum": part}, FOUR, settings=settings)
     while not world.told(events.ScaledIn):
         world.run(PERIOD_S)
     (scaled_in,) = world.told(events.ScaledIn)
@@ -426,7 +440,9 @@ def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again()
 
 
 def test_what_was_drained_by_hand_leaves_also_when_load_rises() -> None:
-    world = World({"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=control(scaling=fixed(4)))
+    world = ControlledCluster(
+        {"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=control(scaling=fixed(4))
+    )
     world.conductor.drain("e3")
     world.run(4 * PERIOD_S)
     assert "e3" in world.conductor.view.draining
@@ -435,7 +451,9 @@ def test_what_was_drained_by_hand_leaves_also_when_load_rises() -> None:
 
 def test_a_cluster_that_refuses_is_told_of_once_and_asked_again_after_the_cool_down() -> None:
     part = Part(rows=np.full(64, 60.0))
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world = ControlledCluster(
+        {"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6))
+    )
     world.pool.refuses = "no quota"
     world.run(6 * PERIOD_S)
     (refused,) = world.told(events.ScalingRefused)
@@ -450,7 +468,9 @@ def test_where_executors_are_fixed_nobody_is_drained_or_asked_for_and_that_is_sa
     rows: float,
 ) -> None:
     part = Part(rows=np.full(64, rows))
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world = ControlledCluster(
+        {"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6))
+    )
     world.pool.fixed = "they are cores of one process"
     world.run(12 * PERIOD_S)
     assert not world.told(events.ScaledOut, events.ScaledIn, events.ExecutorDraining)
@@ -464,7 +484,7 @@ def test_draining_ends_whatever_the_planner_does() -> None:
         return problem.current
 
     settings = control(planner=moves_nothing, scaling=fixed(2), budget=Budget(max_moves=5))
-    world = World({"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=settings)
+    world = ControlledCluster({"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=settings)
     world.run(20 * PERIOD_S)
     assert len(world.executors) == 2
     assert not world.told(events.PlannerFailed)
@@ -473,7 +493,7 @@ def test_draining_ends_whatever_the_planner_does() -> None:
 # -- hands ----------------------------------------------------------------------------------------
 
 
-def by_hand(world: World) -> None:
+def by_hand(world: ControlledCluster) -> None:
     assignment = world.conductor.view.components["sum"].assignment
     world.conductor.migrate(
         MigrationRequested(
@@ -484,7 +504,9 @@ def by_hand(world: World) -> None:
 
 def test_what_was_migrated_by_hand_is_left_alone_for_the_stated_time_and_that_is_said() -> None:
     settings = control(respect="30 seconds")
-    world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(PERIOD_S)
+    world = ControlledCluster({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(
+        PERIOD_S
+    )
     by_hand(world)
     assert world.control is not None
     world.run(1.0)
@@ -501,7 +523,9 @@ def test_what_was_migrated_by_hand_is_left_alone_for_the_stated_time_and_that_is
 
 def test_a_migration_by_hand_that_is_over_before_the_controller_looks_is_left_alone_too() -> None:
     settings = control(respect="30 seconds")
-    world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(PERIOD_S)
+    world = ControlledCluster({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(
+        PERIOD_S
+    )
     controller, world.control = world.control, None  # it is busy planning
     by_hand(world)
     world.run(2.0)
@@ -518,14 +542,18 @@ def test_a_migration_by_hand_that_is_over_before_the_controller_looks_is_left_al
 
 
 def test_what_the_controller_itself_moves_is_no_manual_override() -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control()).run(4 * PERIOD_S)
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=control()).run(
+        4 * PERIOD_S
+    )
     assert world.told(events.RebalancingStarted)
     assert not world.conductor.view.begun_by_hand
     assert not world.told(events.ManualOverrideRespected)
 
 
 def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
-    world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control()).run(PERIOD_S)
+    world = ControlledCluster({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control()).run(
+        PERIOD_S
+    )
     world.conductor.drain("e2")
     world.run(4 * PERIOD_S)
     assert not len(world.conductor.view.components["sum"].assignment.key_groups("e2"))
@@ -536,7 +564,7 @@ def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
 def test_a_number_set_by_hand_is_left_alone_for_the_stated_time() -> None:
     settings = control(scaling=utilisation(0.6), respect="25 seconds")
     two = {"e0": 2, "e1": 2}
-    world = World({"sum": Part(rows=np.full(64, 60.0))}, two, settings=settings)
+    world = ControlledCluster({"sum": Part(rows=np.full(64, 60.0))}, two, settings=settings)
     assert world.control is not None
     world.control.scaled_by_hand()
     world.run(24.0)
@@ -551,7 +579,7 @@ def test_a_controller_that_restarts_goes_on_with_cool_down_and_hands() -> None:
         events.ManualOverrideRespected(epoch=3, at_s=95.0, what="migration of sum", until_s=140.0),
     ]
     settings = control(scaling=utilisation(0.6), cool_down="60 seconds")
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=skewed(rows=10.0))}, FOUR, settings=settings, past=past, start_s=100.0
     )
     world.run(35.0)
@@ -620,7 +648,7 @@ def another(problem: Problem) -> Solution:
 def test_a_planner_that_fails_is_told_of_once_and_the_stream_goes_on(
     planner: Callable[[Problem], object], reason: str
 ) -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(planner=planner))
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=control(planner=planner))
     world.run(4 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert reason in failed.reason
@@ -633,7 +661,9 @@ def test_a_planner_that_never_returns_is_given_up_and_the_stream_goes_on() -> No
         raise TimeoutError
 
     settings = control(time_limit="2 seconds")
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=given_up)
+    world = ControlledCluster(
+        {"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=given_up
+    )
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert failed.reason == "it has not returned after 2 s"
@@ -641,7 +671,7 @@ def test_a_planner_that_never_returns_is_given_up_and_the_stream_goes_on() -> No
 
 def test_a_planner_that_cannot_take_the_problem_says_why() -> None:
     unlike = FOUR | {"e3": 1}
-    world = World({"sum": Part(rows=skewed())}, unlike, settings=control(planner="ssm"))
+    world = ControlledCluster({"sum": Part(rows=skewed())}, unlike, settings=control(planner="ssm"))
     world.run(4 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert "executors have different capacities" in failed.reason
@@ -656,7 +686,9 @@ def test_a_planner_that_never_returns_is_not_waited_for_stage_after_stage() -> N
         raise TimeoutError
 
     parts = {name: Part(rows=skewed()) for name in ("one", "two", "three")}
-    World(parts, FOUR, settings=control(time_limit="0.02 seconds"), run_planner=slow).run(PERIOD_S)
+    ControlledCluster(
+        parts, FOUR, settings=control(time_limit="0.02 seconds"), run_planner=slow
+    ).run(PERIOD_S)
     assert len(waited) == 1
 
 
@@ -667,7 +699,7 @@ def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_sti
         raise TimeoutError  # as whoever runs it would
 
     settings = control(scaling=thinks, time_limit="2 seconds")
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=run_without_limit
     )
     world.run(3 * PERIOD_S)
@@ -698,7 +730,7 @@ def test_a_scaling_function_that_hangs_is_no_fault_of_the_planners(
         return 4
 
     settings = control(scaling=hangs, time_limit="120 seconds")
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, threads=True)
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=settings, threads=True)
     world.run(4 * PERIOD_S)
     go_on.set()
     assert {failed.planner for failed in world.told(events.PlannerFailed)} == {"hangs"}
@@ -709,7 +741,7 @@ def test_a_scaling_function_that_raises_is_told_of_and_the_stream_is_still_balan
     def broken(_situation: object) -> int:
         raise RuntimeError("no idea")
 
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(scaling=broken))
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=control(scaling=broken))
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert failed.reason == "it raised RuntimeError: no idea"
@@ -725,7 +757,7 @@ def test_a_controller_that_restarts_where_clocks_are_behind_waits_no_longer_than
         events.ManualOverrideRespected(what="scaling", until_s=10_030.0, **when),
     ]
     busy = Part(rows=skewed(rows=60.0))
-    world = World({"sum": busy}, {"e0": 2, "e1": 2}, settings=settings, past=past)
+    world = ControlledCluster({"sum": busy}, {"e0": 2, "e1": 2}, settings=settings, past=past)
     world.run(30.0)
     assert world.told(events.ScaledOut)
     assert world.told(events.RebalancingStarted)
@@ -782,7 +814,7 @@ class Number:
 def test_a_scaling_model_of_nonsense_is_told_of_and_the_stream_is_still_balanced(
     scaling: Callable[[object], object], reason: str
 ) -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(scaling=scaling))
+    world = ControlledCluster({"sum": Part(rows=skewed())}, FOUR, settings=control(scaling=scaling))
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert failed.reason.startswith(reason)
@@ -792,7 +824,7 @@ def test_a_scaling_model_of_nonsense_is_told_of_and_the_stream_is_still_balanced
 
 def test_epochs_without_figures_count_as_missing_and_not_as_idle() -> None:
     settings = control(scaling=utilisation(0.7))
-    world = World({"sum": Part(rows=np.full(64, 60.0))}, FOUR, settings=settings)
+    world = ControlledCluster({"sum": Part(rows=np.full(64, 60.0))}, FOUR, settings=settings)
     world.missing = lambda epoch: epoch % 2 == 0
     world.run(4 * PERIOD_S)
     assert world.told(events.LoadMeasured)[-1].missing > 0
@@ -804,7 +836,7 @@ def test_epochs_without_figures_count_as_missing_and_not_as_idle() -> None:
 
 
 def test_a_plan_onto_an_executor_that_died_is_abandoned_and_planned_anew() -> None:
-    world = World({"sum": Part(rows=skewed(4.0))}, FOUR, settings=control())
+    world = ControlledCluster({"sum": Part(rows=skewed(4.0))}, FOUR, settings=control())
     world.warms = False
     while not world.told(events.RebalancingStarted):
         world.run(0.2)
@@ -820,9 +852,11 @@ def test_a_plan_onto_an_executor_that_died_is_abandoned_and_planned_anew() -> No
 # -- plans that are overtaken while they are carried out -------------------------------------------
 
 
-def held_up(noise: float = 0.0) -> World:
+def held_up(noise: float = 0.0) -> ControlledCluster:
     """Make a stream whose rebalancing has begun and cannot go on."""
-    world = World({"sum": Part(rows=skewed(3.0))}, FOUR, settings=control(), noise=noise)
+    world = ControlledCluster(
+        {"sum": Part(rows=skewed(3.0))}, FOUR, settings=control(), noise=noise
+    )
     world.warms = False
     while not world.told(events.RebalancingStarted):
         world.run(0.2)
@@ -876,7 +910,7 @@ def test_a_plan_under_way_is_carried_out_to_its_end_however_long_it_takes_under_
 
 
 def test_what_was_given_back_and_is_not_gone_yet_was_drained_by_nobody_s_hand() -> None:
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.full(64, 10.0))}, FOUR, settings=control(scaling=utilisation(0.7))
     )
     world.pool.remove = world.pool.returned.extend  # type: ignore[method-assign,assignment]
@@ -892,7 +926,9 @@ def test_static_moves_nothing_and_resource_centric_and_executor_centric_even_it_
     worst = {}
     for elasticity in ("static", "resource_centric", "executor_centric", "naive_executor_centric"):
         settings = control(elasticity=elasticity)
-        world = World({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings).run(6 * PERIOD_S)
+        world = ControlledCluster({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings).run(
+            6 * PERIOD_S
+        )
         worst[elasticity] = max(world.load_index("sum").values())
         moved = world.told(events.MigrationStarted)
         assert bool(moved) == (elasticity != "static")
@@ -903,7 +939,9 @@ def test_static_moves_nothing_and_resource_centric_and_executor_centric_even_it_
 
 
 def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period() -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(elasticity="static"))
+    world = ControlledCluster(
+        {"sum": Part(rows=skewed())}, FOUR, settings=control(elasticity="static")
+    )
     world.run(3 * PERIOD_S)
     assert world.control is not None
     assert 0 < world.control.status["epochsObserved"] < PERIOD_S / 0.1
@@ -912,7 +950,7 @@ def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period()
 
 def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None:
     settings = control(elasticity="executor_centric")
-    world = World({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings)
+    world = ControlledCluster({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings)
     before = world.conductor.view.components["sum"].assignment
     world.run(6 * PERIOD_S)
     after = world.conductor.view.components["sum"].assignment
@@ -926,7 +964,9 @@ def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None
 
 def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
     """Two reasons that took turns were two events every period, one of them false."""
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(respect="1000 seconds"))
+    world = ControlledCluster(
+        {"sum": Part(rows=skewed())}, FOUR, settings=control(respect="1000 seconds")
+    )
     world.run(1.0)
     current = world.conductor.view.components["sum"].assignment
     world.conductor.migrate(
@@ -939,7 +979,9 @@ def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
 
 def test_executors_that_join_one_after_the_other_share_one_budget() -> None:
     settings = control(budget=Budget(max_moves=5), period="20 seconds")
-    world = World({"sum": Part(rows=np.full(64, 60.0))}, {"e0": 2, "e1": 2}, settings=settings)
+    world = ControlledCluster(
+        {"sum": Part(rows=np.full(64, 60.0))}, {"e0": 2, "e1": 2}, settings=settings
+    )
     world.run(21.0)
     for _ in range(4):
         world.pool.add(1)
@@ -951,7 +993,7 @@ def test_executors_that_join_one_after_the_other_share_one_budget() -> None:
 def test_no_executor_drains_under_a_budget_that_moves_nothing() -> None:
     part = Part(rows=np.full(64, 8.0))
     settings = control(scaling=utilisation(0.7), budget=Budget(max_moves=0))
-    world = World({"sum": part}, {f"e{n}": 2 for n in range(8)}, settings=settings)
+    world = ControlledCluster({"sum": part}, {f"e{n}": 2 for n in range(8)}, settings=settings)
     world.run(10 * PERIOD_S)
     assert not world.told(events.ScaledIn, events.ExecutorDraining, events.MigrationStarted)
     assert {e.reason for e in world.told(events.ScalingRefused)} == {
@@ -961,7 +1003,9 @@ def test_no_executor_drains_under_a_budget_that_moves_nothing() -> None:
 
 def test_what_a_controller_remembers_outlasts_its_run() -> None:
     settings = control(scaling=utilisation(0.6), respect="500 seconds", cool_down="300 seconds")
-    world = World({"sum": Part(rows=np.full(64, 20.0))}, {"e0": 2, "e1": 2}, settings=settings)
+    world = ControlledCluster(
+        {"sum": Part(rows=np.full(64, 20.0))}, {"e0": 2, "e1": 2}, settings=settings
+    )
     world.run(4 * PERIOD_S)
     world.parts["sum"].rows *= 4
     world.run(4 * PERIOD_S)
@@ -974,7 +1018,7 @@ def test_what_a_controller_remembers_outlasts_its_run() -> None:
     assert world.control is not None
     left = ControllerMemory.from_dict(world.control.memory.to_dict())
     assert left is not None
-    later = World(
+    later = ControlledCluster(
         {"sum": Part(rows=np.full(64, 20.0))},
         dict.fromkeys(world.executors, 2),
         settings=settings,
@@ -1009,7 +1053,9 @@ def test_a_memory_that_is_damaged_is_none(damage: Callable[[dict[str, Any]], Any
 
 def test_a_decision_made_from_too_little_is_corrected_while_executors_are_on_their_way() -> None:
     part = Part(rows=np.full(64, 20.0))
-    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world = ControlledCluster(
+        {"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6))
+    )
     world.pool.delay_s = 40.0
     world.run(4 * PERIOD_S)
     part.rows = part.rows * 2

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Story:
+class ScriptedPolicy:
     """A policy that proposes what it is told to, and an actor that does it or not."""
 
     def __init__(self, *proposals: Proposal) -> None:
@@ -57,7 +57,7 @@ class Story:
 
 
 def test_proposals_are_decided_one_after_the_other_so_that_the_next_may_build_on_it() -> None:
-    story = Story(Proposal(subject="a", change=1), Proposal(subject="b", change=2))
+    story = ScriptedPolicy(Proposal(subject="a", change=1), Proposal(subject="b", change=2))
     story.loop.observe(7)
     story.loop.step(0.0)
     assert story.observed == [7]
@@ -66,7 +66,7 @@ def test_proposals_are_decided_one_after_the_other_so_that_the_next_may_build_on
 
 
 def test_what_cannot_be_done_now_is_not_answered() -> None:
-    story = Story(Proposal(subject="a", change=1))
+    story = ScriptedPolicy(Proposal(subject="a", change=1))
     story.able = False
     story.loop.step(0.0)
     assert story.answers == ["proposed a"]
@@ -74,7 +74,7 @@ def test_what_cannot_be_done_now_is_not_answered() -> None:
 
 
 def test_what_costs_more_than_it_gains_is_answered_and_told_once_until_something_is_done() -> None:
-    story = Story(Proposal(subject="a", change=1, gain=5.0, numbers={"rows": 3.0}))
+    story = ScriptedPolicy(Proposal(subject="a", change=1, gain=5.0, numbers={"rows": 3.0}))
     story.price = 6.0
     story.loop.step(0.0)
     story.loop.step(1.0)
@@ -91,7 +91,7 @@ def test_what_costs_more_than_it_gains_is_answered_and_told_once_until_something
 
 
 def test_a_proposal_without_a_change_tells_why() -> None:
-    story = Story(Proposal(subject="balancing", reason="the load is even enough"))
+    story = ScriptedPolicy(Proposal(subject="balancing", reason="the load is even enough"))
     story.loop.step(0.0)
     assert story.skipped == [("balancing", "the load is even enough")]
     assert story.done == []
@@ -99,7 +99,7 @@ def test_a_proposal_without_a_change_tells_why() -> None:
 
 @pytest.mark.parametrize("operator", ["pinned", "mine"])
 def test_what_was_stated_or_decided_by_hand_is_left_alone(operator: str) -> None:
-    story = Story(Proposal(subject="a", change=1, operators=frozenset({operator})))
+    story = ScriptedPolicy(Proposal(subject="a", change=1, operators=frozenset({operator})))
     story.overrides.record(["components of mine"], 100.0)
     story.loop.step(159.0)
     assert story.skipped == [("a", "it was decided by hand")]
@@ -108,7 +108,7 @@ def test_what_was_stated_or_decided_by_hand_is_left_alone(operator: str) -> None
 
 
 def test_an_override_is_announced_once_and_lasts_from_when_it_was_last_under_way() -> None:
-    story = Story()
+    story = ScriptedPolicy()
     for now_s in (0.0, 30.0, 60.0):
         story.overrides.record_ongoing(["migration of sum"], now_s)
     assert len(story.events) == 1
@@ -118,7 +118,7 @@ def test_an_override_is_announced_once_and_lasts_from_when_it_was_last_under_way
 
 
 def test_a_restart_respects_what_was_respected_and_no_clock_that_was_ahead() -> None:
-    story = Story()
+    story = ScriptedPolicy()
     when: Any = {"epoch": 0, "at_s": 0.0}
     for what, until_s in (
         ("components of a", 40.0),

@@ -63,7 +63,7 @@ def consolidates(of: CompiledFlow, name: str = "w") -> ConsolidatePart:
     return part
 
 
-class Story:
+class ObservedSplitting:
     """A policy that observes epochs: 1,000 rows, 100 partials and 10 ms of CPU each."""
 
     def __init__(self, settings: gw.Splitting = SETTINGS, **of: Any) -> None:
@@ -148,14 +148,14 @@ class Story:
 
 
 def test_calm_windows_stay_in_one_component_and_that_is_told_once_a_period() -> None:
-    story = Story()
+    story = ObservedSplitting()
     assert story.epochs(12) is None
     assert [(told.layout, told.cheaper) for told in story.told] == [("combined", "combined")] * 5
     assert story.told[0].epochs == 3  # the first one says since when event time counts
 
 
 def test_windows_whose_key_groups_migrate_with_much_state_are_split_once_periods_agree() -> None:
-    story = Story()
+    story = ObservedSplitting()
     assert story.epochs(4, 0, 1, 2, state_bytes=2**20) is None
     proposal = story.epochs(2, 0, 1, 2, state_bytes=2**20)
     assert proposal is not None
@@ -178,7 +178,7 @@ def test_windows_whose_key_groups_migrate_with_much_state_are_split_once_periods
 
 
 def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_so() -> None:
-    story = Story()
+    story = ObservedSplitting()
     proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
     assert proposal is not None
     story.become(proposal)
@@ -195,7 +195,7 @@ def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_s
 
 
 def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
-    story = Story()
+    story = ObservedSplitting()
     story.flow = story.flow.with_plan(
         regrouped(story.flow, components_for(story.flow, consolidates(story.flow), "split"))
     )
@@ -208,7 +208,7 @@ def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
 
 
 def test_a_proposal_stands_until_it_is_answered() -> None:
-    story = Story()
+    story = ObservedSplitting()
     proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
     assert proposal is not None
     again = story.epoch(seconds=1)  # nobody could do it
@@ -219,7 +219,7 @@ def test_a_proposal_stands_until_it_is_answered() -> None:
 
 
 def test_a_proposal_is_about_the_components_that_there_are_when_it_is_made() -> None:
-    story = Story(behind=True)
+    story = ObservedSplitting(behind=True)
     part = consolidates(story.flow)
     story.flow = story.flow.with_plan(
         regrouped(story.flow, components_for(story.flow, part, "split"))
@@ -235,7 +235,10 @@ def test_a_proposal_is_about_the_components_that_there_are_when_it_is_made() -> 
 
 
 def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
-    free, bound = Story(), Story(gw.Splitting(max_latency="5 milliseconds", epochs=2))
+    free, bound = (
+        ObservedSplitting(),
+        ObservedSplitting(gw.Splitting(max_latency="5 milliseconds", epochs=2)),
+    )
     for story in (free, bound):
         for _ in range(3):
             story.epochs(2, 0, state_bytes=2**18, scale=100)
@@ -250,7 +253,7 @@ def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
 
 
 def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that_is_told() -> None:
-    story = Story(gw.Splitting(max_latency="5 milliseconds", epochs=2, confirm=1))
+    story = ObservedSplitting(gw.Splitting(max_latency="5 milliseconds", epochs=2, confirm=1))
     proposal = story.epochs(4, 0, 1, state_bytes=2**20)
     assert proposal is not None
     story.become(proposal)
@@ -268,7 +271,7 @@ def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that
 
 
 def test_an_aggregate_that_always_takes_its_state_along_is_not_split_again() -> None:
-    story = Story()
+    story = ObservedSplitting()
     proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
     assert proposal is not None
     story.become(proposal)
@@ -281,7 +284,7 @@ def test_an_aggregate_that_always_takes_its_state_along_is_not_split_again() -> 
 
 
 def test_key_groups_of_an_executor_that_is_gone_have_not_migrated() -> None:
-    story = Story()
+    story = ObservedSplitting()
     story.epochs(3)
     story.places = gw.even_assignment(GROUPS, ["a"], [1])
     story.epochs(2)
@@ -330,14 +333,14 @@ def test_components_that_somebody_has_made_are_in_no_form() -> None:
 
 
 def test_what_somebody_has_named_is_left_alone() -> None:
-    story = Story()
+    story = ObservedSplitting()
     story.overrides.record(["components of w_second"], 0.0)
     assert story.epochs(12, 0, 1, 2, state_bytes=2**20) is None
     assert story.told == []
 
 
 def test_of_several_aggregates_the_most_beneficial_change_comes_first() -> None:
-    story = Story(windows=2)
+    story = ObservedSplitting(windows=2)
     proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
     assert proposal is not None
     first = "v" if "v" in proposal.change.components else "w"

@@ -176,7 +176,7 @@ def test_settings_that_will_not_do_are_refused() -> None:
 # -- the whole of it, in one process
 
 
-class Story:
+class SpreadJoin:
     """A join in one process, with the policy, and the pairs that there should be."""
 
     def __init__(self, root: Path, *, spread: int | None = 4) -> None:
@@ -274,7 +274,7 @@ class Story:
 
 
 def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+    story = SpreadJoin(tmp_path)
     for _ in range(5):
         story.epoch(0.5, 500)
     ((key, share),) = story.hot["j"].items()
@@ -300,7 +300,7 @@ def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: 
 
 
 def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+    story = SpreadJoin(tmp_path)
     run: Any = story
     run.conductor, run.policies, run.view = story.conductor, story.policies, story.run.view
     hot_keys = QueryHotKeys(run)
@@ -336,7 +336,7 @@ def refused(told: str, call: Callable[[], None]) -> None:
 
 
 def test_a_join_with_state_is_not_given_parts_later(tmp_path: Path) -> None:
-    story = Story(tmp_path, spread=None)
+    story = SpreadJoin(tmp_path, spread=None)
     story.epoch(0.5, 40)
     story.flow = joined()
     with pytest.raises(CheckpointMismatchError, match="operator 'j': it had no spread="):

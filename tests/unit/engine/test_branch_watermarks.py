@@ -30,12 +30,12 @@ def windows(stream: Stream, name: str) -> Stream:
 def beside(by: int, after: Any = None) -> Any:
     """Windows of a source, beside a sum, or what `after` makes, of its rows at other times."""
 
-    def build(source: Stream) -> tuple[Stream, ...]:
+    def two_branches(source: Stream) -> tuple[Stream, ...]:
         shifted = source.map(Shift(by))
         other = after or (lambda s: s.key_by("k").compute(name="sum", n=gw.count()))
         return windows(source, "windows"), other(shifted)
 
-    return build
+    return two_branches
 
 
 @pytest.mark.parametrize("by", [HOURS, -HOURS])
@@ -60,11 +60,11 @@ def test_windows_of_a_branch_that_is_earlier_than_its_source_close(tmp_path: Pat
 
 
 def test_branches_behind_one_computation_share_their_watermark(tmp_path: Path) -> None:
-    def build(source: Stream) -> tuple[Stream, ...]:
+    def filtered_branches(source: Stream) -> tuple[Stream, ...]:
         shifted = source.map(Shift(HOURS))
         return windows(shifted, "windows"), windows(shifted.map(Shift()), "filtered")
 
-    run = Restarted(tmp_path, build)
+    run = Restarted(tmp_path, filtered_branches)
     assert run.compiled.watermarks == (("rows",), ("rows/windows", "rows/filtered"))
     run.epoch(rows=rows(MINUTE))
     assert set(run.times.times.watermarks.values()) == {HOURS + MINUTE}

@@ -29,7 +29,7 @@ class Outcome:
         self.epoch = epoch
 
 
-class Story:
+class RecordedEpochs:
     """Epochs and observer in one: a list of what happened, in order.
 
     Epochs fail where `fails` says.
@@ -114,7 +114,7 @@ class ConductorOf:
 
     plan, copies = "plan", None
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: RecordedEpochs) -> None:
         self._story = story
         self.view = self
         self.components: dict[str, object] = {}
@@ -153,18 +153,20 @@ WHOLE = [
 
 
 @pytest.fixture
-def story() -> Iterator[Story]:
-    made = Story()
+def story() -> Iterator[RecordedEpochs]:
+    made = RecordedEpochs()
     yield made
     assert not made.fails, "a failure that did not happen"
 
 
-def test_an_epoch_is_committed_before_anybody_hears_of_it_and_delivered_after(story: Story) -> None:
+def test_an_epoch_is_committed_before_anybody_hears_of_it_and_delivered_after(
+    story: RecordedEpochs,
+) -> None:
     assert story.loop.run("rows") is not None
     assert story.steps == WHOLE
 
 
-def test_steps_are_told_as_they_are_done(story: Story) -> None:
+def test_steps_are_told_as_they_are_done(story: RecordedEpochs) -> None:
     story.loop.at_step = lambda step, epoch: story.note(f"{step} {epoch}")
     story.loop.run("rows")
     own = [step for step in story.steps if step not in WHOLE]
@@ -176,7 +178,7 @@ def test_steps_are_told_as_they_are_done(story: Story) -> None:
 
 @pytest.mark.parametrize("step", ["plan 0", "run rows", "commit"])
 def test_an_attempt_that_loses_an_executor_is_told_and_repeated_with_its_batch(
-    story: Story, step: str
+    story: RecordedEpochs, step: str
 ) -> None:
     story.fails[step] = AttemptLostError("executor 1 was lost")
     story.loop.run("rows")
@@ -185,7 +187,7 @@ def test_an_attempt_that_loses_an_executor_is_told_and_repeated_with_its_batch(
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt("wrong")])
-def test_any_other_error_is_told_and_raised(story: Story, error: BaseException) -> None:
+def test_any_other_error_is_told_and_raised(story: RecordedEpochs, error: BaseException) -> None:
     story.fails["run rows"] = error
     with pytest.raises(type(error)):
         story.loop.run("rows")
@@ -193,7 +195,7 @@ def test_any_other_error_is_told_and_raised(story: Story, error: BaseException) 
 
 
 @pytest.mark.parametrize("step", ["observe the commit", "deliver"])
-def test_what_fails_after_the_commit_is_no_failed_attempt(story: Story, step: str) -> None:
+def test_what_fails_after_the_commit_is_no_failed_attempt(story: RecordedEpochs, step: str) -> None:
     story.fails[step] = ValueError("wrong")
     with pytest.raises(ValueError, match="wrong"):
         story.loop.run("rows")
@@ -205,7 +207,7 @@ COMMITTED, DELIVERED = WHOLE[: WHOLE.index("deliver")], WHOLE[WHOLE.index("deliv
 
 
 def test_an_epoch_that_is_delivered_beside_the_next_is_so_before_that_one_commits(
-    story: Story,
+    story: RecordedEpochs,
 ) -> None:
     story.deliver_late()
     story.loop.run("rows")
@@ -221,7 +223,7 @@ def test_an_epoch_that_is_delivered_beside_the_next_is_so_before_that_one_commit
 
 
 def test_an_epoch_is_not_committed_where_the_delivery_of_the_one_before_failed(
-    story: Story,
+    story: RecordedEpochs,
 ) -> None:
     story.deliver_late()
     story.loop.run("rows")
@@ -234,7 +236,7 @@ def test_an_epoch_is_not_committed_where_the_delivery_of_the_one_before_failed(
     story.loop.finish_delivery()  # nothing is left of it
 
 
-def test_a_delivery_does_not_wait_for_an_attempt_that_counts(story: Story) -> None:
+def test_a_delivery_does_not_wait_for_an_attempt_that_counts(story: RecordedEpochs) -> None:
     story.deliver_late()
     story.loop.run("rows")
     story.steps.clear()
@@ -245,7 +247,7 @@ def test_a_delivery_does_not_wait_for_an_attempt_that_counts(story: Story) -> No
     assert story.steps == [*lost, *second[:2], *DELIVERED, *second[2:]]
 
 
-def test_nothing_is_left_to_deliver_while_epochs_are_held(story: Story) -> None:
+def test_nothing_is_left_to_deliver_while_epochs_are_held(story: RecordedEpochs) -> None:
     story.deliver_late()
     story.loop.run("rows")
     story.steps.clear()
@@ -254,7 +256,7 @@ def test_nothing_is_left_to_deliver_while_epochs_are_held(story: Story) -> None:
     assert story.steps == [*DELIVERED, "wait"]
 
 
-def test_an_epoch_that_is_held_waits_or_is_given_up(story: Story) -> None:
+def test_an_epoch_that_is_held_waits_or_is_given_up(story: RecordedEpochs) -> None:
     story.held = 2
     story.loop.run("rows")
     assert story.steps == ["wait", "wait", *WHOLE]
@@ -264,7 +266,9 @@ def test_an_epoch_that_is_held_waits_or_is_given_up(story: Story) -> None:
     assert story.steps == ["wait"]
 
 
-def test_a_loss_while_epochs_are_held_gives_the_epoch_up_where_nobody_waits(story: Story) -> None:
+def test_a_loss_while_epochs_are_held_gives_the_epoch_up_where_nobody_waits(
+    story: RecordedEpochs,
+) -> None:
     story.fails["run rows"] = AttemptLostError("executor 1 was lost")
     story.waits = False
     story.loop.at_step = lambda step, _: setattr(story, "held", int(step == "planned"))

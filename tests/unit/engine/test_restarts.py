@@ -22,11 +22,11 @@ ROWS = [("a", 1 * S, 1), ("b", 7 * S, 2)]
 
 
 def windows(**options: Any) -> Callable[[Stream], Stream]:
-    def build(rows: Stream) -> Stream:
+    def add_windows(rows: Stream) -> Stream:
         tens = rows.key_by("k").window(gw.tumbling("10 seconds"), name="tens", **options)
         return tens.compute(v=gw.sum("v"))
 
-    return build
+    return add_windows
 
 
 def note(key: tuple[str], rows: Any, state: dict[str, int]) -> None:
@@ -39,7 +39,7 @@ def ring(key: tuple[str], timer: Any, state: dict[str, int]) -> Any:
 
 
 def timed(clock: Any) -> Callable[[Stream], Stream]:
-    def build(rows: Stream) -> Stream:
+    def add_timed_function(rows: Stream) -> Stream:
         return rows.key_by("k").process(
             note,
             name="timed",
@@ -49,7 +49,7 @@ def timed(clock: Any) -> Callable[[Stream], Stream]:
             output="k string, at timestamp",
         )
 
-    return build
+    return add_timed_function
 
 
 def test_a_source_that_is_renamed_keeps_its_watermark(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_what_would_mean_something_else_is_refused_and_nothing_is_lost(
 
 @pytest.mark.parametrize("newest", [False, True])
 def test_sides_of_a_join_that_change_places_are_refused(tmp_path: Path, newest: bool) -> None:
-    def build(left: Stream, right: Stream) -> Stream:
+    def join_sides(left: Stream, right: Stream) -> Stream:
         one, other = left.key_by("k"), right.key_by("k")
         options: dict[str, Any] = {"suffix": "_r", "name": "meet"}
         if newest:
@@ -93,13 +93,13 @@ def test_sides_of_a_join_that_change_places_are_refused(tmp_path: Path, newest: 
         return one.join(other, between=("0 seconds", "9 seconds"), **options)
 
     def swapped(left: Stream, right: Stream) -> Stream:
-        return build(right, left)
+        return join_sides(right, left)
 
     sources: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
-    Restarted(tmp_path, build, sources).epoch(a=ROWS)
+    Restarted(tmp_path, join_sides, sources).epoch(a=ROWS)
     with pytest.raises(CheckpointMismatchError, match="changed places"):
         Restarted(tmp_path, swapped, sources)
-    run = Restarted(tmp_path, build, sources)
+    run = Restarted(tmp_path, join_sides, sources)
     found = run.epoch(b=ROWS)
     run.times.end_input()
     assert len(found + run.epoch()) == len(ROWS)

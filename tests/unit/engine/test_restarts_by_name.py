@@ -177,17 +177,17 @@ def test_rows_kept_before_there_was_a_column_have_null_for_it(tmp_path: Path, wi
 
 
 def keyed(right_key: str, right_time: str = "ts") -> Build:
-    def build(rows: Stream, other: Stream) -> Stream:
+    def newest_row_join(rows: Stream, other: Stream) -> Stream:
         return rows.key_by("k").join_newest(other.key_by(right_key), suffix="_r", name="op")
 
-    return build
+    return newest_row_join
 
 
 def by_time(operator: Callable[..., Stream], time: str) -> Build:
-    def build(rows: Stream) -> Stream:
+    def operator_by_time(rows: Stream) -> Stream:
         return operator(rows, time)
 
-    return build
+    return operator_by_time
 
 
 def hours(rows: Stream, time: str) -> Stream:
@@ -214,11 +214,11 @@ def even(frame: Any) -> Any:
 
 
 def of_one_source(left: Callable[[Any], Any], right: Callable[[Any], Any]) -> Build:
-    def build(rows: Stream) -> Stream:
+    def self_join(rows: Stream) -> Stream:
         one, two = rows.map(left).key_by("k"), rows.map(right).key_by("k")
         return one.join(two, between=MEET, suffix="_r", name="op")
 
-    return build
+    return self_join
 
 
 TWO_TIMES = pa.schema([*AB, ("ts2", TIME), ("l", pa.string())])
@@ -248,7 +248,7 @@ def test_state_that_would_mean_something_else_is_refused_and_goes_on_as_it_was(
 
 
 def test_a_column_that_has_changed_sides_is_refused(tmp_path: Path) -> None:
-    def build(rows: Stream, other: Stream) -> Stream:
+    def interval_join(rows: Stream, other: Stream) -> Stream:
         return rows.key_by("k").join(other.key_by("k"), between=MEET, name="op")
 
     def sources(left: list[str], right: list[str]) -> dict[str, dict[str, Any]]:
@@ -258,23 +258,23 @@ def test_a_column_that_has_changed_sides_is_refused(tmp_path: Path) -> None:
             for name, names, time in (("rows", left, "ts"), ("other", right, "rts"))
         }
 
-    Restarted(tmp_path, build, sources(["k", "ts", "x"], ["k", "rts", "y"])).epoch(
+    Restarted(tmp_path, interval_join, sources(["k", "ts", "x"], ["k", "rts", "y"])).epoch(
         rows=[("k", S, 1)]
     )
     with pytest.raises(CheckpointMismatchError, match="side of column y was 'right'"):
-        Restarted(tmp_path, build, sources(["k", "ts", "x", "y"], ["k", "rts"]))
+        Restarted(tmp_path, interval_join, sources(["k", "ts", "x", "y"], ["k", "rts"]))
 
 
 def test_a_column_of_kept_rows_that_may_have_been_renamed_is_refused(tmp_path: Path) -> None:
     renamed = pa.schema([f.with_name("a2") if f.name == "a" else f for f in AB])
 
-    def build(rows: Stream) -> Stream:
+    def rows_of_windows(rows: Stream) -> Stream:
         windows = rows.key_by("k").window(gw.tumbling("10 seconds"), name="op")
         return windows.process(lambda key, rows, window: None, output=OUTPUT)
 
-    Restarted(tmp_path, build, {"rows": {"columns": AB}}).epoch(rows=rows_of(AB, ROWS))
+    Restarted(tmp_path, rows_of_windows, {"rows": {"columns": AB}}).epoch(rows=rows_of(AB, ROWS))
     with pytest.raises(CheckpointMismatchError, match="column a is gone and a2 is new"):
-        Restarted(tmp_path, build, {"rows": {"columns": renamed}})
+        Restarted(tmp_path, rows_of_windows, {"rows": {"columns": renamed}})
 
 
 def ones(key: tuple[str], rows: Any, state: Any) -> Any:
@@ -288,7 +288,7 @@ def hundreds(key: tuple[str], rows: Any, state: Any) -> Any:
 
 
 def two_counters(of_ones: str, of_hundreds: str, *, formerly: bool) -> Build:
-    def build(rows: Stream) -> Any:
+    def add_counters(rows: Stream) -> Any:
         return tuple(
             rows.key_by("k").process(
                 function,
@@ -303,7 +303,7 @@ def two_counters(of_ones: str, of_hundreds: str, *, formerly: bool) -> Build:
             )
         )
 
-    return build
+    return add_counters
 
 
 def test_operators_that_exchange_their_names_twice_keep_their_own_state(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def three_counters(names: str, *, formerly: str = "", steps: Sequence[int] = (1,
 
         return count
 
-    def build(rows: Stream) -> Any:
+    def add_three_counters(rows: Stream) -> Any:
         return tuple(
             rows.key_by("k").process(
                 counter(step),
@@ -346,7 +346,7 @@ def three_counters(names: str, *, formerly: str = "", steps: Sequence[int] = (1,
             for name, step in zip(names, steps, strict=True)
         )
 
-    return build
+    return add_three_counters
 
 
 @pytest.mark.parametrize("changed_code", [False, True])

@@ -34,12 +34,12 @@ def count(key: tuple[str], rows: Any, state: Any) -> Any:
 def counted(**fields: Any) -> Build:
     cls = make_dataclass("Count", [("n", int, 0), *((name, *of) for name, of in fields.items())])
 
-    def build(rows: Stream) -> Stream:
+    def add_counter(rows: Stream) -> Stream:
         return rows.key_by("k").process(
             count, name="op", state=cls, output="k string, n bigint, extra bigint"
         )
 
-    return build
+    return add_counter
 
 
 @pytest.mark.parametrize("tagged", [False, True])
@@ -61,7 +61,7 @@ def test_a_field_that_some_version_did_not_have_begins_with_its_default(
 def test_a_field_in_the_values_of_a_list_that_came_back_begins_with_its_default(
     tmp_path: Path,
 ) -> None:
-    def build(*fields: Any) -> Build:
+    def flow_with_fields(*fields: Any) -> Build:
         item: Any = make_dataclass("Item", [("n", int, 0), *fields])
 
         def note(key: tuple[str], rows: Any, states: Any) -> Any:
@@ -80,9 +80,9 @@ def test_a_field_in_the_values_of_a_list_that_came_back_begins_with_its_default(
         return flow
 
     extra = ("extra", int, 0)
-    assert Restarted(tmp_path, build(extra)).epoch(rows=[("a", S, 1)]) == [("a", [9])]
-    Restarted(tmp_path, build()).epoch(rows=[("b", S, 1)])
-    assert Restarted(tmp_path, build(extra)).epoch(rows=[("a", S, 2)]) == [("a", [0, 9])]
+    assert Restarted(tmp_path, flow_with_fields(extra)).epoch(rows=[("a", S, 1)]) == [("a", [9])]
+    Restarted(tmp_path, flow_with_fields()).epoch(rows=[("b", S, 1)])
+    assert Restarted(tmp_path, flow_with_fields(extra)).epoch(rows=[("a", S, 2)]) == [("a", [0, 9])]
 
 
 def total(key: tuple[str], rows: Any, state: Any) -> Any:
@@ -95,7 +95,7 @@ def total_of_states(key: tuple[str], rows: Any, states: Any) -> Any:
 
 
 def kept_for(ttl: str | None, *, named: bool) -> Build:
-    def build(rows: Stream) -> Stream:
+    def add_totals(rows: Stream) -> Stream:
         if named:
             options: dict[str, Any] = {"states": {"n": gw.ValueState(int, ttl=ttl)}}
         else:
@@ -104,7 +104,7 @@ def kept_for(ttl: str | None, *, named: bool) -> Build:
             total_of_states if named else total, name="op", output="k string, n bigint", **options
         )
 
-    return build
+    return add_totals
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -128,7 +128,7 @@ def add_rows(key: tuple[str], rows: Any, states: Any) -> Any:
 
 
 def listed(ttl: str | None) -> Build:
-    def build(rows: Stream) -> Stream:
+    def add_lists(rows: Stream) -> Stream:
         return rows.key_by("k").process(
             add_rows,
             name="op",
@@ -138,7 +138,7 @@ def listed(ttl: str | None) -> Build:
             ),
         )
 
-    return build
+    return add_lists
 
 
 def list_run(root: Path, ttl: str | None, at_s: int) -> Restarted:
@@ -195,7 +195,7 @@ def ring(key: tuple[str], timer: Any, state: Any) -> Any:
 
 
 def timed(clock: Any, *, named: bool) -> Build:
-    def build(rows: Stream) -> Stream:
+    def add_timers(rows: Stream) -> Stream:
         options: dict[str, Any] = {"state": dict}
         if named:
             options = {"states": {"n": gw.ValueState(int)}}
@@ -203,7 +203,7 @@ def timed(clock: Any, *, named: bool) -> Build:
             options |= {"timers": clock, "on_timer": ring}
         return rows.key_by("k").process(note, name="op", output="k string, at timestamp", **options)
 
-    return build
+    return add_timers
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -222,7 +222,7 @@ def boxes(item: Any, classes: Any = None) -> Build:
             state["item"] = item()
         yield key[0], str(state["item"])
 
-    def build(rows: Stream) -> Stream:
+    def add_boxes(rows: Stream) -> Stream:
         return rows.key_by("k").process(
             fill,
             name="op",
@@ -231,7 +231,7 @@ def boxes(item: Any, classes: Any = None) -> Build:
             output="k string, item string",
         )
 
-    return build
+    return add_boxes
 
 
 Item = make_dataclass("Item", [("n", int, 5)])
@@ -258,7 +258,7 @@ def test_a_changed_class_that_the_type_does_not_mention_is_refused(
 
 
 def test_a_class_that_only_a_gone_field_mentions_may_be_gone(tmp_path: Path) -> None:
-    def build(cls: Any) -> Build:
+    def counter_of_class(cls: Any) -> Build:
         def seen(key: tuple[str], rows: Any, state: Any) -> Any:
             yield key[0], state.n
 
@@ -267,8 +267,8 @@ def test_a_class_that_only_a_gone_field_mentions_may_be_gone(tmp_path: Path) -> 
         )
 
     with_item = make_dataclass("Box", [("n", int, 1), ("item", Item, field(default_factory=Item))])
-    Restarted(tmp_path, build(with_item)).epoch(rows=[("a", S, 1)])
-    run = Restarted(tmp_path, build(make_dataclass("Box", [("n", int, 2)])))
+    Restarted(tmp_path, counter_of_class(with_item)).epoch(rows=[("a", S, 1)])
+    run = Restarted(tmp_path, counter_of_class(make_dataclass("Box", [("n", int, 2)])))
     assert run.epoch(rows=[("a", S, 1)]) == [("a", 1)]
 
 
@@ -292,13 +292,13 @@ def test_a_list_is_not_read_as_a_value(tmp_path: Path) -> None:
 
 
 def function(length: str) -> Build:
-    def build(rows: Stream) -> Stream:
+    def rows_of_windows(rows: Stream) -> Stream:
         windows = rows.key_by("k").window(gw.tumbling(length), name="op")
         return windows.process(
             lambda key, rows, window: [(key[0], row.v) for row in rows], output="k string, v bigint"
         )
 
-    return build
+    return rows_of_windows
 
 
 def test_rows_that_wait_for_other_windows_are_refused(tmp_path: Path) -> None:
@@ -336,31 +336,31 @@ def test_rows_that_wait_are_read_by_name(tmp_path: Path, columns: pa.Schema) -> 
 def test_rows_that_wait_with_a_column_that_may_have_been_renamed_are_refused(
     tmp_path: Path,
 ) -> None:
-    def build(rows: Stream) -> Stream:
+    def rows_with_gap(rows: Stream) -> Stream:
         return rows.key_by("k").process(
             lambda key, rows, state: None, name="op", state=dict, output="n bigint"
         )
 
-    run = Restarted(tmp_path, build)
+    run = Restarted(tmp_path, rows_with_gap)
     run.lanes.suspended = frozenset(range(8))
     run.epoch(rows=[("a", S, 1)])
     renamed = pa.schema([f.with_name("w") if f.name == "v" else f for f in COLUMNS])
     with pytest.raises(CheckpointMismatchError, match="column v is gone and w is new"):
-        Restarted(tmp_path, build, {"rows": {"columns": renamed}})
+        Restarted(tmp_path, rows_with_gap, {"rows": {"columns": renamed}})
 
 
 def test_partial_states_that_wait_are_read_by_name_in_another_time_zone(tmp_path: Path) -> None:
-    def build(**results: Any) -> Build:
+    def flow_with_results(**results: Any) -> Build:
         def flow(rows: Stream) -> Stream:
             return rows.key_by("k").window(gw.tumbling("10 seconds"), name="op").compute(**results)
 
         return flow
 
-    run = Restarted(tmp_path, build(total=gw.sum("v"), last=gw.max("ts")))
+    run = Restarted(tmp_path, flow_with_results(total=gw.sum("v"), last=gw.max("ts")))
     run.lanes.suspended = frozenset(range(8))
     run.epoch(rows=[("a", 15 * S, 4), ("a", 16 * S, 5)])
     columns = COLUMNS.set(1, pa.field("ts", pa.timestamp("us", tz="Asia/Tokyo")))
-    after = build(n=gw.count(), last=gw.max("ts"), total=gw.sum("v"))
+    after = flow_with_results(n=gw.count(), last=gw.max("ts"), total=gw.sum("v"))
     run = Restarted(tmp_path, after, {"rows": {"columns": columns}})
     run.epoch(rows=[("a", 17 * S, 1)])
     run.times.end_input()

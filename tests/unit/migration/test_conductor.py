@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.oracles.noting_ports import NotingPorts
+from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.migration import (
     Conductor,
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 STATE = ("totals", "state")
 
 
-class Story:
+class OneComponentRun:
     """A run of one component with four key groups on executors a and b; c is there and idle."""
 
     def __init__(self, *, waiting: tuple[int, ...] = (), committed: int = -1) -> None:
-        self.ports = NotingPorts()
+        self.ports = RecordingPorts()
         first = even_assignment(4, ["a", "b"], [1, 1]).on(["a", "b", "c"], [1, 1, 1])
         self.conductor = Conductor(
             inputs.RunStarted(
@@ -99,7 +99,7 @@ class Story:
 
 
 def test_a_migration_is_asked_for_warmed_switched_and_ended_through_ports_alone() -> None:
-    story = Story()
+    story = OneComponentRun()
     for _ in range(4):
         story.run()
     story.migrate({0: "c"})
@@ -124,7 +124,7 @@ def test_a_migration_is_asked_for_warmed_switched_and_ended_through_ports_alone(
 
 
 def test_commands_are_announced_with_what_they_are_about() -> None:
-    story = Story()
+    story = OneComponentRun()
     for _ in range(4):
         story.run()
     story.migrate({0: "c"})
@@ -155,7 +155,7 @@ def test_commands_are_announced_with_what_they_are_about() -> None:
 
 
 def test_what_lies_on_an_executor_and_how_fresh_it_is_are_one_record() -> None:
-    story = Story()
+    story = OneComponentRun()
     story.run()
     story.run()
     copies = story.conductor.copies
@@ -167,7 +167,7 @@ def test_what_lies_on_an_executor_and_how_fresh_it_is_are_one_record() -> None:
 
 
 def test_copies_that_are_to_be_dropped_are_forgotten_with_the_order() -> None:
-    story = Story()
+    story = OneComponentRun()
     for _ in range(4):
         story.run()
     story.migrate({0: "c"}, Strategy.DISRUPTIVE)
@@ -177,7 +177,7 @@ def test_copies_that_are_to_be_dropped_are_forgotten_with_the_order() -> None:
 
 
 def test_a_loss_suspends_and_the_rows_are_due_once_the_copy_is_warm() -> None:
-    story = Story()
+    story = OneComponentRun()
     for _ in range(5):
         story.run()
     assert story.conductor.see({"b": 1, "c": 1}) == ("a",)
@@ -196,7 +196,7 @@ def test_a_loss_suspends_and_the_rows_are_due_once_the_copy_is_warm() -> None:
 
 
 def test_a_view_is_a_value_that_later_facts_do_not_change() -> None:
-    story = Story()
+    story = OneComponentRun()
     before = story.conductor.view
     story.run()
     story.conductor.see({"a": 1})
@@ -205,7 +205,7 @@ def test_a_view_is_a_value_that_later_facts_do_not_change() -> None:
 
 
 def test_a_refused_request_changes_and_announces_nothing() -> None:
-    story = Story()
+    story = OneComponentRun()
     story.run()
     story.migrate({0: "c"})
     told, view = story.ports.told(), story.conductor.view
@@ -216,7 +216,7 @@ def test_a_refused_request_changes_and_announces_nothing() -> None:
 
 
 def test_epochs_that_are_held_begin_when_the_migration_is_over() -> None:
-    story = Story()
+    story = OneComponentRun()
     for _ in range(4):
         story.run()
     story.migrate({0: "c"}, Strategy.STOP_THE_WORLD)
@@ -228,7 +228,7 @@ def test_epochs_that_are_held_begin_when_the_migration_is_over() -> None:
 
 
 def test_an_epoch_that_came_to_nothing_is_told_and_planned_anew() -> None:
-    story = Story()
+    story = OneComponentRun()
     story.run()
     assert story.conductor.begin(1) is not None
     story.conductor.abort(1, "no room")
@@ -239,7 +239,7 @@ def test_an_epoch_that_came_to_nothing_is_told_and_planned_anew() -> None:
 
 
 def test_load_is_the_mean_of_the_last_epochs_with_input() -> None:
-    story = Story()
+    story = OneComponentRun()
     story.run(cpu_ms=1.0)
     story.run(cpu_ms=3.0)
     story.run(batch=None, cpu_ms=100.0)
@@ -248,7 +248,7 @@ def test_load_is_the_mean_of_the_last_epochs_with_input() -> None:
 
 
 def test_lanes_change_from_the_next_epoch_on_and_no_state_moves() -> None:
-    story = Story()
+    story = OneComponentRun()
     story.run()
     story.conductor.change_lanes(
         inputs.LanesRequested(component="totals", lanes={"a": 2}, lane_of={0: 1})
@@ -262,7 +262,7 @@ def test_lanes_change_from_the_next_epoch_on_and_no_state_moves() -> None:
 
 
 def test_draining_is_announced_once_and_only_of_an_executor_that_is_there() -> None:
-    story = Story()
+    story = OneComponentRun()
     story.run()
     for executor in ("b", "b", "nobody"):
         story.conductor.drain(executor)
@@ -271,7 +271,7 @@ def test_draining_is_announced_once_and_only_of_an_executor_that_is_there() -> N
 
 
 def test_silence_is_measured_in_time_however_quickly_epochs_follow_one_another() -> None:
-    story = Story()
+    story = OneComponentRun()
     for _ in range(12):
         story.run()
     story.migrate({0: "c"})

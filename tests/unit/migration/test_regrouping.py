@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.oracles.noting_ports import NotingPorts
+from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping import regrouping_stages
@@ -81,11 +81,11 @@ def test_a_plan_that_changes_nothing_has_no_stages() -> None:
     assert stages(plan(x="a b", c="c"), plan(c="c", x="b a")) == ()
 
 
-class Story:
+class ThreeComponentsRun:
     """Components a, b and c of four key groups each on two executors; each has one state."""
 
     def __init__(self, **assignments: Assignment) -> None:
-        self.ports = NotingPorts()
+        self.ports = RecordingPorts()
         self.first = even_assignment(4, ["x", "y"], [1, 1])
         self.conductor = Conductor(
             inputs.RunStarted(
@@ -147,7 +147,7 @@ ELSEWHERE = even_assignment(4, ["x", "y"], [1, 1]).moved({0: "y", 1: "x"})
 
 
 def test_components_in_the_same_places_are_fused_at_once() -> None:
-    story = Story()
+    story = ThreeComponentsRun()
     story.run()
     story.regroup(plan(row="a b", c="c"))
     assert story.conductor.plan == plan(row="a b", c="c")
@@ -159,7 +159,7 @@ def test_components_in_the_same_places_are_fused_at_once() -> None:
 
 
 def test_components_come_together_before_they_are_fused_and_no_epoch_waits() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
@@ -180,7 +180,7 @@ def test_components_come_together_before_they_are_fused_and_no_epoch_waits() -> 
 
 
 def test_the_plan_does_not_change_while_an_epoch_runs() -> None:
-    story = Story()
+    story = ThreeComponentsRun()
     story.conductor.begin(0)
     story.regroup(plan(row="a b", c="c"))
     assert story.conductor.plan == APART
@@ -189,7 +189,7 @@ def test_the_plan_does_not_change_while_an_epoch_runs() -> None:
 
 
 def test_a_migration_that_is_under_way_ends_first() -> None:
-    story = Story()
+    story = ThreeComponentsRun()
     for _ in range(3):
         story.run()
     story.conductor.migrate(MigrationRequested(id="m", component="b", target=ELSEWHERE))
@@ -202,7 +202,7 @@ def test_a_migration_that_is_under_way_ends_first() -> None:
 
 
 def test_what_others_ask_of_components_that_are_regrouped_is_refused() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
@@ -224,7 +224,7 @@ def test_what_others_ask_of_components_that_are_regrouped_is_refused() -> None:
 
 
 def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
@@ -238,7 +238,7 @@ def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan(
 
 
 def test_a_draining_executor_that_key_groups_would_go_to_ends_it() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     story.run()
     story.conductor.drain("y")
     story.regroup(plan(row="a b", c="c"))
@@ -248,7 +248,7 @@ def test_a_draining_executor_that_key_groups_would_go_to_ends_it() -> None:
 
 
 def test_what_never_comes_together_is_given_up() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
@@ -264,7 +264,7 @@ def test_what_never_comes_together_is_given_up() -> None:
 
 
 def test_reports_about_components_that_are_gone_are_passed_over() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
@@ -279,7 +279,7 @@ def test_reports_about_components_that_are_gone_are_passed_over() -> None:
 
 
 def test_operators_that_part_keep_their_places_and_their_copies() -> None:
-    story = Story(a=ELSEWHERE, b=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE, b=ELSEWHERE)
     story.run()
     fused = plan(row="a b", c="c")
     story.regroup(fused)
@@ -293,7 +293,7 @@ def test_operators_that_part_keep_their_places_and_their_copies() -> None:
 
 
 def test_a_fact_that_comes_at_the_wrong_time_is_refused_and_changes_nothing() -> None:
-    story = Story(a=ELSEWHERE)
+    story = ThreeComponentsRun(a=ELSEWHERE)
     before = story.conductor.view
     stage = RegroupingStage(plan=None, parts={"row": ("a", "b")}, states={"row": ()})
     with pytest.raises(MigrationError, match="cannot be made of a, b now"):

@@ -14,9 +14,9 @@ from godwit.plan.maps import map_dataframe
 
 
 @user_call
-def build(name: str, *, keys: int = 1, deep: int = 3) -> str:
+def begin(name: str, *, keys: int = 1, deep: int = 3) -> str:
     if deep:
-        return build(name, keys=keys, deep=deep - 1)
+        return begin(name, keys=keys, deep=deep - 1)
     if keys < 1:
         raise InvalidFlowError("There are no keys.")
     if not name:
@@ -34,24 +34,24 @@ def files(error: BaseException) -> list[str]:
 
 def test_an_error_of_ours_leaves_with_one_frame_whatever_its_depth() -> None:
     with pytest.raises(InvalidFlowError, match="There are no keys") as caught:
-        build("a", keys=0)
+        begin("a", keys=0)
     assert files(caught.value) == [Path(__file__).name, "frames.py"]
 
 
 def test_wrong_arguments_are_answered_with_the_right_ones() -> None:
-    call: Any = build
-    with pytest.raises(InvalidFlowError, match=r"build has no argument 'key'. Did you mean 'keys'"):
+    call: Any = begin
+    with pytest.raises(InvalidFlowError, match=r"begin has no argument 'key'. Did you mean 'keys'"):
         call("a", key=1)
-    with pytest.raises(InvalidFlowError, match=r"build\(\) missing 1 .*'name'\. It takes 'name', "):
+    with pytest.raises(InvalidFlowError, match=r"begin\(\) missing 1 .*'name'\. It takes 'name', "):
         call()
-    by_position = r"build\(\) takes 1 argument by position, and 2 were given.*build\(name, keys="
+    by_position = r"begin\(\) takes 1 argument by position, and 2 were given.*begin\(name, keys="
     with pytest.raises(InvalidFlowError, match=by_position):
         call("a", 1)
 
 
 def test_a_type_error_from_inside_stays_what_it_is() -> None:
     with pytest.raises(TypeError, match="a mistake of ours"):
-        build("")
+        begin("")
 
 
 def test_what_caused_an_error_begins_with_the_users_function(flights: Any) -> None:

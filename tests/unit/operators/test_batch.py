@@ -243,7 +243,7 @@ class Total:
     total: float
 
 
-def build(function: Any = add_up, **options: Any) -> gw.Flow:
+def batch_flow(function: Any = add_up, **options: Any) -> gw.Flow:
     flow = gw.Flow("market", num_key_groups=4)
     stream = flow.source("orders", gw.testing.stream("symbol string, price double"))
     given = {"state": Sums, "output": Total, **options}
@@ -252,7 +252,7 @@ def build(function: Any = add_up, **options: Any) -> gw.Flow:
 
 
 def test_a_flow_takes_classes_and_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    flow = build()
+    flow = batch_flow()
     rows = [{"symbol": "A", "price": 1.0}, {"symbol": "A", "price": 2.0}]
     assert gw.testing.run(flow, {"orders": rows}).rows("out").to_pylist() == [
         {"symbol": "A", "total": 3.0}
@@ -282,6 +282,6 @@ def test_a_wrong_declaration_is_refused_before_anything_runs(
     options: dict[str, Any], what: str, remedy: str
 ) -> None:
     with pytest.raises(InvalidFlowError) as caught:
-        build(**options).compiled()
+        batch_flow(**options).compiled()
     assert what in caught.value.message, caught.value.message
     assert remedy in caught.value.remedy, caught.value.remedy

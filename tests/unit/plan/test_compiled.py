@@ -194,13 +194,13 @@ def test_the_order_of_lines_is_not_part_of_the_version(flights: Any, sink: Any) 
 
 
 def test_another_aggregate_or_key_is_another_version(flights: Any, sink: Any) -> None:
-    def build(key: str, aggregate: Any) -> Callable[[Flow, Stream, Any], None]:
+    def flow_builder(key: str, aggregate: Any) -> Callable[[Flow, Stream, Any], None]:
         def build_flow(flow: Flow, stream: Stream, sink: Any) -> None:
             flow.sink("a", stream.key_by(key).compute(name="o", n=aggregate), sink)
 
         return build_flow
 
-    first = version(flights, build("year", count()), sink)
-    assert first == version(flights, build("year", count()), sink)
-    assert first != version(flights, build("dest", count()), sink)
-    assert first != version(flights, build("year", sum("arr_delay")), sink)
+    first = version(flights, flow_builder("year", count()), sink)
+    assert first == version(flights, flow_builder("year", count()), sink)
+    assert first != version(flights, flow_builder("dest", count()), sink)
+    assert first != version(flights, flow_builder("year", sum("arr_delay")), sink)

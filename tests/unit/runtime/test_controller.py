@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.oracles.controlled import Part, World
+from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
 from godwit.adapt import CommittedEpoch, Controller
@@ -93,7 +93,7 @@ def test_the_model_knows_how_long_epochs_may_be_where_their_rows_are_limited(
     controlling = ControllerThread(
         control_of(period="4 seconds", scaling=scaling),
         flow(["sums"]),
-        conductor=World({"of sums": Part(rows=np.ones(4))}, {"a": 1}).conductor,
+        conductor=ControlledCluster({"of sums": Part(rows=np.ones(4))}, {"a": 1}).conductor,
         pool=None,
         state_bytes={},
         past=[],
@@ -119,7 +119,7 @@ class Run:
         rows = np.full(16, 30.0)
         rows[::2] *= 4.0
         self.noted: list[tuple[str, dict[str, Any]]] = []
-        self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
+        self.world = ControlledCluster({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
         self.conductor = self.world.conductor
         self.controlling = ControllerThread(
             control_of(**given),

@@ -38,7 +38,7 @@ class SparkQuery:
             raise self.error
 
 
-class Story:
+class EndingQuery:
     """An ending, with what it ends."""
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class Story:
 
 
 @pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
+def story(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndingQuery]:
     monkeypatch.setattr(ending_module, "_GRACE_S", 0.02)
     monkeypatch.setattr(ending_module, "_DRIVER_S", PATIENCE_S)
-    made = Story()
+    made = EndingQuery()
     yield made
     made.ending.finish(PATIENCE_S)
 
@@ -92,7 +92,7 @@ def epoch_that_waits(gate: EpochGate) -> tuple[threading.Event, threading.Thread
 
 
 def test_nothing_is_closed_while_an_epoch_without_input_delivers(
-    story: Story, monkeypatch: pytest.MonkeyPatch
+    story: EndingQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, thread = epoch_that_waits(story.gate)
     with monkeypatch.context() as hasty:
@@ -119,7 +119,7 @@ def deliver_beside(gate: EpochGate, deliver: Callable[[], None]) -> threading.Th
     return thread
 
 
-def test_a_sink_that_stops_its_query_does_not_wait_for_itself(story: Story) -> None:
+def test_a_sink_that_stops_its_query_does_not_wait_for_itself(story: EndingQuery) -> None:
     stopped = threading.Event()
 
     def deliver() -> None:
@@ -134,7 +134,7 @@ def test_a_sink_that_stops_its_query_does_not_wait_for_itself(story: Story) -> N
 
 
 def test_nothing_is_closed_while_an_epoch_is_delivered_beside_the_next(
-    story: Story, monkeypatch: pytest.MonkeyPatch
+    story: EndingQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
 
@@ -153,7 +153,9 @@ def test_nothing_is_closed_while_an_epoch_is_delivered_beside_the_next(
     assert story.closed == [[]]
 
 
-def test_a_query_whose_input_failed_is_closed_only_once_its_epoch_is_over(story: Story) -> None:
+def test_a_query_whose_input_failed_is_closed_only_once_its_epoch_is_over(
+    story: EndingQuery,
+) -> None:
     go_on, thread = epoch_that_waits(story.gate)
     assert not story.ending.finish(0.01)
     assert story.closed == []
@@ -163,7 +165,9 @@ def test_a_query_whose_input_failed_is_closed_only_once_its_epoch_is_over(story:
     assert story.closed == [[]]
 
 
-def test_everything_is_closed_although_spark_s_stop_fails_and_stop_says_so(story: Story) -> None:
+def test_everything_is_closed_although_spark_s_stop_fails_and_stop_says_so(
+    story: EndingQuery,
+) -> None:
     story.spark.error = ConnectionRefusedError("the JVM is gone")
     for _ in range(2):
         with pytest.raises(EndingError, match=r"Spark's query: ConnectionRefusedError: the JVM"):
@@ -172,14 +176,14 @@ def test_everything_is_closed_although_spark_s_stop_fails_and_stop_says_so(story
     assert len(story.closed) == 1
 
 
-def test_what_cannot_be_closed_is_told_and_the_query_has_ended(story: Story) -> None:
+def test_what_cannot_be_closed_is_told_and_the_query_has_ended(story: EndingQuery) -> None:
     story.closing = [("closing sinks", "OSError: no room")]
     with pytest.raises(EndingError, match="closing sinks: OSError: no room"):
         story.ending.stop()
     assert story.ending.finished
 
 
-def test_closing_that_raises_leaves_nothing_half_ended(story: Story) -> None:
+def test_closing_that_raises_leaves_nothing_half_ended(story: EndingQuery) -> None:
     story.close_error = RuntimeError("no")
     with pytest.raises(EndingError, match="closing the query: RuntimeError: no"):
         story.ending.stop()
@@ -187,7 +191,7 @@ def test_closing_that_raises_leaves_nothing_half_ended(story: Story) -> None:
     assert story.dispatcher.flush(PATIENCE_S)  # its threads have ended
 
 
-def test_an_epoch_s_own_thread_does_not_wait_for_the_end(story: Story) -> None:
+def test_an_epoch_s_own_thread_does_not_wait_for_the_end(story: EndingQuery) -> None:
     with story.gate.epoch():
         story.ending.stop()
         assert not story.ending.finished
@@ -195,7 +199,7 @@ def test_an_epoch_s_own_thread_does_not_wait_for_the_end(story: Story) -> None:
     assert story.closed == [[]]
 
 
-def test_a_listener_does_not_wait_for_the_end(story: Story) -> None:
+def test_a_listener_does_not_wait_for_the_end(story: EndingQuery) -> None:
     stopped = threading.Event()
 
     def listen(_event: events.Event) -> None:
@@ -208,7 +212,7 @@ def test_a_listener_does_not_wait_for_the_end(story: Story) -> None:
     assert story.ending.finish(PATIENCE_S)
 
 
-def test_it_ends_once_however_many_ask(story: Story) -> None:
+def test_it_ends_once_however_many_ask(story: EndingQuery) -> None:
     threads = [threading.Thread(target=story.ending.stop) for _ in range(8)]
     for thread in threads:
         thread.start()

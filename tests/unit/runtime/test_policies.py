@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tests.oracles.noting_ports import NotingPorts
+from tests.oracles.recording_ports import RecordingPorts
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SETTINGS = gw.Fusion(epochs=1, confirm=1, payback_epochs=10)
 
 
-class Story:
+class TwoOperators:
     """Two operators in a row, in the same places or not."""
 
     def __init__(self, directory: Path, *, apart: bool = False) -> None:
@@ -47,7 +47,7 @@ class Story:
         self.log, recovery = recover_flow(
             made.compile(resolver(made)), storage, "r", retain_epochs=3
         )
-        self.flow, self.ports = recovery.flow, NotingPorts()
+        self.flow, self.ports = recovery.flow, RecordingPorts()
         there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
         first = gw.even_assignment(4, ["x", "y"], [1, 1])
         given = {"b": first.moved({0: "y"})} if apart else {}
@@ -85,7 +85,7 @@ class Story:
 def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
     tmp_path: Path,
 ) -> None:
-    story = Story(tmp_path)
+    story = TwoOperators(tmp_path)
     story.observe(10)
     assert [c.name for c in story.conductor.plan.components] == ["a+b"]
     (started,) = (e for e in story.ports.events if type(e).__name__ == "RegroupingStarted")
@@ -95,7 +95,7 @@ def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
 def test_state_is_not_moved_for_less_than_it_is_worth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = Story(tmp_path, apart=True)
+    story = TwoOperators(tmp_path, apart=True)
     moved = 1000
     monkeypatch.setattr(policies, "state_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
     story.observe(10)
@@ -108,7 +108,7 @@ def test_state_is_not_moved_for_less_than_it_is_worth(
 
 
 def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+    story = TwoOperators(tmp_path)
     story.conductor.begin(0)
     story.observe(10)
     story.observe(10)  # refused by the conductor, since the first waits for the epoch's end
@@ -116,7 +116,7 @@ def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
 
 
 def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+    story = TwoOperators(tmp_path)
     story.conductor.begin(0)
     story.observe(10)
     assert story.ports.told().count("RegroupingStarted") == 1
@@ -136,7 +136,7 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
 
 
 def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+    story = TwoOperators(tmp_path)
     before = story.flow
     story.observe(10)
     (made,) = story.conductor.plan.components
@@ -158,7 +158,7 @@ def test_columns_are_changed_where_epochs_gain_more_than_they_wait(tmp_path: Pat
             to = Repartition(operator="a", columns=("k",))
             yield Proposal(subject="columns", change=to, reason="it pays", gain=self.gain)
 
-    story, policy = Story(tmp_path), Placing()
+    story, policy = TwoOperators(tmp_path), Placing()
     story.decide_by(policy)
     story.observe(10)
     assert story.deciding.take_repartitioning() is None
@@ -177,7 +177,7 @@ def test_a_policy_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -
         def observe(self, epoch: FlowEpoch) -> None:
             raise KeyError(epoch.outcome.epoch)
 
-    story = Story(tmp_path)
+    story = TwoOperators(tmp_path)
     story.decide_by(Broken())
     story.observe(10)  # it is committed, and would not be delivered
     (failed,) = (e for e in story.ports.events if isinstance(e, BackgroundFailed))

@@ -88,7 +88,7 @@ class Run:
         self.ticks += 1
 
 
-class Story:
+class LoopOverMemory:
     """The loop over one source in memory, with everything that it looks at."""
 
     def __init__(
@@ -141,7 +141,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_rows_that_arrive_while_lanes_start_are_of_the_same_epoch() -> None:
-    story = Story()
+    story = LoopOverMemory()
 
     def prepare() -> bool:
         story.source.add([{"k": "b"}])
@@ -156,7 +156,7 @@ def test_rows_that_arrive_while_lanes_start_are_of_the_same_epoch() -> None:
 
 
 def test_rows_are_processed_as_they_come_and_whoever_waits_goes_on_once_theirs_are() -> None:
-    story = Story()
+    story = LoopOverMemory()
     story.source.add(rows(3))
     loop = story.begin()
     loop.process_all_available()
@@ -171,7 +171,7 @@ def test_rows_are_processed_as_they_come_and_whoever_waits_goes_on_once_theirs_a
 
 
 def test_a_batch_that_was_planned_before_other_columns_placed_the_state_is_planned_again() -> None:
-    story = Story()
+    story = LoopOverMemory()
     latest = iter([object()])
 
     def repartitioned() -> None:
@@ -186,7 +186,7 @@ def test_a_batch_that_was_planned_before_other_columns_placed_the_state_is_plann
 
 
 def test_whoever_waits_goes_on_although_rows_come_without_an_end() -> None:
-    story = Story(source=gw.sources.memory("k string", max_rows_per_epoch=1))
+    story = LoopOverMemory(source=gw.sources.memory("k string", max_rows_per_epoch=1))
     story.source.add(rows(2))
     story.run.on_epoch = lambda: story.source.add(rows(1))
     story.begin().process_all_available()
@@ -199,7 +199,11 @@ def test_an_epoch_takes_no_more_rows_than_are_processed_in_the_longest_time(
     monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...]
 ) -> None:
     """Every row takes 10 ms and an epoch 100 ms besides; idle sources take no part of it."""
-    story, looks, began_s = Story(longest_s=0.5, others=others), itertools.count(), time.monotonic()
+    story, looks, began_s = (
+        LoopOverMemory(longest_s=0.5, others=others),
+        itertools.count(),
+        time.monotonic(),
+    )
 
     def now_s() -> float:
         epochs = [count or 0 for count in story.run.epochs]
@@ -222,7 +226,7 @@ def test_an_epoch_takes_no_more_rows_than_are_processed_in_the_longest_time(
 
 
 def test_whoever_waits_also_waits_for_what_is_due_without_rows() -> None:
-    story = Story()
+    story = LoopOverMemory()
     story.run.is_pending = True
     loop = story.begin()
     waiter = threading.Thread(target=loop.process_all_available, daemon=True)
@@ -240,7 +244,7 @@ def test_whoever_waits_also_waits_for_what_is_due_without_rows() -> None:
 def test_a_bounded_query_ends_with_what_was_there_when_it_began(
     trigger: Mapping[str, object], epochs: list[int]
 ) -> None:
-    story = Story(trigger, gw.sources.memory("k string", max_rows_per_epoch=2))
+    story = LoopOverMemory(trigger, gw.sources.memory("k string", max_rows_per_epoch=2))
     story.source.add(rows(5))
     story.run.on_epoch = lambda: story.source.add(rows(10))
     loop = story.begin()
@@ -253,7 +257,7 @@ def test_a_bounded_query_ends_with_what_was_there_when_it_began(
 
 
 def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
-    story = Story({"availableNow": True})
+    story = LoopOverMemory({"availableNow": True})
     story.run.is_pending = True
     looks = iter(range(20))
 
@@ -267,7 +271,7 @@ def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_w
 
 
 def test_time_passes_for_the_protocol_while_no_row_comes() -> None:
-    story = Story()
+    story = LoopOverMemory()
     story.run.view.awaits = True
     story.begin()
     eventually(lambda: story.run.ticks > 2)
@@ -291,7 +295,7 @@ class Broken(gw.sources.MemorySource):
 
 
 def test_a_source_that_raises_fails_the_query_by_its_name() -> None:
-    story = Story(source=Broken())
+    story = LoopOverMemory(source=Broken())
     assert story.begin().wait(PATIENCE_S)
     assert isinstance(story.run.gate.failure, SourceError)
     assert "Source 'rows'" in str(story.run.gate.failure)
@@ -304,7 +308,7 @@ def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending(
 ) -> None:
     monkeypatch.setattr(SourceLoop, "stop_s", 0.1)
     source = Broken(threading.Event())
-    story = Story(source=source)
+    story = LoopOverMemory(source=source)
     loop = story.begin()
     assert source.asked.wait(PATIENCE_S)
     monkeypatch.setattr(source_loop, "_LONG_S", 0.0)
@@ -321,7 +325,7 @@ def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending(
 def test_a_delivery_that_takes_long_is_waited_for_and_not_blamed_on_a_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story, go_on = Story(), threading.Event()
+    story, go_on = LoopOverMemory(), threading.Event()
     gate = story.run.gate
     until_idle = gate.wait_until_idle
 
@@ -350,7 +354,7 @@ def _wait(for_: threading.Event) -> None:
 def test_an_epoch_that_fails_ends_the_query_and_its_rows_are_not_counted_as_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story, told = Story(), list[Any]()
+    story, told = LoopOverMemory(), list[Any]()
     story.source.add(rows(3))
     error = RuntimeError("a sink")
 
@@ -365,7 +369,7 @@ def test_an_epoch_that_fails_ends_the_query_and_its_rows_are_not_counted_as_read
 
 
 def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
-    story = Story()
+    story = LoopOverMemory()
     error = CheckpointInUseError("taken", remedy="Do.")
 
     def insist() -> None:
@@ -377,7 +381,7 @@ def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arriv
 
 
 def test_figures_of_sources_stand_beside_those_of_their_epoch() -> None:
-    story = Story(source=gw.sources.memory("k string", max_rows_per_epoch=2))
+    story = LoopOverMemory(source=gw.sources.memory("k string", max_rows_per_epoch=2))
     story.source.add(rows(3))
     loop = story.begin()
     loop.process_all_available()
@@ -450,7 +454,7 @@ def test_epochs_with_rows_begin_at_multiples_of_the_interval(
 ) -> None:
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(source_loop, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    story = Story({"processingTime": "10 seconds"})
+    story = LoopOverMemory({"processingTime": "10 seconds"})
     story.source.add(rows(1))
     story.begin()
     eventually(lambda: story.run.epochs == [1])

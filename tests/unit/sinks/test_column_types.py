@@ -45,7 +45,7 @@ TAKEN: list[tuple[pa.DataType, Any]] = [
 ]
 
 
-def build(kind: str, path: Path) -> Any:
+def sink_of_kind(kind: str, path: Path) -> Any:
     catalog = {"type": "sql", "uri": f"sqlite:///{path}/c.db", "warehouse": f"file://{path}/w"}
     sinks: dict[str, Callable[[], Any]] = {
         "parquet": lambda: gw.sinks.parquet(path / "out"),
@@ -65,7 +65,7 @@ def test_a_type_that_the_target_does_not_have(
 ) -> None:
     rows = context(schema=pa.schema([("k", pa.string()), ("c", dtype)]), keys=("k",))
     with pytest.raises(SinkError) as refused:
-        getattr(build(kind, tmp_path), step)(rows)
+        getattr(sink_of_kind(kind, tmp_path), step)(rows)
     assert f"column 'c' of type {dtype} cannot be a column of" in str(refused.value)
     assert "in a map before the sink" in str(refused.value)
     assert not list(tmp_path.iterdir())
@@ -74,7 +74,7 @@ def test_a_type_that_the_target_does_not_have(
 def test_a_flow_is_refused_by_its_explanation(tmp_path: Path) -> None:
     flow = gw.Flow("f", num_key_groups=2)
     rows = flow.source("s", gw.sources.memory("k string, gap interval day to second"))
-    flow.sink("out", rows, build("iceberg", tmp_path))
+    flow.sink("out", rows, sink_of_kind("iceberg", tmp_path))
     with pytest.raises(SinkError, match=r"column 'gap' of type duration\[us\] cannot be"):
         flow.explain()
     assert not list(tmp_path.iterdir())
@@ -85,13 +85,13 @@ def test_a_flow_is_refused_by_its_explanation(tmp_path: Path) -> None:
 def test_lists_of_a_fixed_size(tmp_path: Path, kind: str, dtype: pa.DataType, value: Any) -> None:
     schema = pa.schema([("k", pa.string()), ("c", dtype)])
     table = pa.table({"k": ["a", "b"], "c": pa.array([value, None], dtype)}, schema=schema)
-    sink = build(kind, tmp_path)
+    sink = sink_of_kind(kind, tmp_path)
     sink.open(context(schema=schema, keys=("k",)))
     for epoch in range(2):
         sink.deliver(EpochRows(epoch=epoch, table=table))
     sink.close()
     assert _read(kind, tmp_path) == [("a", value)] * 2 + [("b", None)] * 2
-    again = build(kind, tmp_path)
+    again = sink_of_kind(kind, tmp_path)
     again.open(context(schema=schema, keys=("k",)))
     again.close()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 
 
-class Story:
+class CopiesOnFakeCluster:
     """Background copies on a cluster of which a test says what there is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +54,8 @@ class Story:
 
 
 @contextmanager
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
-    story = Story(monkeypatch)
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[CopiesOnFakeCluster]:
+    story = CopiesOnFakeCluster(monkeypatch)
     yield story
     story.copies.close()
 

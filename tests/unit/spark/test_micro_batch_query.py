@@ -106,7 +106,7 @@ class SparkQuery:
         pass
 
 
-class Story:
+class ThreadOverMemory:
     """The thread over one source in memory, with everything that it looks at."""
 
     def __init__(
@@ -161,7 +161,7 @@ def rows(count: int) -> list[dict[str, str]]:
 
 
 def test_own_rows_get_epochs_of_their_own_only_while_spark_has_nothing_to_offer() -> None:
-    story = Story()
+    story = ThreadOverMemory()
     story.source.add(rows(3))
     query = story.begin()
     query.process_all_available()
@@ -185,7 +185,7 @@ def test_own_rows_get_epochs_of_their_own_only_while_spark_has_nothing_to_offer(
 
 
 def test_a_micro_batch_that_is_offered_again_reads_nothing() -> None:
-    story = Story()
+    story = ThreadOverMemory()
     story.micro_batch(0)
     story.source.add(rows(2))
     story.micro_batch(0)
@@ -196,7 +196,7 @@ def test_a_micro_batch_that_is_offered_again_reads_nothing() -> None:
 
 
 def test_rows_that_a_micro_batch_took_are_not_read_again_for_an_epoch_of_their_own() -> None:
-    story = Story()
+    story = ThreadOverMemory()
     story.source.add(rows(2))
     assert story.epochs.has_own_rows()
     story.source.add(rows(3))
@@ -207,7 +207,7 @@ def test_rows_that_a_micro_batch_took_are_not_read_again_for_an_epoch_of_their_o
 
 def test_a_bounded_query_ends_once_both_kinds_have_ended() -> None:
     source = gw.sources.memory("k string", rows(4), max_rows_per_epoch=2)
-    story = Story({"availableNow": True}, source)
+    story = ThreadOverMemory({"availableNow": True}, source)
     story.positions.fix_ends()
     query = story.begin()
     source.add(rows(9))  # too late
@@ -223,7 +223,7 @@ def test_a_bounded_query_ends_once_both_kinds_have_ended() -> None:
 
 
 def test_a_query_that_others_have_stopped_leaves_rows_for_the_next_run() -> None:
-    story = Story({"availableNow": True})
+    story = ThreadOverMemory({"availableNow": True})
     story.spark.has_rows = True
     query = story.begin()
     story.source.add(rows(2))
@@ -235,7 +235,7 @@ def test_a_query_that_others_have_stopped_leaves_rows_for_the_next_run() -> None
 
 def test_with_one_epoch_own_rows_come_with_the_micro_batch_whatever_their_limit() -> None:
     source = gw.sources.memory("k string", rows(5), max_rows_per_epoch=2)
-    story = Story({"once": True}, source)
+    story = ThreadOverMemory({"once": True}, source)
     query = story.begin()
     story.micro_batch(0)
     story.spark.stop()
@@ -248,7 +248,7 @@ def test_a_source_that_does_not_answer_keeps_neither_an_epoch_nor_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(micro_batch_query, "_STOP_S", 0.1)
-    story, asked, answers = Story(), threading.Event(), threading.Event()
+    story, asked, answers = ThreadOverMemory(), threading.Event(), threading.Event()
 
     def latest(*_: Any, **__: Any) -> int:
         asked.set()

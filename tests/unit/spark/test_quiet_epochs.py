@@ -82,7 +82,7 @@ class SparkQuery:
         return {"isTriggerActive": False, "isDataAvailable": False}
 
 
-class Story:
+class QuietThread:
     """The thread, with everything that it looks at."""
 
     def __init__(self, trigger: Mapping[str, object] | None = None) -> None:
@@ -107,7 +107,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
-    story = Story()
+    story = QuietThread()
     story.spark.error = ConnectionRefusedError("the JVM is gone")
     quiet = story.start()
     assert quiet.wait(PATIENCE_S)
@@ -116,7 +116,7 @@ def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
 
 
 def test_an_epoch_that_fails_ends_the_query() -> None:
-    story = Story()
+    story = QuietThread()
     story.run.is_due = True
     error = RuntimeError("a sink")
 
@@ -130,7 +130,7 @@ def test_an_epoch_that_fails_ends_the_query() -> None:
 
 
 def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
-    story = Story({"availableNow": True})
+    story = QuietThread({"availableNow": True})
     story.spark.active, story.spark.found_nothing, story.run.is_pending = False, True, True
     looks = iter(range(20))
 
@@ -148,7 +148,7 @@ def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_w
 
 
 def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
-    story = Story()
+    story = QuietThread()
     error = CheckpointInUseError("taken", remedy="Do.")
 
     def insist() -> None:
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arriv
 
 
 def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
-    story = Story()
+    story = QuietThread()
     story.run.is_due = True
     held = threading.Event()
 
@@ -217,7 +217,7 @@ def test_an_error_of_its_own_fails_the_query_though_the_epoch_is_being_broken_of
 def test_only_the_end_of_the_input_counts_as_such(
     trigger: Mapping[str, object] | None, found_nothing: bool, ended: bool
 ) -> None:
-    story = Story(trigger)
+    story = QuietThread(trigger)
     story.spark.active, story.spark.found_nothing = False, found_nothing
     assert story.start().wait(PATIENCE_S)
     assert story.run.input_ended is ended
@@ -226,7 +226,7 @@ def test_only_the_end_of_the_input_counts_as_such(
 
 
 def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> None:
-    story = Story({"once": True})
+    story = QuietThread({"once": True})
     story.run.batches = 1
     story.spark.active = False
     assert story.start().wait(PATIENCE_S)
@@ -234,7 +234,7 @@ def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> Non
 
 
 def test_an_interval_that_only_spark_can_read_is_nobody_else_s_business() -> None:
-    story = Story({"processingTime": "1 month"})
+    story = QuietThread({"processingTime": "1 month"})
     query = story.start()
     story.gate.close()
     assert query.wait(PATIENCE_S)

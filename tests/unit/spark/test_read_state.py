@@ -40,14 +40,14 @@ def shown(run: Restarted, *operators: str) -> list[dict[str, Any]]:
 
 
 def test_slots_whose_columns_are_in_another_order_are_shown_by_name(tmp_path: Path) -> None:
-    def build(rows: Stream) -> tuple[Stream, ...]:
+    def two_slots(rows: Stream) -> tuple[Stream, ...]:
         keyed = rows.key_by("k")
         return (
             keyed.compute(name="w", low=gw.min("v"), n=gw.sum("v"), last=gw.last("ts")),
             keyed.compute(name="w_second", last=gw.last("ts"), n=gw.sum("v"), low=gw.min("v")),
         )
 
-    run = Restarted(tmp_path, build)
+    run = Restarted(tmp_path, two_slots)
     run.epoch(rows=[("a", S, 1), ("a", 2 * S, 5)])
     first, second = shown(run, "w", "w_second")
     assert first == second
@@ -55,13 +55,13 @@ def test_slots_whose_columns_are_in_another_order_are_shown_by_name(tmp_path: Pa
 
 
 def test_state_of_sessions_in_two_time_zones_is_shown_in_utc(tmp_path: Path) -> None:
-    def build(rows: Stream) -> Stream:
+    def sessions_in_zone(rows: Stream) -> Stream:
         return rows.key_by("k").compute(name="w", newest=gw.max("ts"))
 
     for zone, row in (("Asia/Tokyo", ("a", S, 1)), ("Europe/Berlin", ("b", 2 * S, 1))):
         moment = pa.timestamp("us", tz=zone)
         columns = pa.schema([("k", pa.string()), ("ts", moment), ("v", pa.int64())])
-        run = Restarted(tmp_path, build, {"rows": {"columns": columns}})
+        run = Restarted(tmp_path, sessions_in_zone, {"rows": {"columns": columns}})
         run.epoch(rows=[row])
     moments = [row["newest"] for row in shown(run, "w")]
     assert pa.array(moments).type == TIME

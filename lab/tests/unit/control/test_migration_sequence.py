@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
-from tests.oracles.controlled import Part, World
+from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
 from godwit.adapt import Topology
@@ -34,7 +34,7 @@ def by_ranges(*sizes: int) -> Assignment:
     )
 
 
-def table_3(planner: str = "oms", steps: Any = None, **changed: Any) -> World:
+def table_3(planner: str = "oms", steps: Any = None, **changed: Any) -> ControlledCluster:
     """Return the paper's example: 20 equal key groups, τ = 0.4, 13 and 7 on two executors."""
     settings = control_of(
         planner=planner,
@@ -44,14 +44,14 @@ def table_3(planner: str = "oms", steps: Any = None, **changed: Any) -> World:
         **changed.pop("settings", {}),
     )
     values: dict[str, Any] = {"assignments": {"sum": by_ranges(13, 7)}} | changed
-    world = World(
+    world = ControlledCluster(
         {"sum": Part(rows=np.full(20, 50.0))}, {"e0": 1, "e1": 1}, settings=settings, **values
     )
     world.pool.lanes = 1
     return world
 
 
-def cuts(world: World) -> list[int]:
+def cuts(world: ControlledCluster) -> list[int]:
     """First key group of every range but the first; fails where there are no ranges."""
     assignment = world.conductor.view.components["sum"].assignment
     changes = np.flatnonzero(np.diff(assignment.executor_of)) + 1
@@ -60,7 +60,7 @@ def cuts(world: World) -> list[int]:
     return [int(at) for at in changes]
 
 
-def moves(world: World) -> list[int]:
+def moves(world: ControlledCluster) -> list[int]:
     return [event.moves for event in world.told(events.RebalancingStarted)]
 
 
@@ -179,7 +179,7 @@ def test_components_of_a_stage_are_lines_of_their_own() -> None:
         scaling=scripted({0: 2, "20 seconds": 3}),
     )
     parts = {name: Part(rows=np.full(20, 25.0)) for name in ("one", "two")}
-    world = World(parts, {"e0": 1, "e1": 1}, stages=[["one", "two"]], settings=settings)
+    world = ControlledCluster(parts, {"e0": 1, "e1": 1}, stages=[["one", "two"]], settings=settings)
     world.pool.lanes = 1
     world.run(50)
     assert not world.told(events.PlannerFailed)

@@ -183,14 +183,14 @@ def test_to_stop_the_world_costs_an_epoch_more_than_to_move_live() -> None:
     assert longest[Strategy.LIVE] < longest[Strategy.STOP_THE_WORLD] / 1.5
 
 
-class Noting:
+class WatchingController:
     """A controller that only watches."""
 
     def __init__(self) -> None:
         self.outcomes: list[EpochOutcome] = []
         self.turns = self.delivered_rows = 0
 
-    def made(self, _: Simulation) -> Noting:
+    def made(self, _: Simulation) -> WatchingController:
         return self
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
@@ -207,7 +207,7 @@ class Noting:
 
 
 def test_a_controller_sees_every_epoch_and_gets_its_turn_between_them() -> None:
-    noting = Noting()
+    noting = WatchingController()
     simulation = Simulation(scenario(), seed=1, control=noting.made)
     history = simulation.run(settle_s=2)
     assert [o.epoch for o in noting.outcomes] == [r.epoch for r in history.epochs]
@@ -230,7 +230,7 @@ def test_rows_go_through_the_levels_and_cross_executors_less_when_paired() -> No
                 ),
             ),
         )
-        noting = Noting()
+        noting = WatchingController()
         simulation = Simulation(scenario(components=chain), seed=1, control=noting.made)
         simulation.run(settle_s=5)
         assert rows_processed(simulation) == 10_000

@@ -51,17 +51,17 @@ def counted(stream: Stream, time: str | None = None, every: str = "2 seconds") -
 
 
 def by_function(function: Any, **said: Any) -> Callable[[KeyedStream], Stream]:
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_after_function(keyed: KeyedStream) -> Stream:
         return counted(keyed.window(TENS, name="first").process(function, output=OUT, **said), "ts")
 
-    return build
+    return windows_after_function
 
 
 def by_column(column: str) -> Callable[[KeyedStream], Stream]:
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_after_windows(keyed: KeyedStream) -> Stream:
         return counted(keyed.window(TENS, name="first").compute(last=gw.max("ts")), column)
 
-    return build
+    return windows_after_windows
 
 
 def through(keyed: KeyedStream) -> Stream:
@@ -121,10 +121,10 @@ def test_a_stated_slack_is_how_long_windows_wait(tmp_path: Path) -> None:
 def test_windows_of_a_time_that_is_no_sources_close_at_the_end(
     tmp_path: Path, restart: bool
 ) -> None:
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_after_process(keyed: KeyedStream) -> Stream:
         return counted(keyed.process(minute_later, state=dict, output=OUT, name="later"))
 
-    run = WindowedRun(build, tmp_path)
+    run = WindowedRun(windows_after_process, tmp_path)
     run.epoch([("a", 1 * S, 1)])
     if restart:
         run.restart()
@@ -143,11 +143,11 @@ def test_windows_over_another_column_of_a_source_close_at_the_end(tmp_path: Path
 
 
 def test_windows_that_end_long_after_the_clock_are_not_ahead_of_it(tmp_path: Path) -> None:
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_after_weeks(keyed: KeyedStream) -> Stream:
         weeks = keyed.window(gw.tumbling("7 days"), name="first")
         return counted(weeks.process(end_of, output=OUT), "ts")
 
-    run = WindowedRun(build, tmp_path)
+    run = WindowedRun(windows_after_weeks, tmp_path)
     run.run.clock_us = 2 * DAY
     run.epoch([("a", 2 * DAY, 1)])
     run.times.end_input()
@@ -157,12 +157,12 @@ def test_windows_that_end_long_after_the_clock_are_not_ahead_of_it(tmp_path: Pat
 
 
 def test_rows_that_a_join_held_are_not_ahead_of_a_clock_that_jumped_back(tmp_path: Path) -> None:
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def windows_after_join(streams: Mapping[str, Stream]) -> Stream:
         left, right = (streams[name].key_by("k") for name in ("left", "right"))
         return counted(left.join_newest(right, suffix="_r", name="joined"), "ts")
 
     feeds = {name: Feed({f.name: f.type for f in ROWS}) for name in ("left", "right")}
-    run = MeetingRun(build, tmp_path, feeds)
+    run = MeetingRun(windows_after_join, tmp_path, feeds)
     run.run.clock_us = 9 * DAY
     run.epoch(left=[("a", 9 * DAY, 1)], right=[("a", 9 * DAY, 1)])
     run.run.clock_us = 2 * DAY
@@ -176,10 +176,10 @@ def test_a_moment_far_ahead_closes_nothing_while_a_source_is_idle(tmp_path: Path
         yield key[0], datetime(9999, 1, 1, tzinfo=UTC), 0
         yield from rows_of(key, rows, window)
 
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_after_far_rows(keyed: KeyedStream) -> Stream:
         return counted(keyed.window(TENS, name="first").process(far, output=OUT), "ts")
 
-    run = WindowedRun(build, tmp_path, idle="1 second")
+    run = WindowedRun(windows_after_far_rows, tmp_path, idle="1 second")
     for second in (1, 21):
         run.epoch([("a", second * S, 1)])
         run.run.clock_us += 60 * S
@@ -198,7 +198,7 @@ def test_what_a_timer_emits_is_not_late_where_its_slack_is_said(tmp_path: Path) 
     def emit(key: Any, timer: Any, state: dict[str, datetime]) -> Any:
         yield key[0], state["ts"], 1
 
-    def build(keyed: KeyedStream) -> Stream:
+    def windows_after_timers(keyed: KeyedStream) -> Stream:
         return counted(
             keyed.process(
                 keep,
@@ -212,7 +212,7 @@ def test_what_a_timer_emits_is_not_late_where_its_slack_is_said(tmp_path: Path) 
             )
         )
 
-    run = WindowedRun(build, tmp_path)
+    run = WindowedRun(windows_after_timers, tmp_path)
     found = []
     for second in (1, 20, 40, 60, 100, 200):
         found += run.epoch([(f"k{second}", second * S, 1)])

@@ -27,7 +27,7 @@ S = 1_000_000
 KINDS = [(20 * S, 10 * S, 0), (30 * S, 30 * S, 0)]
 
 
-def build(keyed: KeyedStream, **options: Any) -> Stream:
+def two_phase_windows(keyed: KeyedStream, **options: Any) -> Stream:
     return keyed.window(
         hopping("20 seconds", every="10 seconds"),
         tumbling("30 seconds"),
@@ -45,7 +45,10 @@ def test_all_configurations_give_the_windows_that_one_operator_gives(
     """Figure 5: partials shared or of each window, consolidated in the lane or by an exchange."""
     share: Any = "never" if duplicated else "always"
     run = WindowedRun(
-        partial(build, share=share, late=FakeSink()), tmp_path, together=together, slack="5 seconds"
+        partial(two_phase_windows, share=share, late=FakeSink()),
+        tmp_path,
+        together=together,
+        slack="5 seconds",
     )
     assert run.compiled.levels == (1 if together else 2)
     rng = np.random.default_rng(3)
@@ -82,7 +85,7 @@ def test_windows_of_windows_close_in_one_epoch_behind_a_consolidate_part(tmp_pat
 
 def test_while_key_groups_of_either_part_are_suspended_neither_closes(tmp_path: Path) -> None:
     for part in ("zones", "zones_windows"):
-        run = WindowedRun(build, tmp_path / part)
+        run = WindowedRun(two_phase_windows, tmp_path / part)
         run.epoch([("a", 1 * S, 1), ("b", 95 * S, 2)])
         plan = run.run.plans()[part]
         stands = run.run.plans() | {part: replace(plan, suspended=frozenset([3]))}
@@ -150,7 +153,7 @@ def test_no_operator_can_have_the_name_of_a_part(name: str) -> None:
     flow = LogicalFlow("flow")
     frame: Any = FakeDataFrame(ROWS)
     keyed = flow.source("rows", frame, event_time="ts").key_by("k")
-    flow.sink("out", build(keyed), FakeSink())
+    flow.sink("out", two_phase_windows(keyed), FakeSink())
     flow.sink("other", keyed.compute(name=name, n=gw.count()), FakeSink())
     with pytest.raises(InvalidFlowError, match=f"'{name}'.*the name of a part of 'zones'"):
         flow.compile(resolver(flow))

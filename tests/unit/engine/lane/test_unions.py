@@ -102,7 +102,7 @@ def test_what_one_operator_leaves_out_for_being_ahead_moves_the_watermark_of_non
         "b": Feed(COLUMNS, {"event_time": "ts", "max_ahead": "1 minute"}),
     }
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def union_of_counts(streams: Mapping[str, Stream]) -> Stream:
         both = {
             "alone": streams["a"],
             "united": streams["a"].union(streams["b"]),
@@ -114,7 +114,7 @@ def test_what_one_operator_leaves_out_for_being_ahead_moves_the_watermark_of_non
         ]
         return counted[0].union(counted[1]).key_by("k").compute(n=gw.sum("n"), name="all")
 
-    run = MeetingRun(build, tmp_path, feeds)
+    run = MeetingRun(union_of_counts, tmp_path, feeds)
     run.epoch(a=[("x", 1 * S, 0), ("x", 600 * S, 0)], b=[("x", 1 * S, 0), ("x", 600 * S, 0)])
     # Of "a" the row counts everywhere, of "b" nowhere.
     assert run.record.watermarks == {"a": 600 * S, "b": 1 * S}
@@ -139,11 +139,11 @@ def test_rows_of_a_key_keep_their_order_within_each_source(
 ) -> None:
     feeds = {name: replace(feed, options={}) for name, feed in TWO.items()}
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def union_in_order(streams: Mapping[str, Stream]) -> Stream:
         united = streams["a"].union(streams["b"], streams["a"])
         return united.key_by("k").process(in_order, state=list, output="k string, seen string")
 
-    run = MeetingRun(build, tmp_path, feeds, executors=executors)
+    run = MeetingRun(union_in_order, tmp_path, feeds, executors=executors)
     found = []
     for epoch in range(3):
         numbers = [epoch * 8 + i for i in range(8)]
@@ -164,13 +164,13 @@ def test_windows_and_rows_of_another_source_meet_on_the_second_level(tmp_path: P
     columns = {"k": pa.string(), "window_end": TIME, "n": pa.int64()}
     feeds = {"a": Feed(COLUMNS), "b": Feed(columns, {"event_time": "window_end"})}
 
-    def build(streams: Mapping[str, Stream]) -> Stream:
+    def windows_over_union(streams: Mapping[str, Stream]) -> Stream:
         counted = streams["a"].key_by("k").window(tumbling("10 seconds")).compute(n=gw.count())
         known = counted.map(lambda t: t.select(["k", "window_end", "n"]))
         united = known.union(streams["b"]).key_by("k")
         return united.window(tumbling("20 seconds"), time="window_end").compute(n=gw.sum("n"))
 
-    run = MeetingRun(build, tmp_path, feeds, executors={"a": 2, "b": 1})
+    run = MeetingRun(windows_over_union, tmp_path, feeds, executors={"a": 2, "b": 1})
     run.epoch(a=[("x", 1 * S, 0), ("x", 2 * S, 0), ("x", 35 * S, 0)], b=[("x", 5 * S, 100)])
     assert run.epoch(b=[("x", 45 * S, 200)]) == []
     # What a's window counts comes to the second operator in the epoch in which both close.

@@ -36,14 +36,14 @@ def in_order(key: tuple[str], rows: Any, window: Any) -> Iterable[tuple[Any, ...
 def test_sessions_of_windows_begin_within_them_and_come_out_at_the_end(
     tmp_path: Path, function: bool
 ) -> None:
-    def build(keyed: KeyedStream) -> Stream:
+    def sessions_of_windows(keyed: KeyedStream) -> Stream:
         sessions = sums(keyed).key_by("k").window(gw.session("10 seconds"), name="sessions")
         if not function:
             return sessions.compute(n=gw.count(), v=gw.sum("v"))
         columns = "k string, window_start timestamp, window_end timestamp, n long, v long"
         return sessions.process(in_order, output=columns)
 
-    run = WindowedRun(build, tmp_path)
+    run = WindowedRun(sessions_of_windows, tmp_path)
     assert run.epoch(ROWS) == []
     assert run.epoch() == [("a", 10 * S - 1, 30 * S - 1, 2, 2)]
     run.times.end_input()
@@ -56,7 +56,7 @@ def test_windows_that_meet_others_on_the_way_are_in_the_window_that_holds_them(
 ) -> None:
     columns = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 
-    def build(streams: Any) -> Stream:
+    def hours_of_windows(streams: Any) -> Stream:
         tens = sums(streams["rows"].key_by("k"))
         if way == "duplicates":
             met = tens.drop_duplicates("k", within="1 second")
@@ -66,14 +66,14 @@ def test_windows_that_meet_others_on_the_way_are_in_the_window_that_holds_them(
         return hours.compute(n=gw.count())
 
     names = ("rows",) if way == "duplicates" else ("rows", "others")
-    run = MeetingRun(build, tmp_path, {name: Feed(columns) for name in names})
+    run = MeetingRun(hours_of_windows, tmp_path, {name: Feed(columns) for name in names})
     run.epoch(**dict.fromkeys(names, ROWS))
     run.times.end_input()
     assert run.epoch() == [("a", 0, 60 * S, 3)]
 
 
 def test_a_window_that_ends_long_after_the_clock_is_not_ahead_of_it(tmp_path: Path) -> None:
-    def build(keyed: KeyedStream) -> Stream:
+    def quarters_of_months(keyed: KeyedStream) -> Stream:
         months = keyed.window(gw.tumbling("30 days"), name="months").compute(v=gw.sum("v"))
         return (
             months.key_by("k")
@@ -81,7 +81,7 @@ def test_a_window_that_ends_long_after_the_clock_is_not_ahead_of_it(tmp_path: Pa
             .compute(v=gw.sum("v"))
         )
 
-    run = WindowedRun(build, tmp_path, max_ahead="1 hour")
+    run = WindowedRun(quarters_of_months, tmp_path, max_ahead="1 hour")
     run.epoch(ROWS)
     run.times.end_input()
     assert run.epoch() == [("a", 0, 90 * 86_400 * S, 3)]

@@ -33,7 +33,7 @@ M = 60_000_000
 FOUR = [(5, 5), (10, 10), (15, 15), (20, 20)]
 
 
-def build(*kinds: tuple[int, int], **more: Any) -> Any:
+def windows_operator(*kinds: tuple[int, int], **more: Any) -> Any:
     """Windows of some lengths and frequencies in minutes, of panes of a minute."""
     specs = [gw.hopping(f"{n} minutes", every=f"{e} minutes") for n, e in kinds]
 
@@ -46,7 +46,9 @@ def build(*kinds: tuple[int, int], **more: Any) -> Any:
 
 def run_of(root: Path, *kinds: tuple[int, int], pane: int = 1, **source: Any) -> WindowedRun:
     """Run windows whose panes are of a minute, whatever their lengths divide."""
-    run = WindowedRun(build(*kinds), root, num_key_groups=1, executors={"a": 1}, **source)
+    run = WindowedRun(
+        windows_operator(*kinds), root, num_key_groups=1, executors={"a": 1}, **source
+    )
     (operator,) = (o for o in run.compiled.operators if o.over_event_time)
     assert isinstance(operator, WindowedCompute)
     operator.grid = PaneGrid(windows=operator.grid.windows, width_us=pane * M)

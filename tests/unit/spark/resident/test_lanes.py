@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Story:
+class AnnouncedLanes:
     """Resident lanes, and what they announce."""
 
     tasks: list[Threads]
@@ -69,8 +69,8 @@ class Story:
 
 
 @contextmanager
-def story(*tasks: Threads) -> Iterator[Story]:
-    told = Story(tasks=list(tasks))
+def story(*tasks: Threads) -> Iterator[AnnouncedLanes]:
+    told = AnnouncedLanes(tasks=list(tasks))
     try:
         yield told
     finally:

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from godwit.migration import DropCopies, StartWarming
     from godwit.model.events import Event
 
-__all__ = ["NotingPorts"]
+__all__ = ["RecordingPorts"]
 
 
 @dataclass(slots=True, kw_only=True)
-class NotingPorts:
+class RecordingPorts:
     """Ports that record a conductor's requests, in order."""
 
     warmings: list[StartWarming] = field(default_factory=list)
