@@ -7,6 +7,7 @@ that moved files are no difference.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import sys
 from pathlib import Path
@@ -68,6 +69,9 @@ def _differences(former: Any, present: Any, path: str = "") -> Iterator[str]:
     elif isinstance(former, list) and isinstance(present, list) and len(former) == len(present):
         for number, (before, after) in enumerate(zip(former, present, strict=True)):
             yield from _differences(before, after, f"{path}[{number}]")
+    elif isinstance(former, str) and isinstance(present, str) and "\n" in former:
+        lines = difflib.ndiff(former.splitlines(), present.splitlines())
+        yield from (f"changed: {path}: {line}" for line in lines if line[0] in "+-")
     elif former != present:
         yield f"changed: {path}: {_short(former)} -> {_short(present)}"
 
