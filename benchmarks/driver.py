@@ -1,6 +1,6 @@
 """Cost of an epoch on the driver, without Spark: all but planning rows and running tasks.
 
-The real conductor, instructor, commit log and journal, and reports that real lanes made.  Figures
+The real coordinator, instructor, commit log and journal, and reports that real lanes made.  Figures
 are CPU milliseconds of steady epochs (medians), so other programs on the machine disturb them
 little; those of the smallest setting are taken in the same run, and ratios are against it.
 
@@ -39,7 +39,7 @@ from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
 from godwit.local.stages import run_lanes, ship_rows
-from godwit.migration import Conductor, inputs
+from godwit.migration import Coordinator, inputs
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
 from godwit.operators import aggregates as gw
@@ -139,7 +139,7 @@ class Driver:
             for name in names
         }
         assignment = even_assignment(flow.num_key_groups, names, [1] * executors)
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             inputs.RunStarted(
                 run_id=RUN_ID,
                 executors=dict.fromkeys(names, 1),
@@ -166,15 +166,15 @@ class Driver:
         self.took_ms = {}
         watch, epoch = Stopwatch(), self.log.latest_epoch + 1
         with self.part("begin"):
-            plans = self.conductor.begin(epoch)
+            plans = self.coordinator.begin(epoch)
         assert plans is not None
         with self.part("instruct"):
             told = self.times.epoch_times(clock_us=0, silence_us=0, components=plans)
             instruction = self.instructor.epoch(
                 epoch,
                 plans,
-                view=self.conductor.view,
-                copies=self.conductor.copies,
+                view=self.coordinator.view,
+                copies=self.coordinator.copies,
                 times=told,
             )
         with self.part("encode"):
@@ -206,13 +206,13 @@ class Driver:
                 reports,
                 flow=self.flow,
                 chains=self.log.chains,
-                copies=self.conductor.copies,
+                copies=self.coordinator.copies,
                 counting={(self.flow.operators[0].name, 0): self.flow.sources[0]},
             )
         with self.part("conduct"):
-            self.conductor.commit(outcome)
+            self.coordinator.commit(outcome)
         with self.part("note"):
-            self.journal.add("progress", progress_of(outcome, self.conductor.view, watch, {}))
+            self.journal.add("progress", progress_of(outcome, self.coordinator.view, watch, {}))
         return self.took_ms
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.windows.instant [--keys 10000 100000] [--rows 2000]
 
 All key groups of one of three executors go to another one, while a window is open that has a row
-of every key.  The real conductor, lanes, stores and checkpoint in one process without Spark.  The
+of every key.  The real coordinator, lanes, stores and checkpoint in one process without Spark.  The
 pause is what the three epochs after the switch take longer than as many times the median of five
 before it, in CPU time; for either strategy from streams of its own, the median of several.  Three
 epochs, since a slot that begins to take rows gets its table with the second of them.

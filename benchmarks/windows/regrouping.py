@@ -2,9 +2,10 @@
 
     python -m benchmarks.windows.regrouping [--keys 10000 100000]
 
-A window is open that has a row of every key, on three executors of a lane each: the real conductor,
-lanes, stores and checkpoint in one process without Spark.  Pauses are CPU time of an epoch beyond
-the median of three before; copies in the background are not counted, as they run beside epochs.
+A window is open that has a row of every key, on three executors of a lane each: the real
+coordinator, lanes, stores and checkpoint in one process without Spark.  Pauses are CPU time
+of an epoch beyond the median of three before; background copies are not counted, as they run
+beside epochs.
 """
 
 from __future__ import annotations

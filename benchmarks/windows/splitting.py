@@ -2,10 +2,11 @@
 
     python -m benchmarks.windows.splitting [--cases N ...]
 
-The real conductor, lanes, stores and checkpoint in one process without Spark, three executors of a
-lane each: CPU milliseconds a period (the window), medians over the second half of a run.  An epoch
-has ten seconds of event time and a row of every key; in every period some of 16 key groups migrate,
-others than in the one before, by the strategy of their form: instantly if split, live if combined.
+The real coordinator, lanes, stores and checkpoint in one process without Spark, three executors of
+a lane each: CPU milliseconds a period (the window), medians over the second half of a run.  An
+epoch has ten seconds of event time and a row of every key; in every period some of 16 key groups
+migrate, others than in the one before, by the strategy of their layout: instantly
+if split, live if combined.
 Both forms run side by side, an epoch at a time in turns.
 """
 

@@ -1,4 +1,4 @@
-"""Drawn flows over event time under the real conductor, and what becomes of their key groups.
+"""Drawn flows over event time under the real coordinator, and what becomes of their key groups.
 
 `tests.streams` draws flows, and says in plain Python what they give; here they run as they do on a
 cluster, in one process, while key groups migrate, executors die, the driver dies and components are
@@ -68,7 +68,7 @@ def _operators(node: ref.Node) -> set[str]:
 
 
 class _DrawnRun(WindowsApart):
-    """The real conductor, lanes, stores and checkpoint of a drawn flow."""
+    """The real coordinator, lanes, stores and checkpoint of a drawn flow."""
 
     def __init__(self, drawn: Drawn, directory: Path) -> None:
         self.drawn = drawn

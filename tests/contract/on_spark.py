@@ -96,7 +96,7 @@ class OnSpark:
             if self._goes == "held":
                 assert self._allowed.wait(_PATIENCE_S)
             if self._goes == "fails":
-                copies._conductor.warming_failed(order, "no room")
+                copies._coordinator.warming_failed(order, "no room")
             elif self._goes != "lost":
                 warm(copies, order)
 
@@ -224,7 +224,7 @@ class OnSpark:
     ) -> None:
         """See `Realization.change_lanes`."""
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
-        self._query._run.conductor.change_lanes(request)
+        self._query._run.coordinator.change_lanes(request)
 
     def component_of(self, operator: str) -> str:
         """See `Realization.component_of`."""
@@ -237,17 +237,17 @@ class OnSpark:
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""
-        self._query._run.conductor.drain(executor)
+        self._query._run.coordinator.drain(executor)
 
     def cancel(self, migration: str) -> None:
         """See `Realization.cancel`."""
-        conductor = self._query._run.conductor
-        with suppress(MigrationError), conductor.locked() as conductor:  # it may not be under way
-            conductor.cancel(migration, "second thoughts")
+        locked = self._query._run.coordinator.locked()
+        with suppress(MigrationError), locked as coordinator:  # it may not be under way
+            coordinator.cancel(migration, "second thoughts")
 
     def ended(self, migration: str) -> EndMigration | None:
         """See `Realization.ended`."""
-        return self._query._run.conductor.ended(migration, 0)
+        return self._query._run.coordinator.ended(migration, 0)
 
     @property
     def view(self) -> ProtocolView:

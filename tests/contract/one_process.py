@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from godwit.local.run import LocalRows
     from godwit.migration import (
         ComponentView,
-        Conductor,
+        Coordinator,
         EndMigration,
         EpochOutcome,
         PeerCopies,
@@ -93,7 +93,7 @@ class _Run(LocalRun):
         super().__init__(*given, **settings)
 
     def now_s(self) -> float:
-        """A second passes whenever the conductor looks at the clock."""
+        """A second passes whenever the coordinator looks at the clock."""
         self.seconds += 1
         return self.seconds
 
@@ -227,9 +227,9 @@ class OneProcess:
         return self.run.log
 
     @property
-    def conductor(self) -> Conductor:
-        """The conductor of the run."""
-        return self.run.conductor
+    def coordinator(self) -> Coordinator:
+        """The coordinator of the run."""
+        return self.run.coordinator
 
     @property
     def event_times(self) -> EventTimes:
@@ -271,7 +271,7 @@ class OneProcess:
         if self.view.due:
             self.run_epoch(None)
         elif self.view.awaits:
-            self.conductor.let_time_pass()
+            self.coordinator.let_time_pass()
 
     def settle(self) -> None:
         """See `Realization.settle`."""
@@ -363,7 +363,7 @@ class OneProcess:
         """See `Realization.migrate`."""
         self._migrations += 1
         name = f"m{self._migrations}"
-        self.conductor.migrate(
+        self.coordinator.migrate(
             MigrationRequested(
                 id=name, component=component, target=target, strategy=strategy, bounds=bounds
             )
@@ -375,17 +375,17 @@ class OneProcess:
     ) -> None:
         """See `Realization.change_lanes`."""
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
-        self.conductor.change_lanes(request)
+        self.coordinator.change_lanes(request)
 
     def component_of(self, operator: str) -> str:
         """See `Realization.component_of`."""
-        plan: PhysicalPlan = self.conductor.plan
+        plan: PhysicalPlan = self.coordinator.plan
         return next(c.name for c in plan.components if operator in c.operators)
 
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """See `Realization.regroup`."""
         plan = plan_regrouping(
-            self.flow.with_plan(self.conductor.plan),
+            self.flow.with_plan(self.coordinator.plan),
             components,
             components=self.view.components,
             state_bytes=lambda states: dict(
@@ -400,25 +400,25 @@ class OneProcess:
             bounds=Bounds(max_moves=3),
         )
         with suppress(MigrationError):  # one is under way
-            self.conductor.regroup(asked)
+            self.coordinator.regroup(asked)
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""
-        self.conductor.drain(executor)
+        self.coordinator.drain(executor)
 
     def cancel(self, migration: str) -> None:
         """See `Realization.cancel`."""
         with suppress(MigrationError):  # it is not under way
-            self.conductor.cancel(migration, "second thoughts")
+            self.coordinator.cancel(migration, "second thoughts")
 
     def ended(self, migration: str) -> EndMigration | None:
         """See `Realization.ended`."""
-        return self.conductor.ended(migration)
+        return self.coordinator.ended(migration)
 
     @property
     def view(self) -> ProtocolView:
         """See `Realization.view`."""
-        return self.conductor.view
+        return self.coordinator.view
 
 
 class Late(OneProcess):

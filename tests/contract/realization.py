@@ -3,7 +3,7 @@
 The contract: whatever is done through these few methods, in whatever order, the rows that came out
 are what `tests.contract.verdict` says.  To join, a realization gives
 
-- a **view** and **events**, which are the conductor's own values if it drives the conductor;
+- a **view** and **events**, which are the coordinator's own values if it drives the coordinator;
 - the **rows out** of every sink by epoch; a realization that has no rows, as a simulator of their
   numbers, gives ``None`` and is judged by its view and events alone.
 

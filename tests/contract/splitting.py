@@ -55,7 +55,7 @@ class Decided(WindowsApart):
                 )
             ],
             meters={},
-            conductor=self.conductor,
+            coordinator=self.coordinator,
             log=self.log,
         )
 
@@ -85,7 +85,7 @@ class Decided(WindowsApart):
         """Give the form of the next epoch."""
         part = self.flow.operator("w_windows")
         assert isinstance(part, ConsolidatePart)
-        return layout_of(self.flow.with_plan(self.conductor.plan), part)
+        return layout_of(self.flow.with_plan(self.coordinator.plan), part)
 
     @property
     def compared(self) -> list[LayoutsCompared]:

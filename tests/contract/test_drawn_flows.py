@@ -1,4 +1,4 @@
-"""A few drawn flows under the real conductor, whatever happens to them."""
+"""A few drawn flows under the real coordinator, whatever happens to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every scenario in one process: the real conductor, lanes, stores and checkpoint, no Spark."""
+"""Every scenario in one process: the real coordinator, lanes, stores and checkpoint, no Spark."""
 
 from __future__ import annotations
 
@@ -87,4 +87,4 @@ def test_whatever_components_are_made_of_while_the_stream_runs_the_rows_are_the_
     run = OneProcess(tmp_path, deep=scenario.deep, again=True, policy=scenario.policy)
     play(scenario, run)
     run.start(scenario.executors)
-    assert run.log.physical_plan == run.flow.physical_plan == run.conductor.plan
+    assert run.log.physical_plan == run.flow.physical_plan == run.coordinator.plan

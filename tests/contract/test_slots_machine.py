@@ -30,7 +30,7 @@ GROUPS = st.integers(0, NUM_KEY_GROUPS - 1)
 
 
 class SlotsMachine(RuleBasedStateMachine):
-    """A stream, its real conductor, lanes and checkpoint, and plain Python in the end."""
+    """A stream, its real coordinator, lanes and checkpoint, and plain Python in the end."""
 
     @initialize(seed=st.integers(0, 99), share=st.sampled_from([None, None, "always", "never"]))
     def start(self, seed: int, share: str | None) -> None:

@@ -31,7 +31,7 @@ KEYS = [f"k{i}" for i in range(20)]
 
 
 class Timed(OneProcess):
-    """Real conductor, instructor, lanes, stores and checkpoint of one flow over event time."""
+    """Real coordinator, instructor, lanes, stores and checkpoint of one flow over event time."""
 
     columns = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 

@@ -89,7 +89,7 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
     for _ in range(4):
         history.epoch(40)
     of_run = SimpleNamespace(
-        conductor=run.conductor,
+        coordinator=run.coordinator,
         controller=None,
         names=UserNames(run.flow.operators),
     )

@@ -39,7 +39,7 @@ Row = tuple[str, int, int]
 
 
 class WindowsApart(OneProcess):
-    """Real conductor, lanes, stores and checkpoint of one windowed aggregate."""
+    """Real coordinator, lanes, stores and checkpoint of one windowed aggregate."""
 
     columns = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 

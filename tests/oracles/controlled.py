@@ -1,4 +1,4 @@
-"""A stream in virtual time for a controller to control: the real conductor, and arithmetic.
+"""A stream in virtual time for a controller to control: the real coordinator, and arithmetic.
 
 Epochs follow each other as in Spark: each takes the rows that arrived since the one before began,
 lasts as long as its busiest lanes (stage after stage) and a fixed part, and is committed.  Copies
@@ -17,7 +17,7 @@ from godwit.adapt import CommittedEpoch, Control, Controller, PoolView, Topology
 from godwit.migration import (
     ComponentTraffic,
     ComponentView,
-    Conductor,
+    Coordinator,
     EpochOutcome,
     KeyGroupLoad,
     Policy,
@@ -133,7 +133,7 @@ class ControlledCluster:
         names, lanes = list(executors), list(executors.values())
         sizes = {n: dict.fromkeys(range(len(p.rows)), p.state_bytes) for n, p in parts.items()}
         first = {n: even_assignment(len(p.rows), names, lanes) for n, p in parts.items()}
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             inputs.RunStarted(
                 run_id="r",
                 executors=dict(executors),
@@ -154,7 +154,7 @@ class ControlledCluster:
                 topology=Topology(
                     stages=tuple(tuple(s) for s in self.stages), downstream=self.chains
                 ),
-                migrations=self.conductor,
+                migrations=self.coordinator,
                 pool=self.pool if pool else None,
                 clock=self,
                 run_planner=run_planner,
@@ -181,13 +181,13 @@ class ControlledCluster:
         self.see()
 
     def see(self) -> None:
-        self.conductor.see(dict(self.executors))
+        self.coordinator.see(dict(self.executors))
 
     def _epoch(self) -> None:
         self.ports.clock_s = self.now
         self._join()
         self.epoch += 1
-        plans = self.conductor.begin(self.epoch)
+        plans = self.coordinator.begin(self.epoch)
         assert plans is not None
         since, self._last_began = self.now - self._last_began, self.now
         since = max(since, 0.05)
@@ -223,7 +223,7 @@ class ControlledCluster:
             traffic={down: self._sent(up, plans, loads) for up, down in self.chains},
             reach=held,
         )
-        self.conductor.commit(outcome)
+        self.coordinator.commit(outcome)
         self._warm()
         if self.control is not None:
             self.control.observe(
@@ -273,7 +273,7 @@ class ControlledCluster:
     def _warm(self) -> None:
         while self.warms and self.ports.warmings:
             order = self.ports.warmings.pop(0)
-            self.conductor.warmed(
+            self.coordinator.warmed(
                 order,
                 Warmed(
                     tables={
@@ -287,7 +287,7 @@ class ControlledCluster:
 
     def load_index(self, name: str) -> dict[str, float]:
         """Executor → lanes' worth of work per lane and speed, without noise."""
-        part, assignment = self.parts[name], self.conductor.view.components[name].assignment
+        part, assignment = self.parts[name], self.coordinator.view.components[name].assignment
         work = np.bincount(
             assignment.executor_of, part.rows * part.row_s, len(assignment.executors)
         )

@@ -14,7 +14,7 @@ __all__ = ["RecordingPorts"]
 
 @dataclass(slots=True, kw_only=True)
 class RecordingPorts:
-    """Ports that record a conductor's requests, in order."""
+    """Ports that record a coordinator's requests, in order."""
 
     warmings: list[StartWarming] = field(default_factory=list)
     drops: list[DropCopies] = field(default_factory=list)

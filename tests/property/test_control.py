@@ -99,10 +99,10 @@ def test_draining_always_ends(seed: int, executors: int, moves: int, planner: st
         budget=Budget(max_moves=moves),
     )
     stream.run(PERIOD_S)
-    stream.conductor.drain("e0")
+    stream.coordinator.drain("e0")
     key_groups = 24 * executors
     stream.run(PERIOD_S * (key_groups / moves + 4))
-    assert not len(stream.conductor.view.components["sum"].assignment.key_groups("e0"))
+    assert not len(stream.coordinator.view.components["sum"].assignment.key_groups("e0"))
 
 
 @pytest.mark.campaign
@@ -129,7 +129,7 @@ def test_whatever_overtakes_a_plan_that_is_held_up_the_load_is_even_in_the_end(
         if what == "join":
             stream.pool.add(1)
         elif what == "drain":
-            stream.conductor.drain("e0")
+            stream.coordinator.drain("e0")
         elif what == "kill":
             stream.kill("e3")
         else:
@@ -137,10 +137,10 @@ def test_whatever_overtakes_a_plan_that_is_held_up_the_load_is_even_in_the_end(
         stream.run(later_s)
     stream.warms = True
     stream.run(6 * PERIOD_S)
-    component = stream.conductor.view.components["sum"]
+    component = stream.coordinator.view.components["sum"]
     assert not component.transfers
     names = [what for what, _ in happens]
-    stays = set(stream.executors) - stream.conductor.view.draining
+    stays = set(stream.executors) - stream.coordinator.view.draining
     assert {component.assignment.executor(g) for g in range(96)} == stays
     if "drain" not in names:
         assert stream.distance("sum") <= BOUND + 0.05

@@ -254,7 +254,7 @@ class HotKeys(RuleBasedStateMachine):
             lane_of=(rng.integers(0, 6, KEY_GROUPS) % lanes).astype(np.int32),
         )
         self.migrations += 1
-        self.run.conductor.migrate(
+        self.run.coordinator.migrate(
             MigrationRequested(
                 id=f"m{self.migrations}", component="p", target=target, strategy=strategy
             )

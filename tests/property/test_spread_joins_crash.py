@@ -1,4 +1,4 @@
-"""Joins with spread keys, where attempts are lost, drivers die, and the conductor migrates.
+"""Joins with spread keys, where attempts are lost, drivers die, and the coordinator migrates.
 
 The whole engine in one process (`godwit.local`); what comes out is read from the commit
 records, and compared with a nested loop over all rows.
@@ -114,7 +114,7 @@ class History:
             )
             strategy = (Strategy.LIVE, Strategy.STOP_THE_WORLD)[int(self.rng.integers(0, 2))]
             number = self.done["migrated"]
-            self.run.conductor.migrate(
+            self.run.coordinator.migrate(
                 MigrationRequested(id=f"m{number}", component="j", target=target, strategy=strategy)
             )
             self.done["migrated"] += 1

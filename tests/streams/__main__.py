@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--conducted",
         action="store_true",
-        help="under the real conductor: migrations, regrouping, executors and drivers that die",
+        help="under the real coordinator: migrations, regrouping, executors and drivers that die",
     )
     parser.add_argument("--testing", action="store_true", help="by godwit.testing, as users do")
     parser.add_argument("--cuts", action="store_true", help="the same rows in several cuts")

@@ -8,7 +8,7 @@ import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.migration import (
-    Conductor,
+    Coordinator,
     EpochOutcome,
     KeyGroupLoad,
     Policy,
@@ -63,7 +63,7 @@ class FakeStream:
         self.ports, self.scheduler, self.gate = RecordingPorts(), scheduler, EpochGate()
         self.there = dict.fromkeys(executors, 1)
         first = even_assignment(KEY_GROUPS, list(executors), [1] * len(executors))
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             inputs.RunStarted(
                 run_id="r", executors=self.there, assignments={"totals": first}, committed=-1
             ),
@@ -75,7 +75,7 @@ class FakeStream:
         self.now_s = 0.0
         self.pool = SparkExecutorPool(
             cast("Any", scheduler),
-            conductor=self.conductor,
+            coordinator=self.coordinator,
             gate=self.gate,
             patience_s=60.0,
             now_s=lambda: self.now_s,
@@ -103,33 +103,33 @@ class FakeStream:
         self.look()
 
     def look(self) -> None:
-        """Let the conductor see who is there; those that were given back are not."""
+        """Let the coordinator see who is there; those that were given back are not."""
         for name in self.scheduler.ended:
             self.there.pop(name, None)
-        self.conductor.see(dict(self.there), self.pool.returned)
+        self.coordinator.see(dict(self.there), self.pool.returned)
 
     def run(self) -> None:
         """Carry out an epoch, and answer what was ordered meanwhile."""
-        epoch = self.conductor.view.committed + 1
+        epoch = self.coordinator.view.committed + 1
         self.ports.clock_s += 1.0
         with self.gate.epoch():
-            plans = self.conductor.begin(epoch)
+            plans = self.coordinator.begin(epoch)
             assert plans is not None
             plan = plans["totals"]
             held: dict[str, dict[int, int]] = {}
             for g in range(KEY_GROUPS):
                 if g not in plan.suspended:
                     held.setdefault(plan.assignment.executor(g), {})[g] = epoch - 1
-            self.conductor.commit(_outcome(epoch, held, sorted(plan.suspended)))
+            self.coordinator.commit(_outcome(epoch, held, sorted(plan.suspended)))
         while self.answers and self._warmed < len(self.ports.warmings):
             order = self.ports.warmings[self._warmed]
             self._warmed += 1
             versions = dict.fromkeys(order.key_groups, epoch)
-            with self.conductor.locked() as conductor:
+            with self.coordinator.locked() as coordinator:
                 if self.fails_to_warm:
-                    conductor.warming_failed(order, "no room")
+                    coordinator.warming_failed(order, "no room")
                 else:
-                    conductor.warmed(order, Warmed(tables={STATE: versions}, reach=versions))
+                    coordinator.warmed(order, Warmed(tables={STATE: versions}, reach=versions))
         self.look()
 
     def owned(self) -> dict[str, int]:
@@ -140,7 +140,7 @@ class FakeStream:
 
     @property
     def assignment(self) -> Assignment:
-        return self.conductor.view.components["totals"].assignment
+        return self.coordinator.view.components["totals"].assignment
 
 
 def _outcome(

@@ -1,7 +1,7 @@
 """A run of the shipped engine in this process, whose key groups tests place and suspend themselves.
 
 Recovery, instructions, lanes, stores and commit records are those of `godwit.local`; only
-the conductor is not asked.
+the coordinator is not asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
-from godwit.migration import ComponentView, Conductor, Copies
+from godwit.migration import ComponentView, Coordinator, Copies
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
-    from godwit.migration import Conductor, EpochOutcome
+    from godwit.migration import Coordinator, EpochOutcome
     from godwit.plan.compiled import CompiledFlow
 
     Rows = Mapping[int, Sequence[pa.RecordBatch]] | Mapping[LaneInput, Sequence[pa.RecordBatch]]
@@ -73,7 +73,7 @@ class ManualRun(LocalRun):
         self.snapshots: tuple[int, ...] | None = None
         self.physical_plan: PhysicalPlan = self.flow.physical_plan  # of the next epoch
         self.copies, self.copies_held = Copies(), True
-        self._manual = cast("Conductor", _ManualConductor(self))
+        self._manual = cast("Coordinator", _ManualCoordinator(self))
         self.loop = EpochLoop(self.epochs, self._manual, self)
 
     # -- epochs -----------------------------------------------------------------------------------
@@ -162,8 +162,8 @@ def _tuples(batch: pa.RecordBatch, *, times_us: bool = False) -> list[tuple[Any,
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-class _ManualConductor:
-    """Stands for the conductor of a `ManualRun`."""
+class _ManualCoordinator:
+    """Stands for the coordinator of a `ManualRun`."""
 
     def __init__(self, run: ManualRun) -> None:
         self._run = run
@@ -182,7 +182,7 @@ class _ManualConductor:
         return SimpleNamespace(components=self._run.plans())
 
     @contextmanager
-    def locked(self) -> Iterator[_ManualConductor]:
+    def locked(self) -> Iterator[_ManualCoordinator]:
         yield self
 
     def begin(self, _epoch: int) -> Mapping[str, ComponentView]:

@@ -17,7 +17,7 @@ ANNOTATED = [
     {"adapt.forecast", "adapt.settings", "adapt.styles"},
     {"adapt.latency_model", "adapt.scaling"},
     {"api.flow", "api.streams"},
-    {"migration.conductor", "migration.protocol", "migration.regrouping"},
+    {"migration.coordinator", "migration.protocol", "migration.regrouping"},
     {"operators.asynchronous", "operators.asynchronous_calls"},
     {"operators.broadcast", "operators.operator"},
     {"runtime.repartitioning", "runtime.run"},

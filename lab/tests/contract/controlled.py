@@ -59,7 +59,7 @@ class Controlled(OneProcess):
         self.controller = Controller(
             self._control,
             topology=topology_of(self.flow),
-            migrations=self.conductor,
+            migrations=self.coordinator,
             clock=clock,
             past=self.events,
         )
@@ -87,5 +87,5 @@ class Controlled(OneProcess):
         under_way = self.view.components[component].migration
         if under_way is not None and under_way.startswith("control"):
             with suppress(MigrationError):
-                self.conductor.cancel(under_way, "somebody wants something else")
+                self.coordinator.cancel(under_way, "somebody wants something else")
         return super().migrate(component, target, strategy, bounds)

@@ -1,4 +1,4 @@
-"""A realization in virtual time: the real conductor over the simulator's cluster.
+"""A realization in virtual time: the real coordinator over the simulator's cluster.
 
 The simulator only counts rows; here somebody carries the rows themselves beside it, and moves them
 as its epochs say: which key groups run, which rows wait, which of those that wait come first.  So a
@@ -307,7 +307,7 @@ class InSimulator:
     def _step(self) -> None:
         failed, self._failed = self._failed, []
         for order in failed:
-            self._runs.conductor.warming_failed(order, "no room")
+            self._runs.coordinator.warming_failed(order, "no room")
         self._runs.step()
 
     def quiet(self) -> None:
@@ -343,7 +343,7 @@ class InSimulator:
         """See `Realization.migrate`."""
         self._migrations += 1
         name = f"m{self._migrations}"
-        self._runs.conductor.migrate(
+        self._runs.coordinator.migrate(
             MigrationRequested(
                 id=name, component=component, target=target, strategy=strategy, bounds=bounds
             )
@@ -355,7 +355,7 @@ class InSimulator:
     ) -> None:
         """See `Realization.change_lanes`."""
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
-        self._runs.conductor.change_lanes(request)
+        self._runs.coordinator.change_lanes(request)
 
     def component_of(self, operator: str) -> str:
         """See `Realization.component_of`: there are only components."""
@@ -367,21 +367,21 @@ class InSimulator:
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""
-        self._runs.conductor.drain(executor)
+        self._runs.coordinator.drain(executor)
 
     def cancel(self, migration: str) -> None:
         """See `Realization.cancel`."""
         with suppress(MigrationError):
-            self._runs.conductor.cancel(migration, "second thoughts")
+            self._runs.coordinator.cancel(migration, "second thoughts")
 
     def ended(self, migration: str) -> EndMigration | None:
         """See `Realization.ended`."""
-        return self._runs.conductor.ended(migration)
+        return self._runs.coordinator.ended(migration)
 
     @property
     def view(self) -> ProtocolView:
         """See `Realization.view`."""
-        return self._runs.conductor.view
+        return self._runs.coordinator.view
 
     @property
     def events(self) -> Sequence[Event]:

@@ -1,4 +1,4 @@
-"""Every scenario in virtual time: the real conductor over a simulated cluster."""
+"""Every scenario in virtual time: the real coordinator over a simulated cluster."""
 
 from __future__ import annotations
 

@@ -53,6 +53,6 @@ def play(drawn: Drawn) -> Played:
 
 
 def _goes_on(simulation: Simulation) -> bool:
-    view, last = simulation.conductor.view, simulation.history.epochs[-1]
+    view, last = simulation.coordinator.view, simulation.history.epochs[-1]
     moving = any(c.migration for c in view.components.values())
     return bool(last.lag_rows or last.waiting_rows or moving or view.draining)

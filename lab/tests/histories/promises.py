@@ -81,9 +81,9 @@ class Watched:
         simulation, bounds = self._simulation, self._drawn.settings.bounds
         if self._drawn.drains and not self._drained and simulation.now_s() >= self._drawn.at_s:
             self._drained = True
-            simulation.conductor.drain(self._drawn.drains)
+            simulation.coordinator.drain(self._drawn.drains)
         self._controller.step()
-        for name, component in simulation.conductor.view.components.items():
+        for name, component in simulation.coordinator.view.components.items():
             flying = [t.state_bytes for t in component.transfers if t.planned]
             if len(flying) > bounds.max_moves:
                 self.faults.append(f"{len(flying)} key groups of {name} in flight")
@@ -111,7 +111,7 @@ def _rows(simulation: Simulation) -> Iterator[str]:
 
 def _ends(drawn: Drawn, simulation: Simulation) -> Iterator[str]:
     """Migrations and draining end."""
-    view, now_s = simulation.conductor.view, simulation.now_s()
+    view, now_s = simulation.coordinator.view, simulation.now_s()
     started = {e.migration: e for e in simulation.history.of_kind(events.MigrationStarted)}
     for name, component in view.components.items():
         if component.migration:
@@ -295,7 +295,7 @@ def _best(drawn: Drawn, simulation: Simulation) -> float:
     worst = 0.0
     whole = _is_joint(drawn)
     stages = (simulation.topology.components,) if whole else simulation.topology.stages
-    view = simulation.conductor.view
+    view = simulation.coordinator.view
     names = tuple(sorted(view.executors))
     for stage in stages:
         owner = np.concatenate(

@@ -76,7 +76,7 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
                 time_limit=None,
             ),
             topology=simulation.topology,
-            migrations=Mortal(simulation.conductor, dying),
+            migrations=Mortal(simulation.coordinator, dying),
             pool=Mortal(simulation.executors, dying),
             clock=simulation,
             past=simulation.history.events,
@@ -134,7 +134,7 @@ def test_wherever_the_driver_dies_the_next_controller_goes_on(surge: Surge) -> N
 
 def moves(simulation: Simulation) -> bool:
     """True if rows or key groups are on their way, or an executor leaves."""
-    view, last = simulation.conductor.view, simulation.history.epochs[-1]
+    view, last = simulation.coordinator.view, simulation.history.epochs[-1]
     component = view.components["sums"]
     on_their_way = component.transfers or component.moves or component.suspended
     return bool(view.draining or on_their_way or last.lag_rows or last.waiting_rows)

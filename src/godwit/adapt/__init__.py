@@ -6,8 +6,8 @@ back executors that have been emptied, plan, decide on scaling *by the plan* (wh
 balanced away needs another executor), plan again, carry out within a budget.  Between two periods
 only lanes change, within executors, where no state moves.
 
-Everything here is pure: time, the cluster, the conductor and even the running of a planner come in
-through `godwit.adapt.interfaces`, so the same loop drives Spark and a simulator in virtual time.
+Everything here is pure: time, the cluster, the coordinator and even the running of a planner come
+in through `godwit.adapt.interfaces`, so the same loop drives Spark and a simulator in virtual time.
 Planners are timed for real (`godwit.adapt.planner_thread`) where a limit is set for them; without
 one, as in virtual time, equal observations give equal decisions on every machine.
 """

@@ -1,9 +1,9 @@
-"""Interfaces of the controller: conductor, pool of executors, clock, planners.
+"""Interfaces of the controller: coordinator, pool of executors, clock, planners.
 
 Every call returns at once: it notes what is asked, and what comes of it is seen later, in the
-conductor's view.  What cannot be done raises a `GodwitError`; the controller tells of it in an
+coordinator's view.  What cannot be done raises a `GodwitError`; the controller tells of it in an
 event and goes on.  Whoever drives the controller does so from one thread at a time; it needs no
-lock of the conductor's while the controller thinks, since all that it reads are values.
+lock of the coordinator's while the controller thinks, since all that it reads are values.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Clock(Protocol):
 
 
 class Migrations(Protocol):
-    """The conductor, as the controller sees it (`godwit.migration.Conductor` is one)."""
+    """The coordinator, as the controller sees it (`godwit.migration.Coordinator` is one)."""
 
     @property
     def view(self) -> ProtocolView:
@@ -164,7 +164,7 @@ class PoolView:
 class ExecutorPool(Protocol):
     """Adds and removes executors.
 
-    An executor that comes joins the conductor's view, one that is gone leaves it; the pool tells
+    An executor that comes joins the coordinator's view, one that is gone leaves it; the pool tells
     the controller nothing else.
     """
 

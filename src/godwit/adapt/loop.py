@@ -58,7 +58,7 @@ _IN_MIGRATION = "it is being migrated"
 
 
 class Controller:
-    """Autoscaler of one running flow: balances and scales it.
+    """Controller of one running flow: balances and scales it.
 
     Deterministic: equal observations at equal times give equal decisions. Not thread-safe; whoever
     drives it calls `observe` after every commit, and `step` between epochs and while none run.
@@ -69,7 +69,7 @@ class Controller:
         settings: Control,  # what the user wants
         *,
         topology: Topology,
-        migrations: Migrations,  # the conductor
+        migrations: Migrations,  # the coordinator
         # adds and removes executors; ``None``: the number of executors is nobody's business
         pool: ExecutorPool | None = None,
         clock: Clock,  # tells the time; on the same scale as the events of `past`
@@ -395,7 +395,7 @@ class Controller:
         return self._resizing.act(change)
 
     def _announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event through the conductor."""
+        """Announce an event through the coordinator."""
         self._migrations.announce(kind, **values)
 
     def _announce_load(self, period: PeriodStatistics, planned: list[Planned]) -> None:

@@ -152,7 +152,7 @@ class ManualOverrides:
     The rule: it is left alone until a stated time has passed since it was last under way.  What is
     stated when the query starts, by its options or in the flow, is left alone as long as it runs.
 
-    Nobody has to tell of migrations and drains.  The conductor's view says which migrations a
+    Nobody has to tell of migrations and drains.  The coordinator's view says which migrations a
     person decided, and counts those that have begun, so that none is too short to be noticed; a
     drain that the controller did not ask for is somebody's decision.
     """

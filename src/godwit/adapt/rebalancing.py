@@ -360,7 +360,7 @@ _FINE = 0.25
 class LaneChange:
     """Other lanes for some key groups of a component."""
 
-    request: LanesRequested  # what to ask the conductor for
+    request: LanesRequested  # what to ask the coordinator for
     executors: tuple[str, ...]  # those on which key groups change lane
     before: float  # busiest lane over mean lane, of the worst of these executors
     after: float

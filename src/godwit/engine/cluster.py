@@ -2,7 +2,7 @@
 
 Three worlds realize it: Spark's executors (`godwit.spark.cluster`), executors in this
 process, and, for tests, anything that can call a function.  A cluster runs what it is told and
-decides nothing: the conductor says how components run, the instructor what lanes need, the commit
+decides nothing: the coordinator says how components run, the instructor what lanes need, the commit
 record what counts.
 
 Invariants that a cluster keeps:
@@ -133,7 +133,7 @@ def _sum_if_known(numbers: Iterable[int | None]) -> int | None:
 
 
 class Cluster(Ports, Protocol[_RowsT_contra]):
-    """Port to a cluster: stages, executors, delivery and clocks, beside the conductor's ports."""
+    """Port to a cluster: stages, executors, delivery and clocks, beside the coordinator's ports."""
 
     @property
     def executors(self) -> Mapping[str, Executor]:

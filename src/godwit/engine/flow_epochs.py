@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
-    from godwit.migration import ComponentView, Conductor, Copies, EpochOutcome, Policy
+    from godwit.migration import ComponentView, Coordinator, Copies, EpochOutcome, Policy
     from godwit.migration.state import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
@@ -164,7 +164,7 @@ class FlowEpochs(Generic[RowsT]):
         epoch: int,
         batch: SourceBatch[RowsT] | None,
         plans: Mapping[str, ComponentView],
-        conductor: Conductor,
+        coordinator: Coordinator,
     ) -> None:
         """Prepare an attempt at an epoch: build the lanes' instruction from components' plans."""
         self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
@@ -173,8 +173,8 @@ class FlowEpochs(Generic[RowsT]):
         self._instruction = self.instructor.epoch(
             epoch,
             plans,
-            view=conductor.view,
-            copies=conductor.copies,
+            view=coordinator.view,
+            copies=coordinator.copies,
             times=self._epoch_times,
         )
 

@@ -197,7 +197,7 @@ class Instructor:
         copies: Copies,
         times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
-        """Return the instruction of an epoch; the caller holds the conductor's lock."""
+        """Return the instruction of an epoch; the caller holds the coordinator's lock."""
         places = places_of(plans)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:

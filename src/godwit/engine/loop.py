@@ -2,11 +2,11 @@
 
 The epoch protocol, step by step; a crash between any two steps loses nothing:
 
-1. ask the conductor how every component runs, waiting while epochs are held; tell the lanes what
+1. ask the coordinator how every component runs, waiting while epochs are held; tell the lanes what
    they need;
 2. run the chain of stages: lanes write files that nobody names yet, and report them;
 3. commit: one record names the files that count. *This is the moment.*
-4. tell the conductor the outcome, show it to the observer (controller, policies, journal), and
+4. tell the coordinator the outcome, show it to the observer (controller, policies, journal), and
    deliver the staged output to the sinks (again after a crash: sinks are idempotent by epoch);
 5. return, and the source commits its own offsets. A batch that is offered again but has its record
    is done: its output was delivered when the run began.
@@ -16,7 +16,7 @@ That epoch commits only once the delivery has ended, and not at all if it failed
 in the order of epochs, and only the last committed epoch may be undelivered, as without it
 (`docs/design/engine-and-epochs.md`).
 
-An attempt that loses an executor before its commit is told to the conductor and repeated at once,
+An attempt that loses an executor before its commit is told to the coordinator and repeated at once,
 with the same batch; any other error is told and raised. An epoch without input does the same,
 without a source side: it drains rows that wait and lets migrations end while no rows arrive
 (`docs/design/engine-and-epochs.md`).
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.migration import (
         ComponentView,
-        Conductor,
+        Coordinator,
         Copies,
         EpochOutcome,
     )
@@ -64,14 +64,14 @@ class EpochLoop(Generic[BatchT]):
     def __init__(
         self,
         epochs: Epochs[BatchT],
-        conductor: Conductor,
+        coordinator: Coordinator,
         observer: EpochObserver,
         *,
         # begins a delivery beside the next epoch's stages, and returns what waits for its end and
         # raises what it raised; ``None``: epochs end with their delivery
         beside: Callable[[Callable[[], None]], Callable[[], object]] | None = None,
     ) -> None:
-        self._epochs, self._conductor, self._observer = epochs, conductor, observer
+        self._epochs, self._coordinator, self._observer = epochs, coordinator, observer
         self._beside = beside
         self._delivered: Callable[[], object] | None = None  # waits for the last delivery
 
@@ -92,10 +92,10 @@ class EpochLoop(Generic[BatchT]):
                 break
         took_s = stopwatch.took_ms()["epoch"] / 1e3
         self.at_step("committed", epoch)
-        with self._conductor.locked() as conductor:
-            outcome = epochs.outcome(conductor.copies)
-            conductor.commit(outcome)
-            waiting = sum(len(c.waiting) for c in conductor.view.components.values())
+        with self._coordinator.locked() as coordinator:
+            outcome = epochs.outcome(coordinator.copies)
+            coordinator.commit(outcome)
+            waiting = sum(len(c.waiting) for c in coordinator.view.components.values())
         self._observer.committed(outcome, plans, took_s)
         deliver = partial(self._deliver, outcome, waiting, stopwatch)
         if self._beside is None:
@@ -110,8 +110,8 @@ class EpochLoop(Generic[BatchT]):
         ``None`` if the cluster does not wait for that.
         """
         while True:
-            with self._conductor.locked() as conductor:
-                plans, physical_plan = conductor.begin(epoch), conductor.plan
+            with self._coordinator.locked() as coordinator:
+                plans, physical_plan = coordinator.begin(epoch), coordinator.plan
             if plans is not None:
                 return plans, physical_plan
             self.finish_delivery()
@@ -130,8 +130,8 @@ class EpochLoop(Generic[BatchT]):
         epochs = self._epochs
         try:
             epochs.regroup(physical_plan)
-            with stopwatch.phase("plan"), self._conductor.locked() as conductor:
-                epochs.plan(epoch, batch, plans, conductor)
+            with stopwatch.phase("plan"), self._coordinator.locked() as coordinator:
+                epochs.plan(epoch, batch, plans, coordinator)
             self.at_step("planned", epoch)
             with stopwatch.phase("stages"):
                 epochs.run_stages()
@@ -145,7 +145,7 @@ class EpochLoop(Generic[BatchT]):
             told = getattr(error, "message", str(error)).partition("\n\tat ")[
                 0
             ]  # without the stack of Java's
-            self._conductor.abort(epoch, told or repr(error))
+            self._coordinator.abort(epoch, told or repr(error))
             if isinstance(error, AttemptLostError):
                 return False
             raise
@@ -162,8 +162,8 @@ class EpochLoop(Generic[BatchT]):
         stopwatch.stop()
         latencies = self._epochs.latencies()
         self._observer.delivered(outcome, stopwatch, latencies)
-        with self._conductor.locked() as conductor:
-            conductor.announce(
+        with self._coordinator.locked() as coordinator:
+            coordinator.announce(
                 events.EpochCommitted,
                 epoch=outcome.epoch,
                 rows_in=outcome.rows_in,
@@ -174,7 +174,7 @@ class EpochLoop(Generic[BatchT]):
                 watermarks={of: time_us // 1000 for of, time_us in outcome.watermarks.items()},
             )
             for kind, values in self._epochs.remarks(outcome):
-                conductor.announce(kind, **values)
+                coordinator.announce(kind, **values)
 
     def finish_delivery(self) -> None:
         """Wait until the last committed epoch is delivered; raise the delivery's error, if any."""
@@ -215,9 +215,9 @@ class Epochs(Protocol[_BatchT_contra]):
         epoch: int,
         batch: _BatchT_contra | None,
         plans: Mapping[str, ComponentView],
-        conductor: Conductor,
+        coordinator: Coordinator,
     ) -> None:
-        """Prepare an attempt from the components' plans; the conductor is locked."""
+        """Prepare an attempt from the components' plans; the coordinator is locked."""
 
     def run_stages(self) -> None:
         """Run the source side and the lanes; nothing is committed.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Cluster, Executor
-    from godwit.migration import Conductor
+    from godwit.migration import Coordinator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
@@ -508,7 +508,7 @@ def run_started(
 
 
 def begin_run(
-    conductor: Conductor,
+    coordinator: Coordinator,
     cluster: Cluster[Any],
     log: CommitLog,
     recovery: Recovery,
@@ -522,9 +522,9 @@ def begin_run(
     """
     resumed = log.latest is not None
     if starts:
-        conductor.announce(events.QueryStarted, name=recovery.flow.name, resumed=resumed)
+        coordinator.announce(events.QueryStarted, name=recovery.flow.name, resumed=resumed)
     if resumed and (changes := recovery.changes_event(*changed_sinks)) is not None:
-        conductor.announce(events.FlowChanged, **changes)
+        coordinator.announce(events.FlowChanged, **changes)
     if log.latest is not None:
         cluster.deliver(log.latest, again=True)
 

@@ -1,4 +1,4 @@
-"""One run of a flow in this process: the real conductor, instructor, lanes, stores and checkpoint.
+"""Run of a flow in this process: the real coordinator, instructor, lanes, stores and checkpoint.
 
 `LocalRun` is a `godwit.engine.cluster.Cluster` and what drives it: lists stand for the shuffle
 (`godwit.local.stages`), a directory each for executors, and background copies are made when
@@ -27,7 +27,7 @@ from godwit.engine.loop import EpochLoop
 from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
 from godwit.local.stages import add_splits, run_lanes, ship_rows
-from godwit.migration import Conductor, DropCopies, Policy, StartWarming
+from godwit.migration import Coordinator, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
@@ -129,18 +129,18 @@ class LocalRun:
         self.sources = SourcePositions(
             flow.own_sources,
             recovered.sources,
-            on_failure=lambda what, error: self.conductor.announce(
+            on_failure=lambda what, error: self.coordinator.announce(
                 events.BackgroundFailed, what=what, error=error
             ),
             log=self.log,
-            on_pause=lambda loop, rounds, rows: self.conductor.announce(
+            on_pause=lambda loop, rounds, rows: self.coordinator.announce(
                 events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
             ),
         )
         started = run_started(
             recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
         )
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             started,
             states={c.name: c.states for c in recovered.flow.components},
             policy=policy,
@@ -156,8 +156,10 @@ class LocalRun:
             run_id=self.run_id,
             close_at_end=close_at_end,
         )
-        self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(self.epochs, self.conductor, self)
-        begin_run(self.conductor, self, self.log, recovered)
+        self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(
+            self.epochs, self.coordinator, self
+        )
+        begin_run(self.coordinator, self, self.log, recovered)
 
     @property
     def lanes(self) -> dict[str, int]:
@@ -172,7 +174,7 @@ class LocalRun:
     @property
     def view(self) -> ProtocolView:
         """State of the migration protocol: assignments, moves and waiting key groups."""
-        return self.conductor.view
+        return self.coordinator.view
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class LocalRun:
         if self.is_due:
             return self.epoch(None)
         if self.view.awaits:
-            self.conductor.let_time_pass()
+            self.coordinator.let_time_pass()
         return None
 
     @property
@@ -376,15 +378,15 @@ class LocalRun:
         for name in self.executors.keys() - executors.keys():
             self.forget_store(name)
         self.executors = _executors(executors)
-        self.conductor.see(executors)
+        self.coordinator.see(executors)
 
     def forget_store(self, executor: str) -> None:
-        """Delete an executor's local store, without reporting it to the conductor."""
+        """Delete an executor's local store, without reporting it to the coordinator."""
         root = local_store_root(self._settings.local_path, self.run_id, executor)
         shutil.rmtree(root, ignore_errors=True)
 
     def run_background_copies(self) -> None:
-        """Carry out the conductor's queued orders to warm or drop copies."""
+        """Carry out the coordinator's queued orders to warm or drop copies."""
         if self.copies_held:
             return
         orders, self._orders = self._orders, []
@@ -394,15 +396,15 @@ class LocalRun:
             if isinstance(order, DropCopies):
                 self._drop(order)
             elif self.copies_fail is not None:
-                self.conductor.warming_failed(order, self.copies_fail)
+                self.coordinator.warming_failed(order, self.copies_fail)
             else:
                 try:
                     self._warm(order)
                 except MigrationError as error:
-                    self.conductor.warming_failed(order, str(error))
+                    self.coordinator.warming_failed(order, str(error))
 
     def _warm(self, order: StartWarming) -> None:
-        """Bring the copies of an order up to date, and report them to the conductor."""
+        """Bring the copies of an order up to date, and report them to the coordinator."""
 
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             """Bring an executor's copies of one state up to the committed version."""
@@ -419,7 +421,7 @@ class LocalRun:
         warmed = warm_states(
             order,
             self.epochs.instructor,
-            held_versions=lambda state: self.conductor.copies.versions(
+            held_versions=lambda state: self.coordinator.copies.versions(
                 order.executor, state, self.flow.num_key_groups
             ),
             transfers=order.peers,
@@ -430,8 +432,8 @@ class LocalRun:
         self.warmed(order, warmed)
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
-        """Report to the conductor that an order's copies are up to date."""
-        self.conductor.warmed(order, warmed)
+        """Report to the coordinator that an order's copies are up to date."""
+        self.coordinator.warmed(order, warmed)
 
     def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
         """Copy key groups of the order's states from one executor's store to another's.

@@ -10,8 +10,8 @@ assignment switches between two epochs and the lane applies the rest.  Invariant
 3. What is in flight is bounded in key groups and bytes (a *mini-migration*), whatever the plan.
 
 `MigrationProtocol` is a state machine without I/O: a method for every fact, which returns the
-commands that follow (``commands``).  A runtime drives the `Conductor`, which owns the protocol and
-the record of copies, and asks for what is to be done through `Ports`.
+commands that follow (``commands``).  A runtime drives the `Coordinator`, which owns the protocol
+and the record of copies, and acts through `Ports`.
 
 Source: Ding et al., "Optimal operator state migration for elastic data stream processing", §3
 (wait buffers, progressive migration, transfer phases); the strategies' names are Madsen et al.,
@@ -28,7 +28,7 @@ from godwit.migration.commands import (
     StartWarming,
     SwitchAssignment,
 )
-from godwit.migration.conductor import Conductor, Ports, Warmed
+from godwit.migration.coordinator import Coordinator, Ports, Warmed
 from godwit.migration.copies import Copies
 from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome, LoadSummary
@@ -45,7 +45,7 @@ __all__ = [
     "Command",
     "ComponentTraffic",
     "ComponentView",
-    "Conductor",
+    "Coordinator",
     "Copies",
     "CopiesFrom",
     "Delivery",

@@ -35,7 +35,7 @@ from godwit.model.errors import GodwitError, MigrationError
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 
-    from godwit.migration.conductor import Conductor
+    from godwit.migration.coordinator import Coordinator
     from godwit.migration.inputs import LanesRequested
     from godwit.migration.state import ComponentView
     from godwit.model.assignment import Assignment, Move
@@ -179,10 +179,10 @@ def same_places(one: Assignment, other: Assignment) -> bool:
 
 
 class OngoingRegrouping:
-    """A regrouping in progress; the conductor has one at a time."""
+    """A regrouping in progress; the coordinator has one at a time."""
 
-    def __init__(self, conductor: Conductor, request: Regrouping) -> None:
-        self._conductor, self.request = conductor, request
+    def __init__(self, coordinator: Coordinator, request: Regrouping) -> None:
+        self._coordinator, self.request = coordinator, request
         self._stages = list(request.stages)  # still to come, the first of them in progress
         # component → migrations that were asked for to bring it to its place
         self._tries: Counter[str] = Counter()
@@ -191,9 +191,9 @@ class OngoingRegrouping:
     def announce(self) -> None:
         """Emit `RegroupingStarted`, with the number of key-group moves and their state bytes."""
         request = self.request
-        moves = moves_to_come(request.stages, self._conductor.view.components)
+        moves = moves_to_come(request.stages, self._coordinator.view.components)
         sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
-        self._conductor.announce(
+        self._coordinator.announce(
             events.RegroupingStarted,
             regrouping=request.id,
             components=request.components,
@@ -207,9 +207,9 @@ class OngoingRegrouping:
     def advance(self) -> None:
         """Go on as far as is possible now: begin a migration or the next stage, or give up.
 
-        The conductor calls it after every change.
+        The coordinator calls it after every change.
         """
-        while self._conductor.regrouping == self.request.id and self._conductor.view.executors:
+        while self._coordinator.regrouping == self.request.id and self._coordinator.view.executors:
             if self._is_ready():
                 self._begin_stage()
                 continue
@@ -218,13 +218,13 @@ class OngoingRegrouping:
                 if migration is None:
                     return
                 self._own_migration = migration.id
-                self._conductor.migrate(migration)
+                self._coordinator.migrate(migration)
             except GodwitError as error:
                 self._give_up(error.message)
 
     def _is_ready(self) -> bool:
         """Return whether the components to merge are at rest, on the same executors and lanes."""
-        view = self._conductor.view
+        view = self._coordinator.view
         if view.running is not None or view.holds or not view.executors:
             return False
         return all(
@@ -239,7 +239,7 @@ class OngoingRegrouping:
 
         Raises `MigrationError` after too many attempts.
         """
-        stage, components = self._stages[0], self._conductor.view.components
+        stage, components = self._stages[0], self._coordinator.view.components
         for parts in stage.parts.values():
             if len(parts) == 1:
                 continue
@@ -275,10 +275,10 @@ class OngoingRegrouping:
     def cancel(self, reason: str) -> None:
         """Cancel the regrouping, and the migrations that it asked for."""
         self._give_up(reason)
-        for component in self._conductor.view.components.values():
+        for component in self._coordinator.view.components.values():
             migration = component.migration
             if migration is not None and migration.startswith(f"{self.request.id}-"):
-                self._conductor.cancel(migration, reason)
+                self._coordinator.cancel(migration, reason)
 
     def check_not_replaced(self, request: MigrationRequested | LanesRequested) -> None:
         """Raise `MigrationError` if the regrouping replaces a request's component."""
@@ -295,18 +295,18 @@ class OngoingRegrouping:
         """Change to the physical plan of the current stage."""
         stage = self._stages.pop(0)
         if not self._stages:
-            self._conductor.end_regrouping(self.request.id)
-            self._conductor.announce(
+            self._coordinator.end_regrouping(self.request.id)
+            self._coordinator.announce(
                 events.ComponentsRegrouped,
                 regrouping=self.request.id,
                 components=self.request.components,
             )
-        self._conductor.regrouped(stage)
+        self._coordinator.regrouped(stage)
 
     def _give_up(self, reason: str) -> None:
         """Cancel the regrouping, whose plan cannot be started."""
-        self._conductor.end_regrouping(self.request.id, reason)
-        self._conductor.announce(
+        self._coordinator.end_regrouping(self.request.id, reason)
+        self._coordinator.announce(
             events.RegroupingCancelled,
             regrouping=self.request.id,
             components=self.request.components,

@@ -2,7 +2,7 @@
 
 Problem: planning may take a second, and a function of the user's any time; epochs go on meanwhile.
 
-Invariant: an epoch hands over what it did and goes on; the conductor's lock is held only for as
+Invariant: an epoch hands over what it did and goes on; the coordinator's lock is held only for as
 long as one question or one order takes, never while anything is planned; whatever the controller
 fails at is told of, and neither it nor the stream stops by it.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.adapt import CommittedEpoch, Control, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.migration import Conductor
+    from godwit.migration import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
 
@@ -77,7 +77,7 @@ class ControllerThread:
         settings: Control,
         flow: CompiledFlow,
         *,
-        conductor: Conductor,  # the conductor
+        coordinator: Coordinator,  # the coordinator
         pool: ExecutorPool | None,  # adds and removes executors; ``None`` where nobody can
         # component → key group → bytes of state when the run begins
         state_bytes: Mapping[str, Mapping[int, int]],
@@ -95,11 +95,11 @@ class ControllerThread:
             longest_epoch_s=math.inf if longest_s is None else longest_s,
         )
         self._clock = SteadyClock()
-        self._conductor = conductor
+        self._coordinator = coordinator
         self._controller = Controller(
             settings,
             topology=self._topology_of(flow),
-            migrations=conductor,
+            migrations=coordinator,
             pool=pool,
             clock=self._clock,
             state_bytes=state_bytes,
@@ -168,11 +168,11 @@ class ControllerThread:
         return replace(epoch, backlog_rows=backlog, backlog_s=seen_s)
 
     @staticmethod
-    def cancel_for_manual(conductor: Conductor, component: str) -> None:
+    def cancel_for_manual(coordinator: Coordinator, component: str) -> None:
         """Cancel the controller's migration of a component, since a user requests another."""
-        view = conductor.view.components.get(component)
+        view = coordinator.view.components.get(component)
         if view is not None and view.migration is not None and is_own(view.migration):
-            conductor.cancel(view.migration, "somebody asked for another migration")
+            coordinator.cancel(view.migration, "somebody asked for another migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Queue for the controller that components have changed, with the new topology."""
@@ -223,4 +223,4 @@ class ControllerThread:
             fault = f"{type(error).__name__}: {error}"
             if fault != self._fault:
                 self._fault = fault
-                self._conductor.announce(events.PlannerFailed, planner="controller", reason=fault)
+                self._coordinator.announce(events.PlannerFailed, planner="controller", reason=fault)

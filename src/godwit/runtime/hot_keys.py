@@ -132,12 +132,12 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         `shape`: numbers of left and right parts; ``None``: undivided.
         """
         run, operator = self._run, orders.operator
-        if run.conductor.closed:
+        if run.coordinator.closed:
             raise MigrationError(
                 "The query has stopped, so its keys stay where they are.",
                 remedy="Start the flow again from its checkpoint.",
             )
-        standing = run.conductor.view.components[run.flow.component_of(operator.name).name]
+        standing = run.coordinator.view.components[run.flow.component_of(operator.name).name]
         change = change_by_hand(orders, key, shape, standing.assignment)
         if not run.policies.divide_manually(change):
             raise being_changed(change)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.migration import Conductor, EndMigration
+    from godwit.migration import Coordinator, EndMigration
     from godwit.model.key_groups import KeyGroupPairs
     from godwit.placement import Problem
     from godwit.placement.copy_routes import CopyRoute
@@ -155,10 +155,10 @@ class Pending(ABC, Generic[End]):
     def __init__(
         self,
         id: str,  # noqa: A002  its name in events
-        conductor: Conductor,
+        coordinator: Coordinator,
         others: tuple[str, ...] = (),  # changes that belong to it
     ) -> None:
-        self.id, self._conductor, self._others = id, conductor, others
+        self.id, self._coordinator, self._others = id, coordinator, others
 
     def __repr__(self) -> str:
         return f"<{self._description}: {'done' if self.done else 'under way'}>"
@@ -237,10 +237,10 @@ class Pending(ABC, Generic[End]):
         >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
         >>> migration.cancel("it can wait")  # doctest: +SKIP
         """
-        self._conductor.cancel(self.id, reason)
+        self._coordinator.cancel(self.id, reason)
         for other in self._others:
             with suppress(MigrationError):  # it has ended by itself
-                self._conductor.cancel(other, reason)
+                self._coordinator.cancel(other, reason)
 
 
 class Migration(Pending["EndMigration"]):
@@ -269,11 +269,11 @@ class Migration(Pending["EndMigration"]):
         self,
         migration: str,
         component: str,
-        conductor: Conductor,
+        coordinator: Coordinator,
         *,
         others: tuple[str, ...] = (),  # further ones, where key groups have two slots
     ) -> None:
-        super().__init__(migration, conductor, others)
+        super().__init__(migration, coordinator, others)
         self.component = component
 
     @property
@@ -283,7 +283,7 @@ class Migration(Pending["EndMigration"]):
 
     def _end(self, timeout_s: float | None) -> EndMigration | None:
         """Wait for the migration's end; return ``None`` after the time-out."""
-        ends = [self._conductor.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
+        ends = [self._coordinator.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
         known = [end for end in ends if end is not None]
         if len(known) < len(ends):
             return None
@@ -311,7 +311,7 @@ class QueryPlacement:
     def __init__(
         self,
         query: str,  # the query's name, for messages
-        run: QueryRun,  # its conductor may be replaced
+        run: QueryRun,  # its coordinator may be replaced
         *,
         # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
@@ -320,9 +320,9 @@ class QueryPlacement:
         self._state_bytes = state_bytes
 
     @property
-    def _conductor(self) -> Conductor:
-        """Conductor of migrations; a repartitioning replaces it."""
-        return self._run.conductor
+    def _coordinator(self) -> Coordinator:
+        """Coordinator of migrations; a repartitioning replaces it."""
+        return self._run.coordinator
 
     def __repr__(self) -> str:
         return f"<QueryPlacement of {self._query!r}: {listing(tuple(self.assignments))}>"
@@ -343,7 +343,7 @@ class QueryPlacement:
         >>> query.placement.assignments["by_plane"].num_key_groups
         8
         """
-        return shown_assignments(self._conductor.view, self._names.__getitem__)
+        return shown_assignments(self._coordinator.view, self._names.__getitem__)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -367,7 +367,7 @@ class QueryPlacement:
     @property
     def _internal_assignments(self) -> Mapping[str, Assignment]:
         """Internal component → its present assignment."""
-        return {name: c.assignment for name, c in self._conductor.view.components.items()}
+        return {name: c.assignment for name, c in self._coordinator.view.components.items()}
 
     @property
     def draining(self) -> frozenset[str]:
@@ -378,7 +378,7 @@ class QueryPlacement:
         >>> query.placement.draining
         frozenset()
         """
-        return self._conductor.view.draining
+        return self._coordinator.view.draining
 
     def _migrate(
         self,
@@ -405,14 +405,14 @@ class QueryPlacement:
                 migration.cancel("the other key groups cannot migrate")
             raise
         ids = tuple(migration.id for migration in begun)
-        return Migration(ids[0], self._names[name], self._conductor, others=ids[1:])
+        return Migration(ids[0], self._names[name], self._coordinator, others=ids[1:])
 
     def _moves_by_slot(self, name: str, plan: AnyPlan) -> dict[str, dict[int, str]]:
         """Return the moves of two-phase windows: component of a slot → key group → executor.
 
         A key group moves in the slot that takes its new rows. Empty for other components.
         """
-        view, known = self._conductor.view, self._names[name]
+        view, known = self._coordinator.view, self._names[name]
         slots = {n: c.takes for n, c in view.components.items() if c.takes is not None}
         slots = {n: takes for n, takes in slots.items() if self._names[n] == known}
         if name != known or len(slots) < 2:
@@ -429,7 +429,7 @@ class QueryPlacement:
 
     def _check_running(self) -> None:
         """Raise `MigrationError` if the query has stopped."""
-        if self._conductor.closed:
+        if self._coordinator.closed:
             raise MigrationError(
                 f"Query {self._query!r} has stopped, so none of its key groups can move.",
                 remedy="Start the flow again from its checkpoint, and migrate that query.",
@@ -474,26 +474,26 @@ class QueryPlacement:
         """Begin the migration of one internal component; `order`: key groups that move first."""
         self._check_running()
         limits = checked_bounds(bounds)
-        default = self._conductor.view.components[name].default_strategy
+        default = self._coordinator.view.components[name].default_strategy
         chosen = default if strategy is None else Strategy(strategy)
         migration = uuid.uuid4().hex[:8]
         sizes = self._state_bytes(name)
-        with self._conductor.locked() as conductor:
+        with self._coordinator.locked() as coordinator:
             if self._run.controller is not None:
-                self._run.controller.cancel_for_manual(conductor, name)
-            conductor.migrate(
+                self._run.controller.cancel_for_manual(coordinator, name)
+            coordinator.migrate(
                 MigrationRequested(
                     id=migration,
                     component=name,
                     target=target,
                     strategy=chosen,
                     bounds=limits,
-                    loads=conductor.recent_load.mean_busy_ms(name),
+                    loads=coordinator.recent_load.mean_busy_ms(name),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
                     order=order,
                 )
             )
-        return Migration(migration, self._names[name], self._conductor)
+        return Migration(migration, self._names[name], self._coordinator)
 
     @user_call
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
@@ -536,8 +536,8 @@ class QueryPlacement:
         windows = min(len(facts.load) for facts in every.values())
         pairs: Mapping[tuple[str, str], KeyGroupPairs] = {}
         if len(names) > 1:
-            with self._conductor.locked() as conductor:
-                pairs = conductor.recent_load.mean_pairs()
+            with self._coordinator.locked() as coordinator:
+                pairs = coordinator.recent_load.mean_pairs()
         problem = joint_problem(
             {
                 name: replace(facts, load=facts.load[len(facts.load) - windows :])
@@ -554,8 +554,8 @@ class QueryPlacement:
     def _facts(self, component: str) -> ComponentFacts:
         """Return a component's assignment, recent loads and state sizes, to plan from."""
         places = self._present_assignment(component)
-        with self._conductor.locked() as conductor:
-            epochs = conductor.recent_load.busy_ms(component)
+        with self._coordinator.locked() as coordinator:
+            epochs = coordinator.recent_load.busy_ms(component)
         history = np.zeros((len(epochs), places.num_key_groups))
         for at, epoch in enumerate(epochs):
             for key_group, busy_ms in epoch.items():
@@ -649,7 +649,7 @@ class QueryPlacement:
             going = np.flatnonzero(np.isin(own, moved)).tolist()
             places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
             sizes = dict(enumerate(self._state_bytes(name).tolist()))
-            routes += self._conductor.foresee(name, places, sizes)
+            routes += self._coordinator.foresee(name, places, sizes)
         return tuple(routes)
 
     def _balance(
@@ -750,7 +750,7 @@ class QueryPlacement:
                 executor=executor,
             )
         new = executor not in self.draining
-        self._conductor.drain(executor)
+        self._coordinator.drain(executor)
         migrations = []
         try:
             for name in self._internal_assignments:
@@ -762,13 +762,13 @@ class QueryPlacement:
                     migrations.append(self.begin_plan(name, plan, strategy, bounds))
         except BaseException:
             if new:
-                self._conductor.stay(executor)
+                self._coordinator.stay(executor)
             raise
         return tuple(migrations)
 
     def _present_assignment(self, component: str) -> Assignment:
         """Return the assignment of a component, with the executors that own nothing."""
-        view = self._conductor.view
+        view = self._coordinator.view
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _internal_name(self, component: str | None) -> str:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import Conductor
+    from godwit.migration import Coordinator
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
@@ -50,17 +50,17 @@ def plan_from_present(
     flow: CompiledFlow,
     components: Mapping[str, Iterable[str]],
     *,
-    conductor: Conductor,
+    coordinator: Coordinator,
     log: CommitLog,
 ) -> RegroupingPlan:
     """Plan how to regroup a run's present components into the given ones; changes nothing.
 
-    `components`: name of a wished component → its operators. `conductor`, `log`: the run's, for its
-    present components and the sizes of their states.
+    `components`: name of a wished component → its operators. `coordinator`, `log`: the run's, for
+    its present components and the sizes of their states.
     """
-    with conductor.locked():
-        flow = flow.with_plan(conductor.plan)
-        standing = conductor.view.components
+    with coordinator.locked():
+        flow = flow.with_plan(coordinator.plan)
+        standing = coordinator.view.components
 
     def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
         """Bytes of some states, by key group."""
@@ -72,7 +72,7 @@ def plan_from_present(
 
 
 def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
-    """Return a regrouping plan as a request to the conductor."""
+    """Return a regrouping plan as a request to the coordinator."""
     return Regrouping(
         id=f"regroup-{uuid.uuid4().hex[:8]}",
         stages=plan.stages,
@@ -94,7 +94,7 @@ class OperatorPolicies:
         flow: CompiledFlow,
         policies: Callable[[ManualOverrides, Announce], Sequence[AdaptationPolicy[FlowEpoch]]],
         *,
-        conductor: Conductor,
+        coordinator: Coordinator,
         log: CommitLog,
         meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
         # operator → how its hot keys are spread
@@ -104,23 +104,23 @@ class OperatorPolicies:
         past: Iterable[Event] = (),
     ) -> None:
         self._flow, self._meters, self._spreading = flow, meters, spreading or {}
-        self._conductor, self._log = conductor, log
-        self._overrides = ManualOverrides(respect_s, announce=conductor.announce, stated=stated)
+        self._coordinator, self._log = coordinator, log
+        self._overrides = ManualOverrides(respect_s, announce=coordinator.announce, stated=stated)
         for event in past:
             self._overrides.restore_from_event(event, time.time())
-        self._policies = policies(self._overrides, conductor.announce)
+        self._policies = policies(self._overrides, coordinator.announce)
         self._loop = PolicyLoop(
             self._policies,
             actor=self,
             overrides=self._overrides,
-            announce=self._conductor.announce,
+            announce=self._coordinator.announce,
         )
         self._own = self._by_hand = ""  # ids of regroupings
         self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
         self._plan: RegroupingPlan | None = None
         self._repartitioning: Proposal | None = None
         self._lock = threading.Lock()
-        self._guard = Guard("deciding on components", conductor.background_failed)
+        self._guard = Guard("deciding on components", coordinator.background_failed)
 
     @contextmanager
     def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
@@ -129,9 +129,9 @@ class OperatorPolicies:
         Call the yielded function with the regrouping's id. A policy's own regrouping is cancelled.
         """
         with self._lock:
-            with self._conductor.locked() as conductor:
-                if self._own and conductor.ended_regrouping(self._own) is None:
-                    conductor.cancel(self._own, "somebody regroups by hand")
+            with self._coordinator.locked() as coordinator:
+                if self._own and coordinator.ended_regrouping(self._own) is None:
+                    coordinator.cancel(self._own, "somebody regroups by hand")
             self._own = self._by_hand = ""
             self._regrouped = tuple(map(ManualChange.COMPONENTS.of, operators))
             if self._policies:
@@ -154,9 +154,9 @@ class OperatorPolicies:
         """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:
             now_s, self._flow = epoch.at_s, epoch.flow
-            with self._conductor.locked() as conductor:
-                speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
-                if self._by_hand and conductor.ended_regrouping(self._by_hand) is None:
+            with self._coordinator.locked() as coordinator:
+                speeds = [speed for speed in coordinator.copies_bytes_per_s if speed]
+                if self._by_hand and coordinator.ended_regrouping(self._by_hand) is None:
                     self._overrides.record_ongoing(self._regrouped, now_s)
                 else:
                     self._by_hand = ""
@@ -193,7 +193,7 @@ class OperatorPolicies:
         orders = self._spreading[change.operator]
         if not orders.order(change.hash, change.key, change.grid):
             return False
-        self._conductor.announce(
+        self._coordinator.announce(
             events.HotKeySpread,
             operator=change.operator,
             key=change.key,
@@ -213,7 +213,7 @@ class OperatorPolicies:
             return 0.0
         try:
             self._plan = plan_from_present(
-                self._flow, change.components, conductor=self._conductor, log=self._log
+                self._flow, change.components, coordinator=self._coordinator, log=self._log
             )
         except GodwitError:
             return 0.0  # it cannot be, which is found again when it is asked for
@@ -231,7 +231,7 @@ class OperatorPolicies:
         change = proposal.change
         if isinstance(change, ChooseWindowState):
             self._meters[change.operator].duplicated = change.duplicated
-            self._conductor.announce(
+            self._coordinator.announce(
                 events.WindowStateChosen,
                 operator=change.operator,
                 duplicated=change.duplicated,
@@ -248,10 +248,10 @@ class OperatorPolicies:
             return False
         asked = to_regrouping(self._plan, Bounds(), proposal.reason)
         try:
-            with self._conductor.locked() as conductor:
-                if conductor.plan != change.plan:
+            with self._coordinator.locked() as coordinator:
+                if coordinator.plan != change.plan:
                     return False  # decided on components that are others by now
-                conductor.regroup(asked)
+                coordinator.regroup(asked)
         except GodwitError:
             return False  # another regrouping is under way
         self._own = asked.id

@@ -277,8 +277,8 @@ class Query:
         resident = self._run.cluster.resident
         status["residentLanes"] = 0 if resident is None else resident.lanes
         status["residentEpochs"] = 0 if resident is None else resident.epochs
-        with self._run.conductor.locked() as conductor:
-            checkpoint, peers = conductor.copies_bytes_per_s
+        with self._run.coordinator.locked() as coordinator:
+            checkpoint, peers = coordinator.copies_bytes_per_s
         status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
         return status
 
@@ -458,13 +458,13 @@ class Query:
     def _announce_end(self, problems: list[tuple[str, str]]) -> None:
         """Announce the end of the query, and the problems in closing it, as events."""
         failure = self.exception()
-        with self._run.conductor.locked() as conductor:
+        with self._run.coordinator.locked() as coordinator:
             for what, error in problems:
-                conductor.announce(events.BackgroundFailed, what=what, error=error)
+                coordinator.announce(events.BackgroundFailed, what=what, error=error)
             if failure is None:
-                conductor.announce(events.QueryStopped, name=self._flow_name)
+                coordinator.announce(events.QueryStopped, name=self._flow_name)
             else:
-                conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
+                coordinator.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
 
     def explain(self) -> None:
         """Print the plan, as `Flow.explain` does, with the components as they are now.
@@ -762,7 +762,7 @@ class Query:
 
     def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
         """Return the bytes of state of each key group of a component, by its number."""
-        with self._run.conductor.locked() as conductor:
-            states = conductor.copies.states(component)
+        with self._run.coordinator.locked() as coordinator:
+            states = coordinator.copies.states(component)
         with self._run.log.lock:
             return state_bytes(states, self._run.log.chains)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.engine.regrouping import RegroupingPlan
-    from godwit.migration import Bounds, Conductor, EndRegrouping
+    from godwit.migration import Bounds, Coordinator, EndRegrouping
     from godwit.runtime.run import QueryRun
 
 
@@ -43,8 +43,8 @@ class PendingRegrouping(Pending["EndRegrouping"]):
     True
     """
 
-    def __init__(self, regrouping: str, plan: RegroupingPlan, conductor: Conductor) -> None:
-        super().__init__(regrouping, conductor)
+    def __init__(self, regrouping: str, plan: RegroupingPlan, coordinator: Coordinator) -> None:
+        super().__init__(regrouping, coordinator)
         self.plan = plan
 
     @property
@@ -54,7 +54,7 @@ class PendingRegrouping(Pending["EndRegrouping"]):
 
     def _end(self, timeout_s: float | None) -> EndRegrouping | None:
         """Wait for the regrouping's end; return ``None`` after the time-out."""
-        return self._conductor.ended_regrouping(self.id, timeout_s)
+        return self._coordinator.ended_regrouping(self.id, timeout_s)
 
 
 class QueryComponents(Collection[str]):
@@ -105,7 +105,7 @@ class QueryComponents(Collection[str]):
         >>> query.components.operators
         {'by_plane': ('by_plane',), 'by_origin': ('by_origin',), 'worst': ('worst',)}
         """
-        plan, names = self._run.conductor.plan, self._run.names
+        plan, names = self._run.coordinator.plan, self._run.names
         operators: dict[str, tuple[str, ...]] = {}
         for component in plan.components:
             known = names[component.name]
@@ -192,7 +192,7 @@ class QueryComponents(Collection[str]):
         >>> apart.wait(timeout=60).done, query.components.names
         (True, ('by_origin', 'by_plane', 'worst'))
         """
-        if self._run.conductor.closed:
+        if self._run.coordinator.closed:
             raise MigrationError(
                 "The query has stopped, so its components stay as they are.",
                 remedy="Start the flow again from its checkpoint, with components= if need be.",
@@ -204,9 +204,9 @@ class QueryComponents(Collection[str]):
         ) as asked_for:
             plan = self._plan_regrouping(named)
             regrouping = to_regrouping(plan, limits)
-            self._run.conductor.regroup(regrouping)
+            self._run.coordinator.regroup(regrouping)
             asked_for(regrouping.id)
-        return PendingRegrouping(regrouping.id, plan, self._run.conductor)
+        return PendingRegrouping(regrouping.id, plan, self._run.coordinator)
 
     @user_call
     def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
@@ -252,6 +252,6 @@ class QueryComponents(Collection[str]):
     def _plan_regrouping(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
         """Plan a regrouping from the present components."""
         run, names = self._run, self._run.names
-        plan = plan_from_present(run.flow, components, conductor=run.conductor, log=run.log)
+        plan = plan_from_present(run.flow, components, coordinator=run.coordinator, log=run.log)
         moving = [replace(part, component=names[part.component]) for part in plan.moving]
         return replace(plan, moving=tuple(moving))

@@ -80,7 +80,7 @@ class Repartitioning:
             except Exception as error:
                 if self._run.gate.failure is not None:
                     raise  # the query has failed by it
-                self._run.conductor.announce(
+                self._run.coordinator.announce(
                     events.DecisionSkipped,
                     what=proposal.subject,
                     reason=one_line(error),
@@ -120,7 +120,7 @@ class Repartitioning:
             except BaseException as error:
                 run.gate.fail(error)
                 raise
-            run.conductor.announce(
+            run.coordinator.announce(
                 events.OperatorsRepartitioned,
                 before=before,
                 after={name: self._columns_text(name) for name in whole},
@@ -138,13 +138,13 @@ class Repartitioning:
         `by_hand`: cancel migrations by the controller first.
         """
         run = self._run
-        if run.conductor.closed:
+        if run.coordinator.closed:
             raise MigrationError("The query has stopped.", remedy=_STOPPED)
-        with run.conductor.locked() as conductor:
+        with run.coordinator.locked() as coordinator:
             if by_hand and run.controller is not None:
-                for name in conductor.view.components:
-                    run.controller.cancel_for_manual(conductor, name)
-            view, regrouping = conductor.view, conductor.regrouping
+                for name in coordinator.view.components:
+                    run.controller.cancel_for_manual(coordinator, name)
+            view, regrouping = coordinator.view, coordinator.regrouping
         moving = [
             run.names[name]
             for name, c in view.components.items()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import ComponentView, Conductor, EpochOutcome, ProtocolView
+    from godwit.migration import ComponentView, Coordinator, EpochOutcome, ProtocolView
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.controller import ControllerThread
     from godwit.runtime.policies import OperatorPolicies
@@ -58,7 +58,7 @@ class RunParts:
 
     epochs: FlowEpochs[Any]
     cluster: RunCluster
-    conductor: Conductor
+    coordinator: Coordinator
     pool: ScalablePool
     controller: ControllerThread | None
     policies: OperatorPolicies
@@ -107,10 +107,10 @@ class QueryRun:
         self.repartitioning = Repartitioning(self)
 
     def _use(self, parts: RunParts) -> None:
-        """Replace conductor, cluster, controller and all other parts of the run by `parts`."""
-        self.epochs, self.cluster, self.conductor = parts.epochs, parts.cluster, parts.conductor
+        """Replace coordinator, cluster, controller and all other parts of the run by `parts`."""
+        self.epochs, self.cluster, self.coordinator = parts.epochs, parts.cluster, parts.coordinator
         self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
-        self.loop = EpochLoop(parts.epochs, parts.conductor, self, beside=parts.delivering)
+        self.loop = EpochLoop(parts.epochs, parts.coordinator, self, beside=parts.delivering)
         self._parts, self._closing = parts, parts.closing
         self.ask_backlog(self._backlog_rows)
         if self._input_ended:
@@ -143,7 +143,7 @@ class QueryRun:
 
     def background_failed(self, what: str, error: str) -> None:
         """Announce, as an event, that background work `what` has failed with `error`."""
-        self.conductor.background_failed(what, error)
+        self.coordinator.background_failed(what, error)
 
     @property
     def flow(self) -> CompiledFlow:
@@ -174,7 +174,7 @@ class QueryRun:
     @property
     def view(self) -> ProtocolView:
         """State of the migration protocol, as an immutable value."""
-        return self.conductor.view
+        return self.coordinator.view
 
     def close(self) -> list[tuple[str, str]]:
         """Stop background work and close the sinks; the lease on the checkpoint is kept.
@@ -257,10 +257,10 @@ class QueryRun:
         self.epochs.end_input()
 
     def advance_clock(self) -> None:
-        """Let the conductor retry lost orders for copies without an epoch, once a second."""
+        """Let the coordinator retry lost orders for copies without an epoch, once a second."""
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
-            self.conductor.let_time_pass()
+            self.coordinator.let_time_pass()
 
     def use_this_thread(self) -> None:
         """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
@@ -290,8 +290,8 @@ class QueryRun:
         self.policies.observe(epoch)
         if (proposed := self.policies.take_repartitioning()) is not None:
             self.repartitioning.begin_proposed(proposed)
-        with self.conductor.locked() as conductor:
-            load = conductor.recent_load.due_summary()
+        with self.coordinator.locked() as coordinator:
+            load = coordinator.recent_load.due_summary()
         self._record.loads(load)
 
     def delivered(
@@ -322,7 +322,7 @@ class QueryRun:
         for error in collected.errors:
             self._collecting.report(error)
         if collected.removed:
-            self.conductor.announce(
+            self.coordinator.announce(
                 events.FilesCollected,
                 files=len(collected.removed),
                 freed_bytes=collected.freed_bytes,

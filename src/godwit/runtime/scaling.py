@@ -31,7 +31,7 @@ from godwit.runtime.placement import checked_bounds, moved_to_query
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from godwit.migration import Bounds, Conductor
+    from godwit.migration import Bounds, Coordinator
     from godwit.placement import Problem
     from godwit.runtime.placement import AnyStrategy, Migration, QueryPlacement
     from godwit.runtime.ports import ScalablePool
@@ -64,14 +64,14 @@ class Scaling:
         *,
         placement: QueryPlacement,
         pool: ScalablePool,
-        conductor: Conductor,
+        coordinator: Coordinator,
         planner: str,
         strategy: AnyStrategy,
         bounds: Bounds | None,
         patience_s: float | None = None,  # to wait for new executors; None: the pool's default
     ) -> None:
         self.target, self._patience_s = target, patience_s
-        self._placement, self._pool, self._conductor = placement, pool, conductor
+        self._placement, self._pool, self._coordinator = placement, pool, coordinator
         self._planner, self._strategy, self._bounds = planner, strategy, bounds
         self._stage = "beginning"
         self._drained: set[str] = set()
@@ -82,7 +82,7 @@ class Scaling:
         self._failure: GodwitError | None = None
         self._executors: tuple[str, ...] = ()
         self._ended = threading.Event()
-        self._conductor.announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
+        self._coordinator.announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
         self._thread = threading.Thread(target=self._run_thread, name="godwit-scaling", daemon=True)
         self._thread.start()
 
@@ -176,13 +176,13 @@ class Scaling:
             self._failure = self._as_godwit_error(error)
             self._withdraw()
             self._stage = f"failed: {self._failure.message}"
-            self._conductor.announce(
+            self._coordinator.announce(
                 events.ScalingFailed, wanted=self.target, reason=self._failure.message.rstrip(".")
             )
         else:
             self._executors = self._pool.staying
             self._stage = f"done: {', '.join(self._executors)}"
-            self._conductor.announce(
+            self._coordinator.announce(
                 events.ScalingFinished, executors=self._executors, moved=self._moved
             )
         finally:
@@ -217,7 +217,7 @@ class Scaling:
 
     def _staying_executors(self) -> tuple[str, ...]:
         """Return the names of live executors that have not been released."""
-        return tuple(self._conductor.view.executors.keys() - self._pool.returned)
+        return tuple(self._coordinator.view.executors.keys() - self._pool.returned)
 
     def _add_executors(self, short: int) -> str:
         """Get `short` more executors, and wait for them; return the cluster manager's refusal.
@@ -253,11 +253,11 @@ class Scaling:
         """
         leaving = self._least_loaded(list(staying), len(staying) - self.target)
         leaving |= {*there} - {*staying}
-        with self._conductor.locked() as conductor:
-            for name in leaving - conductor.view.draining:
-                conductor.drain(name)
+        with self._coordinator.locked() as coordinator:
+            for name in leaving - coordinator.view.draining:
+                coordinator.drain(name)
                 self._drained.add(name)
-        view = self._conductor.view
+        view = self._coordinator.view
         full = sorted(name for name in leaving if not view.owns_nothing(name))
         if full and rounds > _ROUNDS:
             raise ScalingError(
@@ -276,7 +276,7 @@ class Scaling:
         except InvalidPlanError:
             return  # one has died, or has got key groups back, since we looked
         # If one of those that stay dies meanwhile, the next look keeps one that was to go.
-        while {*names} & {*self._conductor.view.executors} and (
+        while {*names} & {*self._coordinator.view.executors} and (
             len(self._pool.staying) >= self.target
         ):
             if why := self._pool.view.not_returned:
@@ -341,7 +341,7 @@ class Scaling:
         One by the controller is cancelled.
         """
         while True:
-            under_way = self._conductor.view.components[component].migration
+            under_way = self._coordinator.view.components[component].migration
             if under_way is None or is_own(under_way):
                 return
             self._pause()
@@ -359,7 +359,7 @@ class Scaling:
                 remedy="What had been done stays.",
                 wanted=self.target,
             )
-        if self._conductor.closed:
+        if self._coordinator.closed:
             raise ScalingError(
                 f"The query ended before there were {counted(self.target, 'executor')}.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",
@@ -380,7 +380,7 @@ class Scaling:
         """Cancel the draining of an executor that was to be removed."""
         self._drained.discard(name)
         self._pool.keep(name)
-        self._conductor.stay(name)
+        self._coordinator.stay(name)
 
     def _as_godwit_error(self, error: Exception) -> GodwitError:
         """Return an error as a `GodwitError`; others become a `ScalingError`."""
@@ -472,7 +472,7 @@ class QueryScaling:
                 "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
             )
         run = self._run
-        if run.conductor.closed:
+        if run.coordinator.closed:
             raise ScalingError(
                 "The query has stopped, so it has no executors to be scaled.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",
@@ -492,7 +492,7 @@ class QueryScaling:
             executors,
             placement=self._placement,
             pool=run.pool,
-            conductor=run.conductor,
+            coordinator=run.coordinator,
             planner=planner,
             strategy=chosen,
             bounds=limits,

@@ -141,7 +141,7 @@ class Waiters:
 
 def announce_pause(run: QueryRun, loop: str, rounds: int, rows: int) -> None:
     """Announce, as an event, that a feedback loop pauses after `rounds` rounds; `rows` wait."""
-    run.conductor.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
+    run.coordinator.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
 def num_tasks(run: QueryRun) -> int:

@@ -1,9 +1,9 @@
-"""Carries out the conductor's orders on executors: warming copies, and dropping them.
+"""Carries out the coordinator's orders on executors: warming copies, and dropping them.
 
 What executors are to send one another begins as their links become free (`PeerLinks`).
 
-Nothing here is needed for correctness: whatever is late, fails or is lost is told to the conductor,
-which orders it again or does without.
+Nothing here is needed for correctness: late, failed and lost copies are reported to the
+coordinator, which orders them again or does without.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.migration import Conductor, PeerCopies, Warmed
+    from godwit.migration import Coordinator, PeerCopies, Warmed
     from godwit.spark.cluster import SparkCluster
 
 
@@ -46,15 +46,15 @@ class BackgroundCopies:
         self,
         cluster: SparkCluster,  # where orders come from, and where executors are
         *,
-        conductor: Conductor,  # told what came of them
+        coordinator: Coordinator,  # told what came of them
         instructor: Instructor,  # knows what brings a copy forward
         spark: SparkSession,  # the session
     ) -> None:
         self._cluster, self._orders = cluster, cluster.background
-        self._conductor, self._instructor, self._spark = conductor, instructor, spark
+        self._coordinator, self._instructor, self._spark = coordinator, instructor, spark
         self._stopping = threading.Event()
         self._pools: dict[str, DaemonPool] = {}
-        self._guard = Guard("background copies", conductor.background_failed)
+        self._guard = Guard("background copies", coordinator.background_failed)
         self._links, self._link_is_free = PeerLinks(), threading.Condition()
         self._thread = threading.Thread(
             target=self._run_orders, name="godwit-background", daemon=True
@@ -77,7 +77,7 @@ class BackgroundCopies:
     def _start_order(self, order: StartWarming | DropCopies) -> None:
         """Queue an order on the thread of its executor, and note the peers that it copies from."""
         if isinstance(order, StartWarming) and order.peers:
-            component = self._conductor.view.components.get(order.component)
+            component = self._coordinator.view.components.get(order.component)
             transfers = () if component is None else component.transfers  # regrouped since
             with self._link_is_free:
                 self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
@@ -92,20 +92,20 @@ class BackgroundCopies:
         pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:
-        """Bring an order's copies up to date, and report the result to the conductor."""
+        """Bring an order's copies up to date, and report the result to the coordinator."""
         started = time.perf_counter()
         try:
             warmed = self._make_copies(order)
-        except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
+        except Exception as error:  # noqa: BLE001  whatever it is, the coordinator deals with it
             if not self._stopping.is_set():
-                self._conductor.warming_failed(order, str(error).split("\n", 1)[0])
+                self._coordinator.warming_failed(order, str(error).split("\n", 1)[0])
             return
         finally:
             with self._link_is_free:
                 self._links.forget(order)
                 self._link_is_free.notify_all()
         spent_ms = (time.perf_counter() - started) * 1e3
-        self._conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
+        self._coordinator.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _make_copies(self, order: StartWarming) -> Warmed:
         """Bring an order's copies up to date by Spark jobs, or raise; return their versions."""
@@ -114,8 +114,8 @@ class BackgroundCopies:
 
         def held_versions(state: StateId) -> npt.NDArray[int64]:
             """Versions of the copies of one state that the executor has."""
-            with self._conductor.locked() as conductor:
-                return conductor.copies.versions(
+            with self._coordinator.locked() as coordinator:
+                return coordinator.copies.versions(
                     order.executor, state, self._instructor.num_key_groups
                 )
 

@@ -22,7 +22,7 @@ from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_started
-from godwit.migration import Conductor, LoadSummary
+from godwit.migration import Coordinator, LoadSummary
 from godwit.model import events
 from godwit.runtime.controller import ControllerThread, last_memory, past_decisions
 from godwit.runtime.policies import OperatorPolicies
@@ -77,7 +77,7 @@ _SPARE_SLOTS = 1
 _CLOSED: Final = (
     *("controller", "resident lanes", "lanes of the next epoch", "garbage collection"),
     *("executor pool", "executor watch", "background copies", "work beside the epochs"),
-    *("conductor", "deliveries", "sinks", SOURCES, "program of the executors"),
+    *("coordinator", "deliveries", "sinks", SOURCES, "program of the executors"),
 )
 """Parts of a run in the order in which they are closed, at its end and after a start that fails."""
 
@@ -199,9 +199,9 @@ class _Opener:
         except BaseException:
             close_all(self._in_closing_order())
             raise
-        with parts.conductor.locked() as conductor:
+        with parts.coordinator.locked() as coordinator:
             for fields in compared:
-                conductor.announce(events.PartitioningCompared, **fields)
+                coordinator.announce(events.PartitioningCompared, **fields)
         return parts
 
     def _in_closing_order(self) -> list[tuple[str, Callable[[], object]]]:
@@ -211,7 +211,7 @@ class _Opener:
     # -- parts ------------------------------------------------------------------------------------
 
     def _open_over(self, recovery: Recovery, log: CommitLog, before: RunParts | None) -> RunParts:
-        """Open sinks, sources, cluster, conductor and controller over a recovered checkpoint.
+        """Open sinks, sources, cluster, coordinator and controller over a recovered checkpoint.
 
         `before`: former parts of this run, as for `open`.
         """
@@ -242,14 +242,14 @@ class _Opener:
             tuple(cluster.executors.values()),
             run_id=self._run_id,
         )
-        conductor = self._conductor(started, recovery, log, cluster, starts=before is None)
-        self._closing["conductor"] = conductor.close
+        coordinator = self._coordinator(started, recovery, log, cluster, starts=before is None)
+        self._closing["coordinator"] = coordinator.close
         if before is not None:
-            _announce_executor_changes(conductor, before.conductor.view.executors)
-        self._prepare_lanes(cluster, conductor, flow.name)
+            _announce_executor_changes(coordinator, before.coordinator.view.executors)
+        self._prepare_lanes(cluster, coordinator, flow.name)
         pool = SparkExecutorPool(
             SparkScheduler(self._spark.sparkContext),
-            conductor=conductor,
+            coordinator=coordinator,
             gate=self._gate,
             patience_s=options.sizing.executors_timeout_s,
             before_return=partial(cluster.end_resident, "executors are given back"),
@@ -262,7 +262,7 @@ class _Opener:
             controller = ControllerThread(
                 options.control,
                 flow,
-                conductor=conductor,
+                coordinator=coordinator,
                 pool=pool,
                 state_bytes=started.state_bytes,
                 past=past,
@@ -285,23 +285,23 @@ class _Opener:
         )
         self._closing["executor watch"] = ExecutorWatch(
             cluster,
-            conductor=conductor,
+            coordinator=coordinator,
             lost=cluster.lost,
             pool=pool,
             spark=self._spark,
             spare_slots=self._spare_slots,
         ).close
         self._closing["background copies"] = BackgroundCopies(
-            cluster, conductor=conductor, instructor=epochs.instructor, spark=self._spark
+            cluster, coordinator=coordinator, instructor=epochs.instructor, spark=self._spark
         ).close
         return RunParts(
             epochs=epochs,
             cluster=cluster,
-            conductor=conductor,
+            coordinator=coordinator,
             pool=pool,
             controller=controller,
             delivering=self._concurrent_delivery(cluster),
-            policies=self._policies(epochs, conductor, past),
+            policies=self._policies(epochs, coordinator, past),
             closing=self._in_closing_order(),
         )
 
@@ -349,7 +349,7 @@ class _Opener:
             beside=beside,
         )
 
-    def _conductor(
+    def _coordinator(
         self,
         started: RunStarted,
         recovery: Recovery,
@@ -357,11 +357,11 @@ class _Opener:
         cluster: SparkCluster,
         *,
         starts: bool,  # false: the run goes on
-    ) -> Conductor:
-        """Create the conductor, announce the query if it `starts`, and repeat the last delivery."""
+    ) -> Coordinator:
+        """Create the coordinator, announce a query that `starts`, repeat the last delivery."""
         flow = recovery.flow
         load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
-        conductor = Conductor(
+        coordinator = Coordinator(
             started,
             states={c.name: c.states for c in flow.components},
             policy=self._options.policy,
@@ -370,16 +370,16 @@ class _Opener:
             plan=flow.physical_plan,
         )
         begin_run(
-            conductor,
+            coordinator,
             cluster,
             log,
             recovery,
             starts=starts,
             changed_sinks=cluster.sinks.describe_changes(),
         )
-        return conductor
+        return coordinator
 
-    def _prepare_lanes(self, cluster: SparkCluster, conductor: Conductor, flow: str) -> None:
+    def _prepare_lanes(self, cluster: SparkCluster, coordinator: Coordinator, flow: str) -> None:
         """Set up lanes that run small epochs without Spark jobs: resident ones, or one epoch's."""
         context, program = self._spark.sparkContext, cluster.program
         if self._options.lanes.resident:
@@ -391,7 +391,7 @@ class _Opener:
                     description=f"godwit: resident lanes of {flow}",
                     locate=cluster.location_of,
                 ).of_job,
-                announce=conductor.announce,
+                announce=coordinator.announce,
                 given_up=cluster.stop_waiting_reason,
             )
             self._closing["resident lanes"] = cluster.resident.close
@@ -467,7 +467,7 @@ class _Opener:
         return fused | named
 
     def _policies(
-        self, epochs: FlowEpochs[Any], conductor: Conductor, past: list[events.Event]
+        self, epochs: FlowEpochs[Any], coordinator: Coordinator, past: list[events.Event]
     ) -> OperatorPolicies:
         """Return the policies that may change operators of the query, as options enable them."""
         options, flow, times = self._options, epochs.flow, epochs.times
@@ -499,7 +499,7 @@ class _Opener:
         return OperatorPolicies(
             flow,
             chosen,
-            conductor=conductor,
+            coordinator=coordinator,
             log=epochs.log,
             meters=times.sharing,
             spreading=times.spreading,
@@ -509,13 +509,13 @@ class _Opener:
         )
 
 
-def _announce_executor_changes(conductor: Conductor, former: Mapping[str, int]) -> None:
+def _announce_executor_changes(coordinator: Coordinator, former: Mapping[str, int]) -> None:
     """Announce executors that came or were lost while the parts of a run were closed.
 
     `former`: executor → lanes, of those before.
     """
-    present = conductor.view.executors
+    present = coordinator.view.executors
     for name in sorted(former.keys() - present.keys()):
-        conductor.announce(events.ExecutorLost, executor=name)
+        coordinator.announce(events.ExecutorLost, executor=name)
     for name in sorted(present.keys() - former.keys()):
-        conductor.announce(events.ExecutorAdded, executor=name, lanes=present[name])
+        coordinator.announce(events.ExecutorAdded, executor=name, lanes=present[name])

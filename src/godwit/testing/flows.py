@@ -630,8 +630,8 @@ class Run:
         self._migrations += 1
         name = f"m{self._migrations}"
         default = view.components[component].default_strategy
-        sizes = state_bytes(driver.conductor.copies.states(component), driver.log.chains)
-        driver.conductor.migrate(
+        sizes = state_bytes(driver.coordinator.copies.states(component), driver.log.chains)
+        driver.coordinator.migrate(
             MigrationRequested(
                 id=name,
                 component=component,
@@ -643,7 +643,7 @@ class Run:
         )
         first = driver.log.latest_epoch + 1
         self._settled(first)
-        ended = driver.conductor.ended(name)
+        ended = driver.coordinator.ended(name)
         assert ended is not None, "what has come to rest has ended"
         return ended
 

@@ -127,7 +127,7 @@ def _migrate(run: _Run, rng: random.Random, number: int) -> None:
     here = with_newcomers(run.view.components[component].assignment, dict(run.view.executors))
     moving = rng.sample(range(NUM_KEY_GROUPS), rng.randint(1, NUM_KEY_GROUPS))
     with suppress(GodwitError):  # one is under way
-        run.conductor.migrate(
+        run.coordinator.migrate(
             MigrationRequested(
                 id=f"m{number}",
                 component=component,

@@ -135,7 +135,7 @@ def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Measu
     statistics = Statistics(topology, 0.0, {"w": dict.fromkeys(range(4), 500)})
     world.control = Observing(statistics)  # type: ignore[assignment]
     world.run(1.0)
-    view = world.conductor.view
+    view = world.coordinator.view
     component = replace(view.components["w"], instant=frozenset(turning))
     return measured_problem(
         ["w"],

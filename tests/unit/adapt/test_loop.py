@@ -1,4 +1,4 @@
-"""The adaptation loop over the real conductor, in virtual time."""
+"""The adaptation loop over the real coordinator, in virtual time."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_slow_drift_is_evened_out_and_then_the_bound_is_what_was_asked_for() -
 
     def drift(apart: float, periods: int) -> int:
         """Let the first executor's load differ from the mean by a share; return the migrations."""
-        at = world.conductor.view.components["sum"].assignment.executor_of
+        at = world.coordinator.view.components["sum"].assignment.executor_of
         factor = 3 * (1 + apart) / (3 - apart)
         each = np.where(at == 0, factor, 1.0) / np.bincount(at)[at]
         part.rows = 300.0 * len(at) * each / each.sum()
@@ -157,7 +157,7 @@ def test_components_made_anew_are_balanced_once_the_controller_is_told_of_them()
     stage = RegroupingStage(
         plan="one", parts={"row": ("a", "b")}, states={"row": (("a", "state"), ("b", "state"))}
     )
-    world.conductor.regroup(Regrouping(id="r", stages=(stage,)))
+    world.coordinator.regroup(Regrouping(id="r", stages=(stage,)))
     assert world.control is not None
     world.now += 2 * PERIOD_S
     world.control.step()
@@ -183,7 +183,7 @@ def test_a_planner_that_collocates_is_asked_about_all_components_and_brings_pair
     )
 
     def crossing() -> int:
-        places = [c.assignment for c in world.conductor.view.components.values()]
+        places = [c.assignment for c in world.coordinator.view.components.values()]
         return sum(places[0].executor(g) != places[1].executor(g) for g in range(16))
 
     before = crossing()
@@ -203,7 +203,7 @@ def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
     assert world.told(events.LanesBalanced)
     assert not world.told(events.MigrationStarted)
     busy = {
-        lane: rows[world.conductor.view.components["sum"].assignment.key_groups("e0", lane)].sum()
+        lane: rows[world.coordinator.view.components["sum"].assignment.key_groups("e0", lane)].sum()
         for lane in (0, 1)
     }
     assert max(busy.values()) < 1.3 * sum(busy.values()) / 2
@@ -219,22 +219,22 @@ def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> Non
     )
     world.run(6.0)
     assert not world.told(events.LanesBalanced)
-    before = world.conductor.view.components["sum"].assignment
+    before = world.coordinator.view.components["sum"].assignment
     leave = dict.fromkeys(before.key_groups("e0", 1).tolist(), "e1")
-    world.conductor.migrate(
+    world.coordinator.migrate(
         MigrationRequested(id="x", component="sum", target=before.moved(leave), by_hand=False)
     )
     world.run(1.2)  # one epoch under the old assignment, and one under the new one
     assert {e.executors for e in world.told(events.LanesBalanced)} == {("e0",)}
-    after = world.conductor.view.components["sum"].assignment
+    after = world.coordinator.view.components["sum"].assignment
     assert [len(after.key_groups("e0", lane)) for lane in (0, 1)] == [2, 2]
     # Others leave before enough epochs have shown what these lanes brought.
     leave = dict.fromkeys(after.key_groups("e0", 1).tolist(), "e1")
-    world.conductor.migrate(
+    world.coordinator.migrate(
         MigrationRequested(id="y", component="sum", target=after.moved(leave), by_hand=False)
     )
     world.run(2.0)
-    after = world.conductor.view.components["sum"].assignment
+    after = world.coordinator.view.components["sum"].assignment
     assert [len(after.key_groups("e0", lane)) for lane in (0, 1)] == [1, 1]
 
 
@@ -436,16 +436,16 @@ def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again()
     assert {e.executor for e in world.told(events.ExecutorKept)} == set(scaled_out.kept)
     assert sum(world.pool.asked) == world.told(events.ScaledOut)[-1].wanted - len(FOUR)
     assert not world.told(events.ExecutorsReturned)
-    assert not world.conductor.view.draining
+    assert not world.coordinator.view.draining
 
 
 def test_what_was_drained_by_hand_leaves_also_when_load_rises() -> None:
     world = ControlledCluster(
         {"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=control(scaling=fixed(4))
     )
-    world.conductor.drain("e3")
+    world.coordinator.drain("e3")
     world.run(4 * PERIOD_S)
-    assert "e3" in world.conductor.view.draining
+    assert "e3" in world.coordinator.view.draining
     assert world.pool.asked == [1]
 
 
@@ -494,8 +494,8 @@ def test_draining_ends_whatever_the_planner_does() -> None:
 
 
 def by_hand(world: ControlledCluster) -> None:
-    assignment = world.conductor.view.components["sum"].assignment
-    world.conductor.migrate(
+    assignment = world.coordinator.view.components["sum"].assignment
+    world.coordinator.migrate(
         MigrationRequested(
             id="mine", component="sum", target=assignment.moved(dict.fromkeys(range(1, 16), "e0"))
         )
@@ -529,7 +529,7 @@ def test_a_migration_by_hand_that_is_over_before_the_controller_looks_is_left_al
     controller, world.control = world.control, None  # it is busy planning
     by_hand(world)
     world.run(2.0)
-    assert world.conductor.view.components["sum"].migration is None
+    assert world.coordinator.view.components["sum"].migration is None
     world.control = controller
     world.run(1.0)
     (told,) = world.told(events.ManualOverrideRespected)
@@ -546,7 +546,7 @@ def test_what_the_controller_itself_moves_is_no_manual_override() -> None:
         4 * PERIOD_S
     )
     assert world.told(events.RebalancingStarted)
-    assert not world.conductor.view.begun_by_hand
+    assert not world.coordinator.view.begun_by_hand
     assert not world.told(events.ManualOverrideRespected)
 
 
@@ -554,9 +554,9 @@ def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
     world = ControlledCluster({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control()).run(
         PERIOD_S
     )
-    world.conductor.drain("e2")
+    world.coordinator.drain("e2")
     world.run(4 * PERIOD_S)
-    assert not len(world.conductor.view.components["sum"].assignment.key_groups("e2"))
+    assert not len(world.coordinator.view.components["sum"].assignment.key_groups("e2"))
     assert "e2" in world.executors
     assert [e.what for e in world.told(events.ManualOverrideRespected)] == ["draining of e2"]
 
@@ -878,13 +878,13 @@ def test_a_plan_under_way_is_abandoned_for_one_with_executors_that_have_come() -
 
 def test_a_plan_under_way_is_abandoned_for_one_that_empties_who_is_to_leave() -> None:
     world = held_up()
-    world.conductor.drain("e0")
+    world.coordinator.drain("e0")
     world.run(PERIOD_S)
     (abandoned,) = world.told(events.PlanAbandoned)
     assert abandoned.reason == "executor e0 is to leave"
     world.warms = True
     world.run(PERIOD_S)
-    assert not len(world.conductor.view.components["sum"].assignment.key_groups("e0"))
+    assert not len(world.coordinator.view.components["sum"].assignment.key_groups("e0"))
 
 
 def test_a_plan_under_way_that_leads_nowhere_after_a_shift_is_abandoned() -> None:
@@ -951,9 +951,9 @@ def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period()
 def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None:
     settings = control(elasticity="executor_centric")
     world = ControlledCluster({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings)
-    before = world.conductor.view.components["sum"].assignment
+    before = world.coordinator.view.components["sum"].assignment
     world.run(6 * PERIOD_S)
-    after = world.conductor.view.components["sum"].assignment
+    after = world.coordinator.view.components["sum"].assignment
     moved = np.flatnonzero(before.executor_of != after.executor_of)
     assert len(moved)
     from_home = [before.executor(g) for g in moved.tolist()]
@@ -968,8 +968,8 @@ def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
         {"sum": Part(rows=skewed())}, FOUR, settings=control(respect="1000 seconds")
     )
     world.run(1.0)
-    current = world.conductor.view.components["sum"].assignment
-    world.conductor.migrate(
+    current = world.coordinator.view.components["sum"].assignment
+    world.coordinator.migrate(
         MigrationRequested(id="mine", component="sum", target=current.moved({1: "e0"}))
     )
     world.run(10 * PERIOD_S)
@@ -1010,8 +1010,8 @@ def test_what_a_controller_remembers_outlasts_its_run() -> None:
     world.parts["sum"].rows *= 4
     world.run(4 * PERIOD_S)
     assert world.told(events.ScaledOut)
-    current = world.conductor.view.components["sum"].assignment
-    world.conductor.migrate(
+    current = world.coordinator.view.components["sum"].assignment
+    world.coordinator.migrate(
         MigrationRequested(id="mine", component="sum", target=current.moved({1: "e0"}))
     )
     world.run(2.0)

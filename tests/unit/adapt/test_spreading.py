@@ -200,11 +200,11 @@ class SpreadJoin:
             emit=self.events.append,
         )
         times = self.run.epochs.times
-        self.conductor = self.run.conductor
+        self.coordinator = self.run.coordinator
         self.policies = OperatorPolicies(
             self.run.flow,
             lambda overrides, _: [SpreadHotKeys(times.spreading, SETTINGS, overrides=overrides)],
-            conductor=self.conductor,
+            coordinator=self.coordinator,
             log=self.run.log,
             meters={},
             spreading=times.spreading,
@@ -302,7 +302,7 @@ def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: 
 def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     story = SpreadJoin(tmp_path)
     run: Any = story
-    run.conductor, run.policies, run.view = story.conductor, story.policies, story.run.view
+    run.coordinator, run.policies, run.view = story.coordinator, story.policies, story.run.view
     hot_keys = QueryHotKeys(run)
     story.epoch(0.5, 400)
     hot_keys.spread("j", "hot", left=2, right=2)

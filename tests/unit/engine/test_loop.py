@@ -42,12 +42,12 @@ class RecordedEpochs:
         self.waits = True
         self.committed_epochs = 0
         self.now = 0.0
-        self.conductor = cast("Any", ConductorOf(self))
-        self.loop: EpochLoop[str] = EpochLoop(self, self.conductor, self)
+        self.coordinator = cast("Any", CoordinatorOf(self))
+        self.loop: EpochLoop[str] = EpochLoop(self, self.coordinator, self)
 
     def deliver_late(self) -> None:
         """Deliver as late as the loop allows: when it waits for it."""
-        self.loop = EpochLoop(self, self.conductor, self, beside=lambda deliver: deliver)
+        self.loop = EpochLoop(self, self.coordinator, self, beside=lambda deliver: deliver)
 
     def note(self, step: str) -> None:
         self.steps.append(step)
@@ -69,7 +69,11 @@ class RecordedEpochs:
         assert physical_plan == "plan"
 
     def plan(
-        self, epoch: int, batch: str | None, plans: Mapping[str, ComponentView], _conductor: object
+        self,
+        epoch: int,
+        batch: str | None,
+        plans: Mapping[str, ComponentView],
+        _coordinator: object,
     ) -> None:
         assert plans == {}
         self.note(f"plan {epoch}")
@@ -109,8 +113,8 @@ class RecordedEpochs:
         self.note("observe the delivery")
 
 
-class ConductorOf:
-    """The conductor of a story."""
+class CoordinatorOf:
+    """The coordinator of a story."""
 
     plan, copies = "plan", None
 
@@ -120,7 +124,7 @@ class ConductorOf:
         self.components: dict[str, object] = {}
 
     @contextmanager
-    def locked(self) -> Iterator[ConductorOf]:
+    def locked(self) -> Iterator[CoordinatorOf]:
         yield self
 
     def begin(self, _epoch: int) -> dict[str, ComponentView] | None:
@@ -130,10 +134,10 @@ class ConductorOf:
         return {}
 
     def commit(self, _outcome: object) -> None:
-        self._story.note("conductor: commit")
+        self._story.note("coordinator: commit")
 
     def abort(self, epoch: int, reason: str) -> None:
-        self._story.note(f"conductor: abort {epoch}, {reason}")
+        self._story.note(f"coordinator: abort {epoch}, {reason}")
 
     def announce(self, kind: type[events.Event], **_values: object) -> None:
         self._story.note(kind.__name__)
@@ -143,7 +147,7 @@ WHOLE = [
     "plan 0",
     "run rows",
     "commit",
-    "conductor: commit",
+    "coordinator: commit",
     "observe the commit",
     "deliver",
     "observe the delivery",
@@ -173,7 +177,7 @@ def test_steps_are_told_as_they_are_done(story: RecordedEpochs) -> None:
     assert own == ["planned 0", "staged 0", "committed 0", "delivered 0"]
     assert story.steps.index("planned 0") < story.steps.index("run rows")
     assert story.steps.index("commit") < story.steps.index("committed 0")
-    assert story.steps.index("committed 0") < story.steps.index("conductor: commit")
+    assert story.steps.index("committed 0") < story.steps.index("coordinator: commit")
 
 
 @pytest.mark.parametrize("step", ["plan 0", "run rows", "commit"])
@@ -183,7 +187,7 @@ def test_an_attempt_that_loses_an_executor_is_told_and_repeated_with_its_batch(
     story.fails[step] = AttemptLostError("executor 1 was lost")
     story.loop.run("rows")
     cut = WHOLE.index(step) + 1
-    assert story.steps == [*WHOLE[:cut], "conductor: abort 0, executor 1 was lost", *WHOLE]
+    assert story.steps == [*WHOLE[:cut], "coordinator: abort 0, executor 1 was lost", *WHOLE]
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt("wrong")])
@@ -191,7 +195,7 @@ def test_any_other_error_is_told_and_raised(story: RecordedEpochs, error: BaseEx
     story.fails["run rows"] = error
     with pytest.raises(type(error)):
         story.loop.run("rows")
-    assert story.steps == ["plan 0", "run rows", "conductor: abort 0, wrong"]
+    assert story.steps == ["plan 0", "run rows", "coordinator: abort 0, wrong"]
 
 
 @pytest.mark.parametrize("step", ["observe the commit", "deliver"])
@@ -231,7 +235,7 @@ def test_an_epoch_is_not_committed_where_the_delivery_of_the_one_before_failed(
     story.fails["deliver"] = ValueError("wrong")
     with pytest.raises(ValueError, match="wrong"):
         story.loop.run("rows")
-    assert story.steps == ["plan 1", "run rows", "deliver", "conductor: abort 1, wrong"]
+    assert story.steps == ["plan 1", "run rows", "deliver", "coordinator: abort 1, wrong"]
     assert story.next_epoch == 1
     story.loop.finish_delivery()  # nothing is left of it
 
@@ -243,7 +247,7 @@ def test_a_delivery_does_not_wait_for_an_attempt_that_counts(story: RecordedEpoc
     story.fails["run rows"] = AttemptLostError("executor 1 was lost")
     story.loop.run("rows")
     second = [step.replace("0", "1") for step in COMMITTED]
-    lost = ["plan 1", "run rows", "conductor: abort 1, executor 1 was lost"]
+    lost = ["plan 1", "run rows", "coordinator: abort 1, executor 1 was lost"]
     assert story.steps == [*lost, *second[:2], *DELIVERED, *second[2:]]
 
 
@@ -273,4 +277,9 @@ def test_a_loss_while_epochs_are_held_gives_the_epoch_up_where_nobody_waits(
     story.waits = False
     story.loop.at_step = lambda step, _: setattr(story, "held", int(step == "planned"))
     assert story.loop.run("rows") is None
-    assert story.steps == ["plan 0", "run rows", "conductor: abort 0, executor 1 was lost", "wait"]
+    assert story.steps == [
+        "plan 0",
+        "run rows",
+        "coordinator: abort 0, executor 1 was lost",
+        "wait",
+    ]

@@ -1,4 +1,4 @@
-"""Components are made anew between two epochs: the stages, and the conductor's steps."""
+"""Components are made anew between two epochs: the stages, and the coordinator's steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.oracles.recording_ports import RecordingPorts
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping import regrouping_stages
 from godwit.migration import (
-    Conductor,
+    Coordinator,
     EndRegrouping,
     EpochOutcome,
     KeyGroupLoad,
@@ -87,7 +87,7 @@ class ThreeComponentsRun:
     def __init__(self, **assignments: Assignment) -> None:
         self.ports = RecordingPorts()
         self.first = even_assignment(4, ["x", "y"], [1, 1])
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             inputs.RunStarted(
                 run_id="r",
                 executors={"x": 1, "y": 1},
@@ -103,14 +103,14 @@ class ThreeComponentsRun:
     def run(self) -> None:
         """Carry out an epoch that touches every key group, and all that was ordered."""
         self.epoch += 1
-        plans = self.conductor.begin(self.epoch)
+        plans = self.coordinator.begin(self.epoch)
         assert plans is not None
         held: dict[str, dict[str, dict[int, int]]] = {name: {} for name in plans}
         for name, how in plans.items():
             for g in range(4):
                 executor = how.assignment.executor(g)
                 held[name].setdefault(executor, {})[g] = self.epoch
-        self.conductor.commit(
+        self.coordinator.commit(
             EpochOutcome(
                 epoch=self.epoch,
                 batch=self.epoch,
@@ -133,14 +133,14 @@ class ThreeComponentsRun:
         orders, self.ports.warmings = self.ports.warmings, []
         for order in orders:
             reach = dict.fromkeys(order.key_groups, self.epoch)
-            self.conductor.warmed(order, Warmed(tables={}, reach=reach))
+            self.coordinator.warmed(order, Warmed(tables={}, reach=reach))
 
     def regroup(self, after: PhysicalPlan, before: PhysicalPlan = APART) -> None:
-        self.conductor.regroup(Regrouping(id="r1", stages=stages(before, after)))
+        self.coordinator.regroup(Regrouping(id="r1", stages=stages(before, after)))
 
     @property
     def components(self) -> Mapping[str, Assignment]:
-        return {n: c.assignment for n, c in self.conductor.view.components.items()}
+        return {n: c.assignment for n, c in self.coordinator.view.components.items()}
 
 
 ELSEWHERE = even_assignment(4, ["x", "y"], [1, 1]).moved({0: "y", 1: "x"})
@@ -150,11 +150,11 @@ def test_components_in_the_same_places_are_fused_at_once() -> None:
     story = ThreeComponentsRun()
     story.run()
     story.regroup(plan(row="a b", c="c"))
-    assert story.conductor.plan == plan(row="a b", c="c")
+    assert story.coordinator.plan == plan(row="a b", c="c")
     assert set(story.components) == {"c", "row"}
     assert story.components["row"] == story.first
     assert story.ports.told()[-2:] == ["RegroupingStarted", "ComponentsRegrouped"]
-    assert story.conductor.ended_regrouping("r1") == EndRegrouping(id="r1", done=True)
+    assert story.coordinator.ended_regrouping("r1") == EndRegrouping(id="r1", done=True)
     assert story.ports.warmings == []
 
 
@@ -163,7 +163,7 @@ def test_components_come_together_before_they_are_fused_and_no_epoch_waits() -> 
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
-    assert story.conductor.plan == APART
+    assert story.coordinator.plan == APART
     orders = story.ports.warmings
     assert [(o.component, o.executor, o.key_groups) for o in orders] == [
         ("a", "x", (0,)),
@@ -175,24 +175,24 @@ def test_components_come_together_before_they_are_fused_and_no_epoch_waits() -> 
     story.warm()
     story.run()
     assert story.components == {"row": story.first, "c": story.first}
-    assert story.conductor.ended("r1-a-1") is not None
+    assert story.coordinator.ended("r1-a-1") is not None
     story.run()
 
 
 def test_the_plan_does_not_change_while_an_epoch_runs() -> None:
     story = ThreeComponentsRun()
-    story.conductor.begin(0)
+    story.coordinator.begin(0)
     story.regroup(plan(row="a b", c="c"))
-    assert story.conductor.plan == APART
-    story.conductor.abort(0, "no luck")
-    assert story.conductor.plan == plan(row="a b", c="c")
+    assert story.coordinator.plan == APART
+    story.coordinator.abort(0, "no luck")
+    assert story.coordinator.plan == plan(row="a b", c="c")
 
 
 def test_a_migration_that_is_under_way_ends_first() -> None:
     story = ThreeComponentsRun()
     for _ in range(3):
         story.run()
-    story.conductor.migrate(MigrationRequested(id="m", component="b", target=ELSEWHERE))
+    story.coordinator.migrate(MigrationRequested(id="m", component="b", target=ELSEWHERE))
     story.regroup(plan(row="a b", c="c"))
     assert not any(event.startswith("Components") for event in story.ports.told())
     for _ in range(4):
@@ -208,19 +208,19 @@ def test_what_others_ask_of_components_that_are_regrouped_is_refused() -> None:
     story.regroup(plan(row="a b", c="c"))
     asked = MigrationRequested(id="m", component="b", target=ELSEWHERE)
     with pytest.raises(MigrationError, match="'b' is being regrouped"):
-        story.conductor.migrate(asked)
+        story.coordinator.migrate(asked)
     with pytest.raises(MigrationError, match="'b' is being regrouped"):
-        story.conductor.change_lanes(LanesRequested(component="b"))
+        story.coordinator.change_lanes(LanesRequested(component="b"))
     with pytest.raises(MigrationError, match="'r1' is under way"):
         story.regroup(APART)
-    story.conductor.migrate(MigrationRequested(id="m", component="c", target=ELSEWHERE))
+    story.coordinator.migrate(MigrationRequested(id="m", component="c", target=ELSEWHERE))
     by_hand = {
-        name: c.by_hand for name, c in story.conductor.view.components.items() if c.migration
+        name: c.by_hand for name, c in story.coordinator.view.components.items() if c.migration
     }
     assert by_hand.pop("c") is True
     assert by_hand
     assert not any(by_hand.values())  # what the regrouping itself moves
-    assert story.conductor.view.begun_by_hand == {"c": 1}  # of what was refused, nothing
+    assert story.coordinator.view.begun_by_hand == {"c": 1}  # of what was refused, nothing
 
 
 def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan() -> None:
@@ -228,21 +228,21 @@ def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan(
     for _ in range(3):
         story.run()
     story.regroup(plan(row="a b", c="c"))
-    story.conductor.cancel("r1", "second thoughts")
-    assert story.conductor.ended_regrouping("r1") == EndRegrouping(
+    story.coordinator.cancel("r1", "second thoughts")
+    assert story.coordinator.ended_regrouping("r1") == EndRegrouping(
         id="r1", done=False, reason="second thoughts"
     )
-    assert all(c.migration is None for c in story.conductor.view.components.values())
-    assert story.conductor.plan == APART
+    assert all(c.migration is None for c in story.coordinator.view.components.values())
+    assert story.coordinator.plan == APART
     assert "RegroupingCancelled" in story.ports.told()
 
 
 def test_a_draining_executor_that_key_groups_would_go_to_ends_it() -> None:
     story = ThreeComponentsRun(a=ELSEWHERE)
     story.run()
-    story.conductor.drain("y")
+    story.coordinator.drain("y")
     story.regroup(plan(row="a b", c="c"))
-    ended = story.conductor.ended_regrouping("r1")
+    ended = story.coordinator.ended_regrouping("r1")
     assert isinstance(ended, EndRegrouping)
     assert "draining" in ended.reason
 
@@ -255,10 +255,10 @@ def test_what_never_comes_together_is_given_up() -> None:
     for _ in range(12):
         orders, story.ports.warmings = story.ports.warmings, []
         for order in orders:
-            story.conductor.warming_failed(order, "no room")
+            story.coordinator.warming_failed(order, "no room")
         story.ports.clock_s += 1
         story.run()
-    ended = story.conductor.ended_regrouping("r1")
+    ended = story.coordinator.ended_regrouping("r1")
     assert isinstance(ended, EndRegrouping)
     assert "do not come to those of 'b'" in ended.reason
 
@@ -272,10 +272,10 @@ def test_reports_about_components_that_are_gone_are_passed_over() -> None:
     story.warm()
     story.run()
     assert "row" in story.components
-    before = story.conductor.view
-    story.conductor.warmed(order, Warmed(tables={}, reach={0: 1}))
-    story.conductor.warming_failed(order, "late")
-    assert story.conductor.view == before
+    before = story.coordinator.view
+    story.coordinator.warmed(order, Warmed(tables={}, reach={0: 1}))
+    story.coordinator.warming_failed(order, "late")
+    assert story.coordinator.view == before
 
 
 def test_operators_that_part_keep_their_places_and_their_copies() -> None:
@@ -284,21 +284,21 @@ def test_operators_that_part_keep_their_places_and_their_copies() -> None:
     fused = plan(row="a b", c="c")
     story.regroup(fused)
     story.run()
-    story.conductor.regroup(Regrouping(id="r2", stages=stages(fused, APART)))
+    story.coordinator.regroup(Regrouping(id="r2", stages=stages(fused, APART)))
     assert story.components == {"a": ELSEWHERE, "b": ELSEWHERE, "c": story.first}
-    assert story.conductor.copies.reach("a", "y", 0) == 1
+    assert story.coordinator.copies.reach("a", "y", 0) == 1
     story.run()
-    story.conductor.see({"x": 1})
+    story.coordinator.see({"x": 1})
     assert story.ports.told().count("KeyGroupsSuspended") <= 3
 
 
 def test_a_fact_that_comes_at_the_wrong_time_is_refused_and_changes_nothing() -> None:
     story = ThreeComponentsRun(a=ELSEWHERE)
-    before = story.conductor.view
+    before = story.coordinator.view
     stage = RegroupingStage(plan=None, parts={"row": ("a", "b")}, states={"row": ()})
     with pytest.raises(MigrationError, match="cannot be made of a, b now"):
-        story.conductor.regrouped(stage)
-    story.conductor.begin(0)
+        story.coordinator.regrouped(stage)
+    story.coordinator.begin(0)
     with pytest.raises(MigrationError, match="while epoch 0 runs"):
-        story.conductor.regrouped(stage)
-    assert story.conductor.view.components == before.components
+        story.coordinator.regrouped(stage)
+    assert story.coordinator.view.components == before.components

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from godwit.migration import Conductor, MigrationRequested, Policy, Strategy, inputs
+from godwit.migration import Coordinator, MigrationRequested, Policy, Strategy, inputs
 from godwit.migration.state import SlotPair
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import MigrationError
@@ -32,7 +32,7 @@ class Ports:
         return 0.0
 
 
-def conductor(**empty: set[int]) -> tuple[Conductor, Ports]:
+def coordinator(**empty: set[int]) -> tuple[Coordinator, Ports]:
     """Two slots of six key groups on three executors, and sums that have none."""
     executors = {"a": 1, "b": 1, "c": 1}
     first = even_assignment(len(GROUPS), list(executors), [1, 1, 1])
@@ -47,21 +47,21 @@ def conductor(**empty: set[int]) -> tuple[Conductor, Ports]:
         slots=(pair,),
     )
     states = {"w": (FIRST,), "w_second": (SECOND,), "sums": (("sums", "state"),)}
-    return Conductor(started, states=states, policy=Policy(), ports=ports), ports
+    return Coordinator(started, states=states, policy=Policy(), ports=ports), ports
 
 
-def migrate(run: Conductor, component: str, to: str, strategy: Strategy) -> None:
+def migrate(run: Coordinator, component: str, to: str, strategy: Strategy) -> None:
     current = run.view.components[component].assignment
     target = current.moved(dict.fromkeys(GROUPS, to))
     run.migrate(MigrationRequested(id="m", component=component, target=target, strategy=strategy))
 
 
-def taken(run: Conductor, component: str) -> set[int]:
+def taken(run: Coordinator, component: str) -> set[int]:
     return set(run.view.components[component].takes or ())
 
 
 def test_key_groups_turn_between_two_epochs_and_nothing_is_warmed() -> None:
-    run, ports = conductor()
+    run, ports = coordinator()
     run.begin(0)
     there = set(run.view.components["w"].assignment.key_groups("c").tolist())
     migrate(run, "w", "c", Strategy.INSTANT)
@@ -80,7 +80,7 @@ def test_key_groups_turn_between_two_epochs_and_nothing_is_warmed() -> None:
 
 
 def test_a_plan_says_which_key_groups_turned_smoothly() -> None:
-    run, _ = conductor()
+    run, _ = coordinator()
     migrate(run, "w", "c", Strategy.SMOOTH)
     plans = run.begin(0)
     assert plans is not None
@@ -92,7 +92,7 @@ def test_a_plan_says_which_key_groups_turned_smoothly() -> None:
     "why", ["its other slot is not empty", "its executor is draining", "its other slot is cold"]
 )
 def test_what_cannot_turn_migrates_live(why: str) -> None:
-    run, _ = conductor(second=set() if "not empty" in why else set(GROUPS))
+    run, _ = coordinator(second=set() if "not empty" in why else set(GROUPS))
     if "draining" in why:
         run.drain("a")
         run.drain("b")
@@ -106,7 +106,7 @@ def test_what_cannot_turn_migrates_live(why: str) -> None:
 
 
 def test_others_see_which_key_groups_would_migrate_without_their_state() -> None:
-    run, _ = conductor(second={0, 1, 2})
+    run, _ = coordinator(second={0, 1, 2})
     seen = run.view.components
     assert seen["w"].instant == {0, 1, 2}
     assert seen["w_second"].instant == seen["sums"].instant == set()
@@ -118,7 +118,7 @@ def test_others_see_which_key_groups_would_migrate_without_their_state() -> None
 
 @pytest.mark.parametrize("strategy", [Strategy.INSTANT, Strategy.SMOOTH])
 def test_components_without_slots_refuse(strategy: Strategy) -> None:
-    run, _ = conductor()
+    run, _ = coordinator()
     with pytest.raises(MigrationError, match=f"by strategy '{strategy}'") as refused:
         migrate(run, "sums", "c", strategy)
     assert "consolidate='apart'" in refused.value.remedy

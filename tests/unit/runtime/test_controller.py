@@ -93,7 +93,7 @@ def test_the_model_knows_how_long_epochs_may_be_where_their_rows_are_limited(
     controlling = ControllerThread(
         control_of(period="4 seconds", scaling=scaling),
         flow(["sums"]),
-        conductor=ControlledCluster({"of sums": Part(rows=np.ones(4))}, {"a": 1}).conductor,
+        coordinator=ControlledCluster({"of sums": Part(rows=np.ones(4))}, {"a": 1}).coordinator,
         pool=None,
         state_bytes={},
         past=[],
@@ -120,11 +120,11 @@ class Run:
         rows[::2] *= 4.0
         self.noted: list[tuple[str, dict[str, Any]]] = []
         self.world = ControlledCluster({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
-        self.conductor = self.world.conductor
+        self.coordinator = self.world.coordinator
         self.controlling = ControllerThread(
             control_of(**given),
             flow(["sums"]),
-            conductor=self.conductor,
+            coordinator=self.coordinator,
             pool=None,
             state_bytes={},
             past=[],
@@ -136,13 +136,13 @@ class Run:
         seen: list[CommittedEpoch] = []
         hands_over: Any = SimpleNamespace(observe=seen.append, step=lambda: None)
         self.world.control = hands_over
-        with self.conductor.locked():
+        with self.coordinator.locked():
             self.world.run(0.01)
         for epoch in seen:
             self.controlling.epoch_committed(epoch)
 
     def told(self, kind: type[events.Event]) -> list[Any]:
-        with self.conductor.locked():
+        with self.coordinator.locked():
             return self.world.told(kind)
 
 
@@ -190,17 +190,17 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
 
         while True:
             until(moving)
-            target = run.world.conductor.view.components["of sums"].assignment.moved({0: "b"})
+            target = run.world.coordinator.view.components["of sums"].assignment.moved({0: "b"})
             wanted = MigrationRequested(id="by hand", component="of sums", target=target)
-            with run.conductor.locked() as conductor:
-                if conductor.view.components["of sums"].migration is None:
+            with run.coordinator.locked() as coordinator:
+                if coordinator.view.components["of sums"].migration is None:
                     continue  # it is just planned anew
                 with pytest.raises(MigrationError, match="is under way"):
-                    conductor.migrate(wanted)
-                run.controlling.cancel_for_manual(conductor, "of sums")
-                conductor.migrate(wanted)
-                run.controlling.cancel_for_manual(conductor, "of sums")
-                assert conductor.view.components["of sums"].migration == "by hand"
+                    coordinator.migrate(wanted)
+                run.controlling.cancel_for_manual(coordinator, "of sums")
+                coordinator.migrate(wanted)
+                run.controlling.cancel_for_manual(coordinator, "of sums")
+                assert coordinator.view.components["of sums"].migration == "by hand"
             break
         cancelled = run.told(events.MigrationCancelled)[-1]
         assert cancelled.reason == "somebody asked for another migration"

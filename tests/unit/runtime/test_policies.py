@@ -1,4 +1,4 @@
-"""Proposals of policies reach the conductor if they are worth it, and give way to users."""
+"""Proposals of policies reach the coordinator if they are worth it, and give way to users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import recover_flow, run_started
-from godwit.migration import Conductor, EpochOutcome, Policy
+from godwit.migration import Coordinator, EpochOutcome, Policy
 from godwit.model.events import (
     BackgroundFailed,
     DecisionSkipped,
@@ -52,7 +52,7 @@ class TwoOperators:
         first = gw.even_assignment(4, ["x", "y"], [1, 1])
         given = {"b": first.moved({0: "y"})} if apart else {}
         started = run_started(self.flow, self.log, recovery, given, there, run_id="r")
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             started,
             states={c.name: c.states for c in self.flow.components},
             policy=Policy(),
@@ -62,7 +62,7 @@ class TwoOperators:
         self.deciding = OperatorPolicies(
             self.flow,
             lambda overrides, _: [Fusing(self.flow, SETTINGS, overrides=overrides)],
-            conductor=self.conductor,
+            coordinator=self.coordinator,
             log=self.log,
             meters={},
         )
@@ -71,7 +71,7 @@ class TwoOperators:
         self.deciding = OperatorPolicies(
             self.flow,
             lambda *_: [policy],
-            conductor=self.conductor,
+            coordinator=self.coordinator,
             log=self.log,
             meters={},
         )
@@ -87,7 +87,7 @@ def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
 ) -> None:
     story = TwoOperators(tmp_path)
     story.observe(10)
-    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    assert [c.name for c in story.coordinator.plan.components] == ["a+b"]
     (started,) = (e for e in story.ports.events if type(e).__name__ == "RegroupingStarted")
     assert "since a → b is 50.0% of all rows" in started.describe()
 
@@ -109,15 +109,15 @@ def test_state_is_not_moved_for_less_than_it_is_worth(
 
 def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
     story = TwoOperators(tmp_path)
-    story.conductor.begin(0)
+    story.coordinator.begin(0)
     story.observe(10)
-    story.observe(10)  # refused by the conductor, since the first waits for the epoch's end
+    story.observe(10)  # refused by the coordinator, since the first waits for the epoch's end
     assert story.ports.told().count("RegroupingStarted") == 1
 
 
 def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     story = TwoOperators(tmp_path)
-    story.conductor.begin(0)
+    story.coordinator.begin(0)
     story.observe(10)
     assert story.ports.told().count("RegroupingStarted") == 1
     began_s = time.time()
@@ -127,9 +127,9 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
     assert respected.what == "components of a"
     assert respected.until_s - began_s > 50
-    story.conductor.abort(0, "it was to come to nothing")
+    story.coordinator.abort(0, "it was to come to nothing")
     story.observe(10)
-    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+    assert [c.name for c in story.coordinator.plan.components] == ["a", "b"]
     with story.deciding.manual_regrouping(["b"]):
         pass  # there is nothing left that would have to give way
     assert story.ports.told().count("RegroupingCancelled") == 1
@@ -139,15 +139,15 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     story = TwoOperators(tmp_path)
     before = story.flow
     story.observe(10)
-    (made,) = story.conductor.plan.components
+    (made,) = story.coordinator.plan.components
     assert made.name == "a+b"
     story.decide_by(Parting())
     story.observe(10)  # of the epoch that ran before the plan changed
     assert story.flow is before
-    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
-    story.flow = before.with_plan(story.conductor.plan)
+    assert [c.name for c in story.coordinator.plan.components] == ["a+b"]
+    story.flow = before.with_plan(story.coordinator.plan)
     story.observe(10)
-    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+    assert [c.name for c in story.coordinator.plan.components] == ["a", "b"]
 
 
 def test_columns_are_changed_where_epochs_gain_more_than_they_wait(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def stream() -> Iterator[FakeStream]:
     for _ in range(5):  # an empty copy is fresh enough for the first ones
         made.run()
     yield made
-    made.conductor.close()
+    made.coordinator.close()
     made.pool.close()
 
 
@@ -35,7 +35,7 @@ def scaled(stream: FakeStream, wanted: int, patience_s: float | None = None) -> 
         wanted,
         placement=stream.placement,
         pool=stream.pool,
-        conductor=stream.conductor,
+        coordinator=stream.coordinator,
         planner="milp",
         strategy="live",
         bounds=None,
@@ -138,7 +138,7 @@ def test_one_that_dies_while_others_are_emptied_is_made_up_for(stream: FakeStrea
     run_until(stream, lambda: first.done)
     assert set(first.wait()) == {*"abc"} - {dead}
     assert stream.scheduler.ended == []
-    assert stream.conductor.view.draining == frozenset()
+    assert stream.coordinator.view.draining == frozenset()
     assert sum(stream.owned().values()) == KEY_GROUPS
 
 
@@ -177,7 +177,7 @@ def test_key_groups_that_will_not_move_end_it_and_nothing_drains_any_more(
     run_until(stream, lambda: scaling.done)
     with pytest.raises(ScalingError, match="are not empty after 8 plans"):
         scaling.wait()
-    assert stream.conductor.view.draining == frozenset()
+    assert stream.coordinator.view.draining == frozenset()
     assert told(stream, events.ExecutorKept)
     assert stream.scheduler.ended == []
     stream.run()
@@ -190,7 +190,7 @@ def test_executors_that_are_not_taken_back_end_it_and_stay(stream: FakeStream) -
     run_until(stream, lambda: scaling.done)
     with pytest.raises(ScalingError, match="c could not be given back: the cluster did not take"):
         scaling.wait()
-    assert stream.conductor.view.draining == frozenset()
+    assert stream.coordinator.view.draining == frozenset()
     assert stream.pool.staying == ("a", "b", "c")
 
 
@@ -200,15 +200,15 @@ def test_cancelled_it_leaves_what_was_done_and_asks_for_no_more(
 ) -> None:
     stream.fails_to_warm = True
     scaling = scaled(stream, wanted)
-    run_until(stream, lambda: stream.scheduler.requests or stream.conductor.view.draining)
+    run_until(stream, lambda: stream.scheduler.requests or stream.coordinator.view.draining)
     scaling.cancel()
     run_until(stream, lambda: scaling.done)
     with pytest.raises(ScalingError, match="was ended: cancelled by the user"):
         scaling.wait()
-    view = stream.conductor.view
+    view = stream.coordinator.view
     assert view.draining == frozenset()
     assert stream.pool.view.pending == 0
-    run_until(stream, lambda: stream.conductor.view.components["totals"].migration is None)
+    run_until(stream, lambda: stream.coordinator.view.components["totals"].migration is None)
     stream.fails_to_warm = False
     again = scaled(stream, 2)
     assert again.wait(60) == ("a", "b")
@@ -231,16 +231,16 @@ def test_it_ends_with_the_query(stream: FakeStream) -> None:
     scaling = scaled(stream, 4)
     run_until(stream, lambda: stream.scheduler.requests == [4])
     stream.gate.close()
-    stream.conductor.close()
+    stream.coordinator.close()
     with pytest.raises(ScalingError, match="query ended before there were 4 executors"):
         scaling.wait(60)
 
 
 def test_a_migration_of_somebody_else_comes_first(stream: FakeStream) -> None:
     stream.answers = False
-    with stream.conductor.locked() as conductor:
+    with stream.coordinator.locked() as coordinator:
         target = stream.assignment.moved({0: "b"})
-        conductor.migrate(MigrationRequested(id="by hand", component="totals", target=target))
+        coordinator.migrate(MigrationRequested(id="by hand", component="totals", target=target))
     scaling = scaled(stream, 1)
     for _ in range(3):
         stream.run()
@@ -273,5 +273,5 @@ def test_a_drain_that_cannot_be_planned_leaves_the_executor_as_it_was(
     monkeypatch.setattr("godwit.runtime.placement.planner_named", fail)
     with pytest.raises(ScalingError, match="No planner"):
         stream.placement._drain("b")
-    assert stream.conductor.view.draining == frozenset()
+    assert stream.coordinator.view.draining == frozenset()
     assert stream.owned().keys() == {"a", "b"}

@@ -35,7 +35,7 @@ class CopiesOnFakeCluster:
         self.error: Exception | None = None
         self.copies = BackgroundCopies(
             cast("Any", self),
-            conductor=cast("Any", SimpleNamespace(background_failed=self._failed)),
+            coordinator=cast("Any", SimpleNamespace(background_failed=self._failed)),
             instructor=cast("Any", None),
             spark=cast("Any", None),
         )

@@ -52,7 +52,7 @@ examples:
   godwit sim pairs --planner albic --key-groups 128
   godwit sim skew --executors 60 --cores 4 --key-groups 8192 --keys 100000 --figure skew.png
 
-The conductor, the planners and the controller are the real ones; executors, rows and time are
+The coordinator, the planners and the controller are the real ones; executors, rows and time are
 numbers. Equal arguments give equal results. Exit status 0; 2 if an argument makes no sense.
 """
 

@@ -1,10 +1,10 @@
-"""A cluster in numbers: the real conductor, planners and controller in virtual time.
+"""A cluster in numbers: the real coordinator, planners and controller in virtual time.
 
 The problem: whether a stream balances and scales itself well shows on sixty executors, thousands of
 key groups, hours of shifting load and rare faults, none of which fit on a laptop.
 
 The idea: everything that decides in Godwit is free of I/O and asks the world through ports, so here
-is another world behind the same ports.  `Simulation` drives the very `Conductor` (with its
+is another world behind the same ports.  `Simulation` drives the very `Coordinator` (with its
 migration protocol) and the very controller that Spark drives; planners are those of the registry;
 what an epoch did is the same `EpochOutcome`.  Only what runs is replaced by arithmetic.
 

@@ -1,4 +1,4 @@
-"""A simulated run: virtual time, and the real epoch loop, conductor and controller.
+"""A simulated run: virtual time, and the real epoch loop, coordinator and controller.
 
 The loop is the one that Spark runs (`godwit.engine.loop`); the work of an epoch is numbers: work
 out how long it takes, let the background go on meanwhile, and count what it did.
@@ -20,7 +20,7 @@ from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.row_limit import RowLimit
-from godwit.migration import Conductor, DropCopies, StartWarming, inputs
+from godwit.migration import Coordinator, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
 from godwit_lab.simulator.cluster import Executors
@@ -50,7 +50,7 @@ _FIRST_LOOK_S, _LOOK_S = 0.25, 1.0
 
 
 class Simulation:
-    """One run of a scenario: cluster, clock and ports of the real conductor and controller."""
+    """One run of a scenario: cluster, clock and ports of the real coordinator and controller."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Simulation:
         *,
         # of everything that is drawn: equal scenarios and seeds give equal histories
         seed: int = 0,
-        # makes the controller, given this simulation: its `conductor`, `executors` (the pool),
+        # makes the controller, given this simulation: its `coordinator`, `executors` (the pool),
         # `topology` and clock (`now_s`). None: nobody decides anything
         control: Callable[[Simulation], Driven] | None = None,
         source: SimulatedSource | None = None,  # where rows come from, if not as the scenario says
@@ -107,7 +107,7 @@ class Simulation:
         self._start_run()
 
     def _start_run(self) -> None:
-        """Create conductor, controller and empty local stores over the durable state."""
+        """Create coordinator, controller and empty local stores over the durable state."""
         self._runs += 1
         self._warming = Warming(
             holdings=self.flow.holdings,
@@ -117,7 +117,7 @@ class Simulation:
         )
         for name, machine in self.executors.alive.items():
             self._warming.add_executor(name, machine)
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             inputs.RunStarted(
                 run_id=f"run-{self._runs}",
                 executors=self._cores(),
@@ -136,7 +136,7 @@ class Simulation:
             policy=self.scenario.policy,
             ports=self,
         )
-        self.loop = EpochLoop(self, self.conductor, self)
+        self.loop = EpochLoop(self, self.coordinator, self)
         self._controller = None if self._make_controller is None else self._make_controller(self)
 
     def restart(self) -> None:
@@ -146,7 +146,7 @@ class Simulation:
         self._copied_bytes = 0.0
         self._start_run()
 
-    # -- the conductor's ports --------------------------------------------------------------------
+    # -- the coordinator's ports -------------------------------------------------------------------
 
     def warm(self, order: StartWarming) -> None:
         """Queue an order to copy state of key groups to an executor, or update its copies."""
@@ -184,8 +184,8 @@ class Simulation:
         Then let the controller, if there is one, make a step.
         """
         self._advance_background_work(self._now_s)
-        if self.conductor.view.holds:
-            self.conductor.begin(self.next_epoch)
+        if self.coordinator.view.holds:
+            self.coordinator.begin(self.next_epoch)
             self._advance_background_work(self._now_s + _PAUSE_S)
         elif (batch := self._next_batch()) is None:
             self._advance_a_little()
@@ -210,15 +210,15 @@ class Simulation:
                 self._offered = self._source.batch(self._batches, self._taken, last)
                 self._held_back = arrived - last
                 self._next_trigger_s = self._now_s + self.scenario.trigger_s
-            elif self.conductor.view.due:
+            elif self.coordinator.view.due:
                 return self._source.empty_batch(self._now_s, self._taken)
         return self._offered
 
     def _advance_a_little(self) -> None:
         """Advance time by `_PAUSE_S`, or to the next trigger or change of executors if later."""
         until_s = self._now_s + _PAUSE_S
-        if self.conductor.view.awaits:
-            self.conductor.let_time_pass()
+        if self.coordinator.view.awaits:
+            self.coordinator.let_time_pass()
         elif self._next_trigger_s > until_s:
             until_s = max(until_s, min(self._next_trigger_s, self.executors.next_s()))
         self._advance_background_work(until_s)
@@ -242,7 +242,7 @@ class Simulation:
         epoch: int,
         batch: Batch | None,
         plans: Mapping[str, ComponentView],
-        conductor: Conductor,
+        coordinator: Coordinator,
     ) -> None:
         """Compute and store the epoch's work and duration, for `run_stages` and `commit`."""
         assert batch is not None, "one without input has a batch without rows"
@@ -251,7 +251,7 @@ class Simulation:
             epoch,
             batch,
             plans,
-            copies=conductor.copies,
+            copies=coordinator.copies,
             speeds={name: self.executors.speed(name) for name in alive},
             cores=self._cores(),
             links={name: machine.bytes_per_s for name, machine in alive.items()},
@@ -323,7 +323,7 @@ class Simulation:
             self._controller.observe(observed)
         if self._note is not None:
             self._recorder.observe(observed, self.topology, self._now_s)
-            load = self.conductor.recent_load.due_summary()
+            load = self.coordinator.recent_load.due_summary()
             stream = None if load is None else self._recorder.summary(self.topology)
             if load is not None and stream is not None:
                 self._note("load", load.to_dict())
@@ -350,20 +350,20 @@ class Simulation:
             warmed = self._warming.advance(at_s, self._committed)
             self._now_s = max(self._now_s, at_s)
             for order, warmed_copies in warmed:
-                self.conductor.warmed(order, warmed_copies)
+                self.coordinator.warmed(order, warmed_copies)
             if at_s >= until_s and not warmed:
                 break
         if self.executors.advance(until_s):
             self._report_executors()
 
     def _report_executors(self) -> None:
-        """Report executors that joined or died to the conductor."""
-        alive, known = self.executors.alive, self.conductor.view.executors
+        """Report executors that joined or died to the coordinator."""
+        alive, known = self.executors.alive, self.coordinator.view.executors
         for name in known.keys() - alive.keys():
             self._warming.remove_executor(name)
         for name in alive.keys() - known.keys():
             self._warming.add_executor(name, alive[name])
-        self.conductor.see(self._cores())
+        self.coordinator.see(self._cores())
 
     def _cores(self) -> dict[str, int]:
         """Return executor → number of cores."""
@@ -417,7 +417,7 @@ class Simulation:
         `rows`: source rows of the next epoch, rounded to one digit here: more would change little.
         `phase`: number of shifts of keys so far.
         """
-        rows, view = int(float(f"{rows:.0e}")), self.conductor.view
+        rows, view = int(float(f"{rows:.0e}")), self.coordinator.view
         speeds = tuple((name, self.executors.speed(name)) for name in self.executors.alive)
         places = tuple(component.assignment for component in view.components.values())
         of = rows, phase, speeds, frozenset(view.executors), view.draining
@@ -440,7 +440,7 @@ class Simulation:
         of components. `rows`: source rows of an epoch. `phase`: number of shifts of keys so far.
         Capacity: cores, times their speed.
         """
-        view, expected = self.conductor.view, self.flow.expected_ms(rows, phase)
+        view, expected = self.coordinator.view, self.flow.expected_ms(rows, phase)
         names = sorted(self.executors.alive.keys() & view.executors.keys())
         names.sort(key=lambda name: name in view.draining)
         number = {name: at for at, name in enumerate(names)}
@@ -485,7 +485,7 @@ def controlled_by(
         return Controller(
             settings,
             topology=simulation.topology,
-            migrations=simulation.conductor,
+            migrations=simulation.coordinator,
             pool=simulation.executors,
             clock=simulation,
             run_planner=run_planner,

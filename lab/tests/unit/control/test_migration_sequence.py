@@ -53,7 +53,7 @@ def table_3(planner: str = "oms", steps: Any = None, **changed: Any) -> Controll
 
 def cuts(world: ControlledCluster) -> list[int]:
     """First key group of every range but the first; fails where there are no ranges."""
-    assignment = world.conductor.view.components["sum"].assignment
+    assignment = world.coordinator.view.components["sum"].assignment
     changes = np.flatnonzero(np.diff(assignment.executor_of)) + 1
     owners = assignment.executor_of[[0, *changes]]
     assert len(np.unique(owners)) == len(owners)
@@ -184,7 +184,7 @@ def test_components_of_a_stage_are_lines_of_their_own() -> None:
     world.run(50)
     assert not world.told(events.PlannerFailed)
     for name in parts:
-        owners = world.conductor.view.components[name].assignment.executor_of
+        owners = world.coordinator.view.components[name].assignment.executor_of
         assert np.count_nonzero(np.diff(owners)) == 2
 
 

@@ -1,4 +1,4 @@
-"""A simulated run drives the real conductor: epochs, losses, migrations, levels, back-pressure."""
+"""A simulated run drives the real coordinator: epochs, losses, moves, levels, back-pressure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_epoch_takes_its_fixed_time_and_its_slowest_lane() -> None:
     simulation = Simulation(scenario(max_rows=400, rate=Rate(rows_per_s=10_000)), seed=1)
     history = simulation.run()
     expected = simulation.flow.expected_ms(400, 0)["sums"]
-    owner = simulation.conductor.view.components["sums"].assignment.executor_of
+    owner = simulation.coordinator.view.components["sums"].assignment.executor_of
     slowest = np.bincount(owner, weights=expected).max()
     assert history.column("took_s").mean() == pytest.approx((100 + slowest) / 1000, rel=0.1)
 
@@ -123,7 +123,7 @@ def test_an_executor_that_dies_aborts_its_epoch_and_no_row_is_lost() -> None:
     assert history.of_kind(events.ExecutorLost)
     assert max(r.waiting_rows for r in history.epochs) > 0
     assert history.epochs[-1].waiting_rows == 0
-    assert "1" not in simulation.conductor.view.components["sums"].assignment.executors
+    assert "1" not in simulation.coordinator.view.components["sums"].assignment.executors
 
 
 def test_a_stream_without_executors_stands_still_until_one_comes() -> None:
@@ -138,8 +138,8 @@ def test_a_stream_without_executors_stands_still_until_one_comes() -> None:
 
 
 def migrate_to_last(simulation: Simulation, strategy: Strategy, bounds: Bounds) -> None:
-    current = simulation.conductor.view.components["sums"].assignment
-    simulation.conductor.migrate(
+    current = simulation.coordinator.view.components["sums"].assignment
+    simulation.coordinator.migrate(
         MigrationRequested(
             id="m1",
             component="sums",
@@ -157,11 +157,11 @@ def test_key_groups_migrate_within_bounds_and_no_row_is_lost(strategy: Strategy)
     simulation = Simulation(scenario(), seed=1)
     simulation.run(3.0)
     migrate_to_last(simulation, strategy, Bounds(max_moves=2))
-    while simulation.conductor.ended("m1") is None:
+    while simulation.coordinator.ended("m1") is None:
         simulation.step()
-        flying = simulation.conductor.view.components["sums"].transfers
+        flying = simulation.coordinator.view.components["sums"].transfers
         assert len(flying) <= 2 or strategy is not Strategy.LIVE
-    ended = simulation.conductor.ended("m1")
+    ended = simulation.coordinator.ended("m1")
     assert ended is not None
     assert ended.moved == 8
     simulation.run(settle_s=5)

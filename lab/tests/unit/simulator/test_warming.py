@@ -147,9 +147,9 @@ def stream(policy: Policy, deaths: tuple[Death, ...] = ()) -> tuple[Simulation, 
     )
     simulation = Simulation(scenario, seed=3)
     simulation.run(2.0)
-    (view,) = simulation.conductor.view.components.values()
+    (view,) = simulation.coordinator.view.components.values()
     sizes = simulation.flow.holdings["sums"].state_bytes
-    simulation.conductor.migrate(
+    simulation.coordinator.migrate(
         MigrationRequested(
             id="by hand",
             component="sums",
@@ -177,7 +177,7 @@ def test_where_the_checkpoint_is_slow_peers_are_measured_and_taken() -> None:
     measured = [e for e in orders if "give" in e.why]
     assert measured
     assert all(e.peers for e in measured)
-    checkpoint, peers = chosen.conductor.copies_bytes_per_s
+    checkpoint, peers = chosen.coordinator.copies_bytes_per_s
     assert peers is not None
     assert checkpoint is not None
     assert peers > 5 * checkpoint

@@ -133,7 +133,7 @@ class _Run(LocalRun):
         self._record.committed(
             FlowEpoch(outcome=outcome, plans=plans, took_s=took_s, at_s=time.time(), flow=self.flow)
         )
-        self._record.loads(self.conductor.recent_load.due_summary())
+        self._record.loads(self.coordinator.recent_load.due_summary())
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
@@ -163,7 +163,7 @@ class _Run(LocalRun):
     def end(self) -> None:
         """Close the sources, and write the end of the run to the journal."""
         self.sources.close()
-        self.conductor.announce(events.QueryStopped, name=self.flow.name)
+        self.coordinator.announce(events.QueryStopped, name=self.flow.name)
         self._journal.flush()
 
     def kept(self, sink: str) -> pa.Table:
@@ -239,9 +239,9 @@ class _Script:
         run.recording.mark("migration started", time.time())
         for name, component in run.view.components.items():
             here = with_newcomers(component.assignment, dict(run.view.executors))
-            sizes = state_bytes(run.conductor.copies.states(name), run.log.chains)
+            sizes = state_bytes(run.coordinator.copies.states(name), run.log.chains)
             self._moves.append(f"move-{len(self._moves) + 1}")
-            run.conductor.migrate(
+            run.coordinator.migrate(
                 MigrationRequested(
                     id=self._moves[-1],
                     component=name,
@@ -256,7 +256,7 @@ class _Script:
         """Add labels to the recording when the migration, and the recovery, have ended."""
         run = self._run
         if self._moves and not self._moved:
-            self._moved = all(run.conductor.ended(name) is not None for name in self._moves)
+            self._moved = all(run.coordinator.ended(name) is not None for name in self._moves)
             if self._moved:
                 run.recording.mark("migration finished", time.time())
         components = run.view.components.values()

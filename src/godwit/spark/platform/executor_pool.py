@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.migration import Conductor
+    from godwit.migration import Coordinator
     from godwit.runtime.threads import EpochGate
 
 
@@ -106,7 +106,7 @@ class SparkExecutorPool:
         self,
         scheduler: SparkScheduler,  # the cluster
         *,
-        conductor: Conductor,  # knows who is there and who owns what
+        coordinator: Coordinator,  # knows who is there and who owns what
         gate: EpochGate,  # lets no epoch begin while executors are given back
         patience_s: float,  # how long executors that were asked for are waited for
         # A clock that never runs backwards, in seconds
@@ -117,7 +117,7 @@ class SparkExecutorPool:
         total: int | None = None,
     ) -> None:
         self._before_return = before_return
-        self._scheduler, self._conductor, self._gate = scheduler, conductor, gate
+        self._scheduler, self._coordinator, self._gate = scheduler, coordinator, gate
         self._patience_s = self._waits_s = patience_s
         self._now_s = now_s
         self._changed = threading.Condition()
@@ -150,7 +150,7 @@ class SparkExecutorPool:
     def is_changing(self) -> bool:
         """True while requested executors have not joined, or released ones have not ended."""
         with self._changed:
-            there = self._conductor.view.executors.keys()
+            there = self._coordinator.view.executors.keys()
             return bool(self._pending() or self._leaving or there & self._returned)
 
     @property
@@ -161,7 +161,7 @@ class SparkExecutorPool:
     @property
     def staying(self) -> tuple[str, ...]:
         """Names of executors that are neither draining nor being released."""
-        view = self._conductor.view
+        view = self._coordinator.view
         staying = view.executors.keys() - view.draining - self._returned
         return tuple(sorted(staying, key=lambda name: (len(name), name)))
 
@@ -185,7 +185,7 @@ class SparkExecutorPool:
             self._waits_s = self._patience_s if patience_s is None else patience_s
             self._until_s = self._now_s() + self._waits_s
             self._wake_thread()
-        self._conductor.announce(events.ExecutorsRequested, count=count, total=total)
+        self._coordinator.announce(events.ExecutorsRequested, count=count, total=total)
 
     def remove(self, executors: Sequence[str]) -> None:
         """Remove empty executors, between the next two epochs.
@@ -194,7 +194,7 @@ class SparkExecutorPool:
         if executors cannot be removed here, or none would be left.
         """
         self.check_can_scale()
-        view = self._conductor.view
+        view = self._coordinator.view
         for name in executors:
             if name not in view.executors or not view.owns_nothing(name):
                 why = "owns key groups" if name in view.executors else "is not there"
@@ -207,9 +207,9 @@ class SparkExecutorPool:
             raise ScalingError(
                 "No executor would be left.", remedy="Stop the query, or keep one of them."
             )
-        with self._conductor.locked() as conductor:
+        with self._coordinator.locked() as coordinator:
             for name in executors:
-                conductor.drain(name)  # nothing moves there meanwhile
+                coordinator.drain(name)  # nothing moves there meanwhile
         with self._changed:
             total = max(self._total or 0, self._num_staying())
             new = [name for name in executors if name not in self._leaving]
@@ -256,7 +256,7 @@ class SparkExecutorPool:
     def _num_staying(self) -> int:
         """Return the number of live executors that are not being removed."""
         leaving = self._returned.union(self._leaving)
-        return len(self._conductor.view.executors.keys() - leaving)
+        return len(self._coordinator.view.executors.keys() - leaving)
 
     def _pending(self) -> int:
         """Return the number of requested executors that have not joined yet."""
@@ -275,7 +275,7 @@ class SparkExecutorPool:
 
     def _run_thread(self) -> None:
         """Check the executors periodically until the pool is closed; the body of a thread."""
-        guard = Guard("adding and giving back executors", self._conductor.background_failed)
+        guard = Guard("adding and giving back executors", self._coordinator.background_failed)
         while self._wait_for_check():
             try:
                 self.check_executors()
@@ -330,15 +330,15 @@ class SparkExecutorPool:
             self._total = self._num_staying()
             self._refused = reason
             self._changed.notify_all()
-        self._conductor.announce(events.ExecutorsMissing, count=count, reason=reason)
+        self._coordinator.announce(events.ExecutorsMissing, count=count, reason=reason)
 
     def _release_idle(self) -> None:
         """Release draining executors that have no key groups; called between two epochs."""
-        view = self._conductor.view
+        view = self._coordinator.view
         if all(n in view.executors and not view.owns_nothing(n) for n in self._leaving):
             return
         with self._gate.between_epochs():
-            view = self._conductor.view
+            view = self._coordinator.view
             with self._changed:
                 gone = [name for name in self._leaving if name not in view.executors]
                 empty = [

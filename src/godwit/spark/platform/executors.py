@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.engine.lane.wire import Blob
-    from godwit.migration import Conductor
+    from godwit.migration import Coordinator
     from godwit.spark.cluster import LostExecutors, SparkCluster
     from godwit.spark.platform.executor_pool import SparkExecutorPool
 
@@ -231,7 +231,7 @@ _logger = logging.getLogger("godwit")
 
 
 class ExecutorWatch:
-    """Watches the executors, and reports those that came or went to the conductor.
+    """Watches the executors, and reports those that came or went to the coordinator.
 
     Those that come count once they have rehearsed an epoch: that takes seconds, and keeps the tasks
     of epochs away meanwhile.  Where there is no other executor, they count at once.
@@ -243,21 +243,21 @@ class ExecutorWatch:
         # moment
         cluster: SparkCluster,
         *,
-        conductor: Conductor,  # is told
-        lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
+        coordinator: Coordinator,  # is told
+        lost: LostExecutors,  # is told of each executor that is gone, once the coordinator knows
         pool: SparkExecutorPool,  # knows which ones were given back
         spark: SparkSession,
         spare_slots: int = 0,  # see `live_executors`
     ) -> None:
         self._cluster, self._spare_slots = cluster, spare_slots
-        self._conductor, self._lost, self._spark = conductor, lost, spark
+        self._coordinator, self._lost, self._spark = coordinator, lost, spark
         self._pool = pool
         self._rehearsing: set[str] = set()
         self._rehearsed: set[str] = set()
         self._is_one_process: bool | None = None  # not asked yet
         self._parallelism: int | None = None  # of the one process, when it was last looked at
         self._stopping = threading.Event()
-        self._guard = Guard("watching executors", conductor.background_failed)
+        self._guard = Guard("watching executors", coordinator.background_failed)
         self._thread = threading.Thread(
             target=self._run_thread, name="godwit-executors", daemon=True
         )
@@ -269,7 +269,7 @@ class ExecutorWatch:
         self._thread.join(timeout=5)
 
     def check_executors(self) -> None:
-        """Compare the live executors with the known ones; report changes to the conductor."""
+        """Compare the live executors with the known ones; report changes to the coordinator."""
         live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
         found = {e.name: e for e in live}
         self._rehearsed &= found.keys()  # those that are gone never come back by their names
@@ -290,9 +290,9 @@ class ExecutorWatch:
         found = ready or found
         if found.keys() == self._cluster.executors.keys():
             return
-        # New ones are known before the conductor can order anything for them, and lost ones after.
+        # New ones are known before the coordinator can order anything for them, lost ones after.
         self._cluster.executors = {**self._cluster.executors, **found}
-        gone = self._conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
+        gone = self._coordinator.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
         self._cluster.executors = found
         for name in gone:
             self._lost.record_loss(name)

@@ -43,13 +43,13 @@ def emptied(stream: FakeStream, executor: str) -> None:
     """Send all that an executor owns to the first of the others."""
     now = stream.assignment
     other = next(name for name in stream.there if name != executor)
-    with stream.conductor.locked() as conductor:
-        conductor.drain(executor)
+    with stream.coordinator.locked() as coordinator:
+        coordinator.drain(executor)
         target = now.moved(dict.fromkeys(now.key_groups(executor).tolist(), other))
-        conductor.migrate(MigrationRequested(id="m", component="totals", target=target))
+        coordinator.migrate(MigrationRequested(id="m", component="totals", target=target))
     for _ in range(4):
         stream.run()
-    assert stream.conductor.view.owns_nothing(executor)
+    assert stream.coordinator.view.owns_nothing(executor)
 
 
 def test_it_is_the_pool_that_a_controller_drives(stream: FakeStream) -> None:
@@ -163,7 +163,7 @@ def test_one_that_gets_key_groups_back_because_the_others_died_is_kept(stream: F
     with stream.gate.epoch():
         stream.pool.remove(["b"])
         stream.die("a")
-        assert not stream.conductor.view.owns_nothing("b")
+        assert not stream.coordinator.view.owns_nothing("b")
     time.sleep(0.5)
     assert stream.scheduler.ended == []
 
@@ -185,7 +185,7 @@ def test_executors_that_are_not_taken_back_stay_and_it_is_told(stream: FakeStrea
     stream.pool.remove(["b"])
     eventually(lambda: "did not take back b" in stream.pool.view.not_returned)
     stream.look()
-    assert "b" in stream.conductor.view.executors
+    assert "b" in stream.coordinator.view.executors
 
 
 def test_where_executors_cannot_be_scaled_it_says_so_at_once() -> None:

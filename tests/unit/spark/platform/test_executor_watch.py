@@ -44,7 +44,7 @@ class Cluster:
         self.source = SimpleNamespace(latest="rows")
         self.watch = ExecutorWatch(
             cast("Any", self),
-            conductor=cast(
+            coordinator=cast(
                 "Any",
                 SimpleNamespace(
                     see=self.see,
@@ -143,7 +143,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
     cluster.watch.close()
     cluster.watch = ExecutorWatch(
         cast("Any", cluster),
-        conductor=cluster.watch._conductor,
+        coordinator=cluster.watch._coordinator,
         lost=cluster.watch._lost,
         pool=cluster.watch._pool,
         spark=cluster.watch._spark,

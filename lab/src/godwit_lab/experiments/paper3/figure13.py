@@ -96,12 +96,12 @@ def _play(name: str, minutes: int, run: FigureRun) -> History:
 
     def control(simulation: Simulation) -> Controller:
         """Let all key groups of a migration switch at the next epoch, which loads their state."""
-        migrate = simulation.conductor.migrate
+        migrate = simulation.coordinator.migrate
 
         def at_once(request: MigrationRequested) -> None:
             migrate(replace(request, strategy=Strategy.DISRUPTIVE))
 
-        simulation.conductor.migrate = at_once  # type: ignore[method-assign]
+        simulation.coordinator.migrate = at_once  # type: ignore[method-assign]
         return make(simulation)
 
     simulation = Simulation(

@@ -27,8 +27,8 @@ from godwit_lab.experiments.paper3.checkout import use_benchmarks
     claim="Instant migration has negligible latency; that of disruptive migration grows with the "
     "size of the state.",
     workload="All key groups of one of three executors migrate while a window is open; the real "
-    "conductor, lanes and stores in one process, without Spark. The pause is what the three epochs "
-    "after the migration take longer than others.",
+    "coordinator, lanes and stores in one process, without Spark. The pause is what the three "
+    "epochs after the migration take longer than others.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="mib", y="pause_ms", by="strategy", x_label="state that migrates (MiB)",
@@ -75,7 +75,7 @@ def figure10(run: FigureRun) -> FigureResult:
     "migration of its state, or not at all but until the longest window has ended.",
     workload="Windows of 20 and 30 seconds that are open; they are split, all key groups of one of "
     "three executors migrate instantly, and they are combined, while epochs of a second go on. The "
-    "real conductor, lanes and stores in one process, without Spark.",
+    "real coordinator, lanes and stores in one process, without Spark.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="keys", y="pause_ms", by="action", x_label="keys of the open windows",
@@ -131,7 +131,7 @@ _STRATEGIES = {"instant": Strategy.INSTANT, "disruptive": Strategy.DISRUPTIVE}
     "migrates: what instant migration does not move, it consolidates later.",
     workload="Two windows in a row with a row of every key; while the first is open, 0 to 100 % of "
     "the key groups of one of three executors migrate. CPU time until both windows have come out; "
-    "the real conductor, lanes and stores in one process, without Spark.",
+    "the real coordinator, lanes and stores in one process, without Spark.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="share", y="overhead", by="strategy", x_label="key groups that migrate (%)",

@@ -34,8 +34,8 @@ def rows_per_s(keys: int, windows: int, rounds: int = 3) -> dict[str, float]:
     title="Consolidation and throughput, split and combined",
     claim="Throughput falls slowly with the keys of a partial result, is lower for the split "
     "component, and hardly depends on the number of overlapping windows.",
-    workload="Hopping windows of 2 and 6 partials, a row of every key in each; the real conductor, "
-    "lanes and stores in one process, without Spark.",
+    workload="Hopping windows of 2 and 6 partials, a row of every key in each; the real "
+    "coordinator, lanes and stores in one process, without Spark.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="keys", y="thousand_rows_per_s", by="job", x_label="keys of a partial result",
@@ -80,7 +80,7 @@ _ROWS = 18e6
 @figure(
     title="One component against two (section 7.7)",
     claim="18 million rows take 456 s in one component and 512 s in two, more than 10 % longer.",
-    workload="Hopping windows of two partials; the real conductor, lanes and stores in one "
+    workload="Hopping windows of two partials; the real coordinator, lanes and stores in one "
     "process without Spark, so that an exchange costs its serialisation but no network.",
     place=RunsOn.PROCESS,
     charts=(

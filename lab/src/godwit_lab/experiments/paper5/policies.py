@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from godwit.adapt import Control
 from godwit.adapt.settings import Budget, Search
-from godwit.migration import Conductor, CopiesFrom, Policy, Strategy
+from godwit.migration import Coordinator, CopiesFrom, Policy, Strategy
 from godwit.migration.strategy import UNBOUNDED
 from godwit_lab.simulator import Simulation, controlled_by
 
@@ -46,7 +46,7 @@ class _Synchronised(Simulation):
         make = controlled_by(settings)
 
         def control(simulation: Simulation) -> Controller:
-            simulation.conductor.migrate = self.migrate  # type: ignore[method-assign]
+            simulation.coordinator.migrate = self.migrate  # type: ignore[method-assign]
             return make(simulation)
 
         stopped = replace(scenario, policy=Policy(copies_from=CopiesFrom.CHECKPOINT))
@@ -54,12 +54,12 @@ class _Synchronised(Simulation):
 
     def migrate(self, request: MigrationRequested) -> None:
         """Begin a migration."""
-        components = self.conductor.view.components
+        components = self.coordinator.view.components
         moves = components[request.component].assignment.moves_to(request.target)
         before = sum(len(component.transfers) for component in components.values())
         self._warming.fixed_s = (before + len(moves)) * SYNCHRONISATION_S
         stopped = replace(request, strategy=Strategy.STOP_THE_WORLD, bounds=UNBOUNDED)
-        Conductor.migrate(self.conductor, stopped)
+        Coordinator.migrate(self.coordinator, stopped)
 
 
 def play(scenario: Scenario, policy: str, run: FigureRun, *, period_s: float) -> History:

@@ -1,9 +1,9 @@
-"""The conductor: coordinates what happens between epochs, through ports.
+"""The coordinator: coordinates what happens between epochs, through ports.
 
 It owns the migration protocol and the one record of who holds which copies; hands each epoch its
 plan and takes its outcome; has copies warmed and dropped, and events announced.  It has no threads,
 no clock and no I/O: the real runtime and a simulator drive the very same object.  One lock orders
-the calls of several threads; it is held while the conductor thinks, never while anything is read,
+the calls of several threads; it is held while the coordinator thinks, never while anything is read,
 written or waited for.
 
 Invariants: events are announced in the order in which what they tell was decided; a fact that is
@@ -53,25 +53,25 @@ _CallT = TypeVar("_CallT", bound="Callable[..., Any]")
 
 
 def _locked(call: _CallT) -> _CallT:
-    """Let a method of the conductor run under its lock."""
+    """Let a method of the coordinator run under its lock."""
 
     @wraps(call)
-    def under_lock(conductor: Conductor, /, *args: Any, **kwargs: Any) -> Any:
+    def under_lock(coordinator: Coordinator, /, *args: Any, **kwargs: Any) -> Any:
         """Run the method under the lock."""
-        with conductor.locked():
-            return call(conductor, *args, **kwargs)
+        with coordinator.locked():
+            return call(coordinator, *args, **kwargs)
 
     return cast("_CallT", under_lock)
 
 
 class Ports(Protocol):
-    """The conductor's ports to cluster, events and clock."""
+    """The coordinator's ports to cluster, events and clock."""
 
     def warm(self, order: StartWarming) -> None:
         """Bring copies of key groups up to date in the background, as an order says.
 
-        Answered by `Conductor.warmed` or `Conductor.warming_failed`; no answer within a time-out
-        counts as a failure.
+        Answered by `Coordinator.warmed` or `Coordinator.warming_failed`; no answer within a
+        time-out counts as a failure.
         """
 
     def drop(self, order: DropCopies) -> None:
@@ -95,7 +95,7 @@ class Warmed:
     deliveries: tuple[Delivery, ...] = ()  # what came from where
 
 
-class Conductor:
+class Coordinator:
     """Conducts one run of a flow, for all threads of its driver.
 
     `ports`: the world; it may be asked for something at once.
@@ -131,7 +131,7 @@ class Conductor:
     # -- threads -----------------------------------------------------------------------------------
 
     @contextmanager
-    def locked(self) -> Iterator[Conductor]:
+    def locked(self) -> Iterator[Coordinator]:
         """Context in which no other thread's call comes between several calls.
 
         Waiting threads check their condition afterwards.
