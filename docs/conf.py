@@ -7,7 +7,8 @@ import posixpath
 import re
 import shutil
 import sys
-from inspect import getdoc, isclass, signature
+from inspect import getdoc, isclass, isfunction, signature
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,24 +150,36 @@ def _linked(text: str, outside: Any) -> str:
 
 
 def list_members(app: Sphinx, document: str, source: list[str]) -> None:
-    """Replace `{godwit-members} errors` by an entry for each public name of the module."""
+    """Let every line of a block `{godwit-members}` be an entry of the reference.
+
+    A line is `gw.NAME`, and options of autodoc where a class has any, or `gw.MODULE.*`, for all
+    public names of a module.
+    """
     del app, document
 
     def entries(block: re.Match[str]) -> str:
-        module = getattr(godwit, block[1])
-        return "\n\n".join(
-            entry(f"{block[1]}.{name}", vars(module)[name]) for name in module.__all__
-        )
+        return "\n\n".join(text for line in block[1].splitlines() for text in entries_of(line))
 
-    def entry(name: str, member: object) -> str:
-        kind = "class" if isinstance(member, type) else "function"
-        if isinstance(member, type) and issubclass(member, Exception):
-            kind = "exception"
-        options = "\n   :show-inheritance:" if kind == "exception" else ""
-        directive = f".. auto{kind}:: godwit.{name}{options}"
+    def entries_of(line: str) -> Iterator[str]:
+        name, _, options = line.removeprefix("gw.").partition(" ")
+        module = attrgetter(name.removesuffix(".*"))(godwit) if name.endswith(".*") else None
+        if module is None:
+            yield entry(name, f":members:\n   {options}")
+        else:
+            yield from (entry(name.replace("*", member), "") for member in module.__all__)
+
+    def entry(name: str, options: str) -> str:
+        member = attrgetter(name)(godwit)
+        if isfunction(member):
+            kind, options = "function", ""
+        elif issubclass(member, Exception):
+            kind, options = "exception", ":show-inheritance:"
+        else:
+            kind = "class"
+        directive = f".. auto{kind}:: godwit.{name}\n   {options}"
         return f"## `gw.{name}`\n\n```{{eval-rst}}\n{directive}\n```"
 
-    source[0] = re.sub(r"```\{godwit-members\} (\w+)\n```", entries, source[0])
+    source[0] = re.sub(r"```\{godwit-members\}\n(.*?)\n```", entries, source[0], flags=re.DOTALL)
 
 
 def hide_constructor(*event: Any) -> tuple[str, str] | None:

@@ -93,14 +93,13 @@ def directives() -> dict[str, str]:
     """Return name → options of what the pages of the reference describe."""
     pages = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
     entries = re.findall(r"^\.\. auto\w+:: (godwit\.[\w.]+)\n((?:   :.*\n)*)", pages, re.MULTILINE)
-    modules = re.findall(r"^```\{godwit-members\} (\w+)$", pages, re.MULTILINE)
-    generated = {f"godwit.{name}.{member}": "" for name in modules for member in names(name)}
-    return dict(entries) | generated
-
-
-def names(module: str) -> list[str]:
-    members: list[str] = getattr(godwit, module).__all__
-    return members
+    for block in re.findall(r"^```\{godwit-members\}\n(.*?)\n```", pages, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            name, _, options = line.removeprefix("gw.").partition(" ")
+            module = getattr(godwit, name.removesuffix(".*")) if name.endswith(".*") else None
+            members = [name] if module is None else [name.replace("*", m) for m in module.__all__]
+            entries += [(f"godwit.{member}", options) for member in members]
+    return dict(entries)
 
 
 def test_every_public_name_has_its_place_in_the_reference() -> None:
