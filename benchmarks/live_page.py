@@ -31,9 +31,9 @@ from godwit.migration import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad
-from godwit.web.live_page import PageFeed, PageServer
-from godwit.web.report import report_page
-from godwit.web.view import report_of
+from godwit.ops.page.live_page import PageFeed, PageServer
+from godwit.ops.page.report import report_page
+from godwit.ops.page.view import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

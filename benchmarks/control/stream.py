@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import godwit as gw
-from godwit.cli.demo.scenarios import slow_rows
 from godwit.model import events
+from godwit.ops.demo.scenarios import slow_rows
 from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:

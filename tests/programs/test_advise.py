@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cli.event_log import EventLogError, open_event_log
 from godwit.cli.main import main
+from godwit.ops.advise.event_log import EventLogError, open_event_log
 
 if TYPE_CHECKING:
     from typing import Any

@@ -47,7 +47,7 @@ Each command explains itself with --help. Streams themselves are started from Py
 _CLI = "godwit-streams[cli]"
 _COMMANDS = {
     "demo": Command(
-        module="godwit.cli.demo.command",
+        module="godwit.ops.demo.command",
         purpose="a live migration and a killed executor, on your machine, in a minute or two",
         needs="matplotlib",
         install="godwit-streams[demo]",
@@ -59,25 +59,25 @@ _COMMANDS = {
         install=_CLI,
     ),
     "top": Command(
-        module="godwit.cli.top",
+        module="godwit.ops.top",
         purpose="a running stream in the terminal: load, speed, migrations, decisions",
         needs="rich",
         install=_CLI,
     ),
     "ui": Command(
-        module="godwit.cli.ui",
+        module="godwit.ops.ui",
         purpose="a running or past stream as a page in the browser",
         needs="rich",
         install=_CLI,
     ),
     "report": Command(
-        module="godwit.cli.ui",
+        module="godwit.ops.ui",
         purpose="a run as one HTML file to send",
         needs="rich",
         install=_CLI,
     ),
     "advise": Command(
-        module="godwit.cli.advise",
+        module="godwit.ops.advise.command",
         purpose="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
         needs="rich",
         install=_CLI,

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
     from godwit.migration import Bounds
     from godwit.model.events import Event
+    from godwit.ops.metrics import MetricsServer
+    from godwit.ops.page.live_page import PageServer
     from godwit.placement import Limits
     from godwit.runtime.dispatcher import EventDispatcher
     from godwit.runtime.lifecycle import EpochDriver
-    from godwit.runtime.metrics import MetricsServer
     from godwit.runtime.placement import AnyPlan, AnyStrategy
     from godwit.runtime.run import QueryRun
     from godwit.runtime.scaling import Scaling
-    from godwit.web.live_page import PageServer
 
 _ENDING_S = 15.0
 _open: set[Query] = set()

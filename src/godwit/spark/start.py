@@ -71,12 +71,12 @@ if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.recovery import Recovery
+    from godwit.ops.metrics import MetricsServer
+    from godwit.ops.page.live_page import PageServer
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.lifecycle import EpochDriver
-    from godwit.runtime.metrics import MetricsServer
     from godwit.runtime.run import QueryRun
     from godwit.runtime.settings import Options
-    from godwit.web.live_page import PageServer
 
     # what makes the rows of a run's batches, and what calls for its epochs
     _Driven = tuple[
@@ -263,7 +263,7 @@ def _open_metrics(flow_name: str, options: Options) -> MetricsServer | None:
     if options.observability.metrics_port is None:
         return None
     try:
-        from godwit.runtime.metrics import MetricsServer  # noqa: PLC0415  an extra
+        from godwit.ops.metrics import MetricsServer  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("prometheus_client"):
             raise
@@ -280,7 +280,7 @@ def _open_page(flow_name: str, options: Options) -> PageServer | None:
     """Open the live page's port; ``None`` if it is not set."""
     if options.observability.ui_port is None:
         return None
-    from godwit.web.live_page import PageServer, is_loopback  # noqa: PLC0415  few queries need it
+    from godwit.ops.page.live_page import PageServer, is_loopback  # noqa: PLC0415  few queries need it
 
     host = options.observability.ui_host
     return PageServer(

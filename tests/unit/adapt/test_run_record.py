@@ -12,8 +12,8 @@ import godwit as gw
 from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.run_record import RunRecorder
 from godwit.migration import ComponentView, EpochOutcome, LoadSummary
-from godwit.web.heat import moved_placement
-from godwit.web.page_state import PageState, reduced
+from godwit.ops.heat import moved_placement
+from godwit.ops.run_state import PageState, reduced
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_a_command_imports_no_other_commands_nor_what_they_need(command: str) ->
         "from godwit.cli.main import main\n"
         "with contextlib.suppress(SystemExit):\n"
         f"    main([*{[command] if command else []}, '--help'])\n"
-        "others = {'godwit.cli.top', 'scipy', 'pandas', 'pyspark'}\n"
+        "others = {'godwit.ops.top', 'scipy', 'pandas', 'pyspark'}\n"
         "print(sorted(others & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -1,0 +1,198 @@
+"""`godwit advise`: what an ordinary Spark streaming run lost to uneven state partitions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from godwit.cli.arguments import save_picture
+from godwit.cli.console import figures_table, tell, wide_console
+from godwit.model.wording import counted, human_bytes, printable
+from godwit.ops.advise.event_log import EventLogError, StageReader, open_event_log
+from godwit.ops.advise.stage_advice import advise
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from godwit.ops.advise.event_log import EventLog
+    from godwit.ops.advise.stage_advice import StageAdvice
+
+
+def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit advise`, and its function as ``run``."""
+    parser.description = (
+        "Read the event log of a Spark Structured Streaming application (not of "
+        "Godwit) and say how unbalanced its stateful stages were: per micro-batch, what the stage "
+        "took, what the same partitions would have taken on the same slots had they been placed "
+        "freely (longest first), and the mean, which key groups finer than partitions come close "
+        "to. The log may be compressed, rolled, cut short or still being written. Exit status 0; "
+        "2 if there is nothing to advise on."
+    )
+    parser.add_argument(
+        "path",
+        metavar="EVENTLOG",
+        help="a file, or a directory eventlog_v2_*, that Spark wrote under spark.eventLog.dir",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the stages (.png, .svg, .pdf)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=_run_advise)
+
+
+def _run_advise(args: argparse.Namespace) -> int:
+    """Print the advice on the event log ``args.path``, and draw it if asked; return status 0.
+
+    Raises `EventLogError` if the log has no stateful stages.
+    """
+    log, reader = open_event_log(args.path), StageReader()
+    stages = advise(reader.read(log.lines()))
+    if not stages:
+        raise _nothing_to_advise(args.path, reader, log.notes)
+    notes = _notes_on_log(log, reader)
+    if args.plot is not None:
+        titled = [(printable(_stage_title(reader, stage)), stage) for stage in stages]
+        save_picture(lambda plots: plots.advice_figure(titled), args.plot)
+    if args.json:
+        print(json.dumps(_advice_json(reader, stages, notes), indent=2))
+    else:
+        _print_advice(reader, stages, notes)
+    return 0
+
+
+def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
+    """Return the error that a log has no stateful stages; it lists the `notes`."""
+    if reader.events == 0:
+        why, remedy = "holds no event that can be read", "Give a log that is whole."
+    elif not reader.queries:
+        why, remedy = (
+            "is of an application without streaming queries",
+            "Give the log of one that runs a stateful streaming query.",
+        )
+    elif any(figures.operators for figures in reader.queries.values()):
+        why, remedy = (
+            "has a stateful query, but no stateful stage that is complete",
+            "Look again when a micro-batch has ended; rolled files that were deleted are missed.",
+        )
+    else:
+        why, remedy = (
+            "has streaming queries, but none of them has run a stateful stage",
+            "There is no state to balance. Of a query by Godwit, `godwit top` shows the balance.",
+        )
+    said = " ".join([f"The event log {path!r} {why}.", *notes])
+    return EventLogError(said, remedy=remedy, path=path)
+
+
+def _notes_on_log(log: EventLog, reader: StageReader) -> list[str]:
+    """Return sentences about missing parts of the event log."""
+    notes = list(log.notes)
+    if log.unfinished:
+        notes.append("The application was still running: these are its figures until then.")
+    if reader.bad_lines:
+        notes.append(f"{counted(reader.bad_lines, 'line')} could not be read, and is left out.")
+    return notes
+
+
+def _advice_json(
+    reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]
+) -> dict[str, Any]:
+    """Return the advice on all stages as plain values for JSON."""
+    return {
+        "application": reader.application,
+        "spark_version": reader.spark_version,
+        "queries": {key: asdict(figures) for key, figures in reader.queries.items()},
+        "stages": [
+            {
+                **asdict(stage),
+                "name": stage.label,
+                "imbalance": stage.imbalance,
+                "hottest_partition": stage.hottest[0],
+                "hottest_share": stage.hottest[1],
+                "executor_distance": stage.executor_distance,
+                "verdict": stage.verdict(),
+            }
+            for stage in stages
+        ],
+        "notes": notes,
+    }
+
+
+def _print_advice(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> None:
+    """Print the advice on all stages."""
+    console = wide_console()
+    whose = reader.application or "an application"
+    version = f", Spark {reader.spark_version}" if reader.spark_version else ""
+    tell(console, f"{whose}{version}: {counted(len(stages), 'stateful stage')}")
+    head = (
+        *("stage", "batches", "slots", "partitions", "as it ran", "partitions moved", "mean"),
+        *("longest / mean", "executors ±"),
+    )
+    rows = [
+        (
+            _stage_title(reader, stage),
+            str(stage.batches),
+            _range_text(*stage.slots),
+            str(len(stage.partitions)),
+            f"{stage.as_run_s:.1f} s",
+            f"{stage.moved_s:.1f} s",
+            f"{stage.mean_s:.1f} s",
+            f"{stage.imbalance:.1f}",
+            f"{stage.executor_distance:.0%}",
+        )
+        for stage in stages
+    ]
+    console.print(figures_table(head, rows))
+    for stage in stages:
+        _print_stage(console, reader, stage)
+    for note in notes:
+        tell(console, f"note: {note}", "yellow")
+
+
+def _print_stage(console: Console, reader: StageReader, stage: StageAdvice) -> None:
+    """Print the advice on one stage."""
+    tell(console, _stage_title(reader, stage), "bold")
+    tell(console, f"  {stage.verdict()}")
+    trigger_s = reader.queries[stage.query].trigger_s if stage.query in reader.queries else 0.0
+    if trigger_s > 0:
+        share = stage.as_run_s / trigger_s
+        tell(console, f"  It was {share:.0%} of the query's {trigger_s:.1f} s.")
+    number, work = stage.hottest
+    hot = stage.partitions[number]
+    rows = sum(p.shuffle_rows for p in stage.partitions.values()) or 1
+    size_bytes = sum(p.shuffle_bytes for p in stage.partitions.values()) or 1
+    states = sum(p.state_rows for p in stage.partitions.values())
+    of_state = (
+        f"{hot.state_rows:,} of {states:,} rows of state ({hot.state_rows / states:.0%})"
+        if states
+        else "no rows of state, as all partitions"
+    )
+    tell(
+        console,
+        f"  Partition {number}: {work:.0%} of the work, {hot.shuffle_rows / rows:.0%} of the "
+        f"rows and {hot.shuffle_bytes / size_bytes:.0%} of the bytes "
+        f"({human_bytes(hot.shuffle_bytes)}) from the exchange. "
+        f"After its last micro-batch it had {of_state}; work counts all micro-batches.",
+    )
+    figures = ", ".join(
+        f"{batch} ({saved_s:.1f} of {as_run_s:.1f} s)"
+        for batch, as_run_s, saved_s in stage.worst
+        if saved_s > 0
+    )
+    if figures:
+        tell(console, f"  Micro-batches that would have saved most: {figures}.")
+
+
+def _stage_title(reader: StageReader, stage: StageAdvice) -> str:
+    """Return a stage's label with the name of its query."""
+    figures = reader.queries.get(stage.query)
+    return f"{(figures and figures.name) or stage.query[:8]}: {stage.label}"
+
+
+def _range_text(low: int, high: int) -> str:
+    """Return a range of whole numbers as text: ``3``, or ``3 to 5``."""
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,192 @@
+"""Pictures of `godwit advise` and `demo`; imported late, as matplotlib is slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.ops.advise.stage_advice import StageAdvice
+    from godwit.ops.demo.recording import Mark, Recording, ScenarioRun
+
+_PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
+_STAGES = 6
+_PARTITIONS = 200
+
+
+def advice_figure(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
+    """Return a figure of the advice on the first stages, one row each."""
+    shown = stages[:_STAGES]
+    figure = Figure(figsize=(11, 3.4 * len(shown)), layout="constrained")
+    for row, (title, stage) in zip(
+        figure.subplots(len(shown), 2, squeeze=False, width_ratios=(3, 2)), shown, strict=True
+    ):
+        time, work = row
+        batches = [batch.first for batch in stage.drawn]
+        for label, color, seconds in (
+            ("as it ran", _RED, [b.as_run_s / b.count for b in stage.drawn]),
+            ("partitions moved", _BLUE, [b.moved_s / b.count for b in stage.drawn]),
+            ("mean of the slots", _GREY, [b.mean_s / b.count for b in stage.drawn]),
+        ):
+            time.plot(batches, seconds, color=color, label=label, linewidth=1.2)
+        time.set_xlabel("micro-batch")
+        time.set_ylabel("seconds")
+        time.set_ylim(bottom=0)
+        # A dollar sign would begin a formula.
+        time.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
+        time.legend(fontsize=8)
+        spent = sorted((p.work_s for p in stage.partitions.values()), reverse=True)
+        work.bar(range(len(spent[:_PARTITIONS])), spent[:_PARTITIONS], color=_RED, width=1.0)
+        work.axhline(sum(spent) / len(spent), color=_GREY, linestyle="--", linewidth=1)
+        work.set_xlabel("partitions, by work")
+        work.set_ylabel("seconds in all")
+    return figure
+
+
+_STARTING_UP = 2  # epochs that would flatten all others: Python processes start in them
+_ROW = 0.06  # height of a row of labels, as a part of that of the axes
+_COLOURS = (_BLUE, "#e9c46a", "#2a9d8f", _RED, "#8d6a9f", _PALE)
+
+
+def epoch_figure(recording: Recording) -> Figure:
+    """Return a figure of epoch times, and of the key groups of each executor, over time."""
+    epochs = recording.epochs
+    at_s = np.array([epoch.at_s for epoch in epochs])
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    durations = [epoch.duration_ms / 1e3 for epoch in epochs]
+    above.plot(at_s, durations, color="#264653", marker="o", markersize=3, linewidth=1)
+    above.set_ylabel("epoch time (s)")
+    highest = _highest_shown(durations)
+    title = "New York's flights of 2013: a live migration and a killed executor"
+    above_it = [f"{duration:.1f} s" for duration in durations if duration > highest]
+    if above_it:
+        first = f"epoch{'s' if len(above_it) > 1 else ''} ({', '.join(above_it)})"
+        title += f"\noff the scale: the first {first}, in which Python processes start"
+    above.set_title(title, fontsize=11)
+    begin = float(at_s[0]) if len(at_s) else 0.0
+    span = max([*at_s, *(mark.at_s for mark in recording.marks), begin + 1.0]) - begin
+    above.set_xlim(begin - 0.02 * span, begin + 1.02 * span)
+    num_rows = _draw_marks([above, below], recording.marks, begin, span, row_height=_ROW)
+    above.set_ylim(0, highest / (1 - _ROW * num_rows))  # labels have the space above
+    executors = recording.executors
+    if executors:
+        owned = [[e.key_groups.get(name, 0) for e in epochs] for name in executors]
+        below.stackplot(
+            at_s,
+            owned,
+            step="post",
+            labels=[f"executor {name}" for name in executors],
+            colors=[_COLOURS[i % len(_COLOURS)] for i in range(len(executors))],
+        )
+        below.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, reverse=True)
+    below.set_ylabel("key groups")
+    below.set_xlabel("seconds since the stream began")
+    return figure
+
+
+def _draw_marks(
+    panels: Sequence[Any],
+    marks: Sequence[Mark],
+    begin_s: float,
+    span_s: float,
+    *,
+    row_height: float,
+) -> int:
+    """Draw a line for each mark through all panels; return the number of rows of labels.
+
+    `row_height`: of a row of labels, as a share of the uppermost panel's height. `begin_s`,
+    `span_s`: time axis.
+    """
+    rows = label_rows([((mark.at_s - begin_s) / span_s, mark.label) for mark in marks])
+    for (row, is_left), mark in zip(rows, marks, strict=True):
+        colour = "#c1121f" if "killed" in mark.label else _GREY
+        for axes in panels:
+            axes.axvline(mark.at_s, color=colour, linestyle="--", linewidth=1)
+        panels[0].annotate(
+            mark.label,
+            (mark.at_s, 0.98 - row_height * row),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            xytext=(-4 if is_left else 4, 0),
+            color=colour,
+            fontsize=8,
+            horizontalalignment="right" if is_left else "left",
+            verticalalignment="top",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
+    return max((row for row, _ in rows), default=0) + 1
+
+
+def _highest_shown(durations: Sequence[float]) -> float:
+    """Return the upper limit of the axis of epoch times, which ignores the first epochs."""
+    usual = durations[_STARTING_UP:] if len(durations) > _STARTING_UP else durations
+    return 1.1 * float(max([*usual, 1e-3]))
+
+
+def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
+    """Place labels without overlap; return the row of each, and whether it is left of its mark.
+
+    `labels`: position of each, as a share of the width, and its text.
+    """
+    spans_by_row: list[list[tuple[float, float]]] = []
+    rows = []
+    for at, text in labels:
+        width = 0.02 + 0.0085 * len(text)  # as a share of that of the axes
+        is_left = at + width > 1
+        start = at - width if is_left else at
+        free = (
+            number
+            for number, spans in enumerate(spans_by_row)
+            if all(start >= end or start + width <= begin for begin, end in spans)
+        )
+        row = next(free, len(spans_by_row))
+        if row == len(spans_by_row):
+            spans_by_row.append([])
+        spans_by_row[row].append((start, start + width))
+        rows.append((row, is_left))
+    return rows
+
+
+def scenario_figure(runs: Sequence[ScenarioRun], *, title: str) -> Figure:
+    """Return a figure of runs: epoch time, backlog, imbalance, executors and bytes over time."""
+    figure = Figure(figsize=(10, 11), layout="constrained")
+    rows = figure.subplots(5, 1, sharex=True)
+    for run in runs:
+        epochs = run.recording.epochs
+        at_s = [epoch.at_s for epoch in epochs]
+        label = f"controller {'on' if run.controlled else 'off'}"
+        for axes, values in zip(
+            rows,
+            (
+                [epoch.duration_ms / 1e3 for epoch in epochs],
+                run.behind_rows,
+                run.imbalance,
+                run.executors,
+                [moved / 2**20 for moved in run.moved_bytes],
+            ),
+            strict=True,
+        ):
+            colour = _BLUE if run.controlled else _RED
+            axes.plot(
+                at_s, values, color=colour, label=label, linewidth=1.3, marker=".", markersize=3
+            )
+    for axes, name in zip(
+        rows,
+        ("epoch time (s)", "rows behind", "busiest / mean", "executors", "MiB of state moved"),
+        strict=True,
+    ):
+        axes.set_ylabel(name)
+        axes.set_ylim(bottom=0)
+    times = [[epoch.duration_ms / 1e3 for epoch in run.recording.epochs] for run in runs]
+    rows[0].set_ylim(0, max(map(_highest_shown, times)) * 1.2)
+    end = max([*(epoch.at_s for run in runs for epoch in run.recording.epochs), 1e-3])
+    _draw_marks(rows, runs[0].recording.marks, 0.0, end, row_height=0.12)
+    rows[0].set_title(title, fontsize=10, wrap=True)
+    rows[0].legend(fontsize=8)
+    rows[-1].set_xlabel("seconds since the stream began")
+    return figure

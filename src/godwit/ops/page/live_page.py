@@ -1,0 +1,430 @@
+"""The live page of a checkpoint: its journal followed, and served as a page and its changes.
+
+`PageFeed` folds new entries of the journal into a `PageState` on a thread, twice a second, and only
+while somebody looks.  `PageApplication` is the WSGI application: a page of three static files, a
+stream of server-sent events, figures of an earlier epoch, and the report.
+
+A reader has no queue: whoever is slow gets the newest sections once it has taken the last ones, and
+costs a thread that waits.  Who may read: at the loopback address whoever asks for it under a name
+of this machine (so that no page of the web can, through a name of its own), and elsewhere only who
+brings the token.  Paths are looked up among the few that there are; nothing is read from a path.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import re
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from godwit.checkpoint.journal import JournalReader
+from godwit.model.errors import InvalidFlowError
+from godwit.ops.entries import text
+from godwit.ops.liveness import Liveness, QueryLife
+from godwit.ops.page.report import asset, report_page
+from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
+from godwit.ops.run_state import PageState, reduced
+from godwit.ops.server import BoundedServer, serving_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.ops.run_state import Frame
+
+_logger = logging.getLogger("godwit")
+_LOOK_S: Final = 0.5
+_ALIVE_S: Final = 10.0
+"""A stream says something at least so often, so that a reader who is gone is noticed."""
+_MAX_CONNECTIONS: Final = 32
+_MAX_S: Final = 3600.0
+"""A stream is ended after so long; a page that is still there asks again."""
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{12,128}")
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Page state that readers are shown, as of one look at the journal."""
+
+    version: int = 0
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, int] = field(default_factory=dict)  # section → version of its last change
+    texts: Mapping[str, str] = field(default_factory=dict)  # section → as JSON
+    series: Series = field(default_factory=lambda: Series((), 1))
+    state: PageState = field(default_factory=PageState)
+    life: QueryLife = field(default_factory=lambda: QueryLife("reading", ""))
+
+
+class PageFeed:
+    """Follows the journal of one checkpoint while somebody looks.
+
+    `flow`: name of the flow. `now_s`, `monotonic_s`: clocks as in `Liveness`.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        *,
+        flow: str,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.flow = text(flow)
+        self._reader = JournalReader(storage)
+        self._liveness = Liveness(storage, now_s=now_s, monotonic_s=monotonic_s)
+        self._changed = threading.Condition()
+        self._looking = threading.Lock()
+        self._published = Published()
+        self._heat: tuple[Any, Any, Any] = (None, None, None)
+        self._watchers, self._closed = 0, False
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> Published:
+        """Read new journal entries, publish what has changed on the page, return the snapshot."""
+        with self._looking:
+            before = self._published
+            state = before.state
+            try:
+                for entries in self._reader.new_entries():
+                    for entry in entries:
+                        state = reduced(state, entry)
+                life = self._liveness.look(state.last_word, state.last_s)
+            except Exception as error:  # noqa: BLE001  a store that is away comes back
+                life = QueryLife("out of reach", text(getattr(error, "message", error)))
+            if state is before.state and life == before.life and before.version:
+                return before
+            try:
+                sections = dict(sections_of(state, flow=self.flow, life=life))
+                sections["heat"] = self._heat_of(state.frame, before)
+            except Exception:  # those after them may be such as can be shown
+                _logger.exception("The live page cannot show the newest entries of the journal.")
+                sections = dict(before.sections)
+            return self._publish(before, sections, state, life)
+
+    def _heat_of(self, frame: Frame, before: Published) -> Any:
+        """Return the heat map; the previous object if it has not changed."""
+        of = frame.placements, frame.loads, frame.warming
+        if all(one is other for one, other in zip(of, self._heat, strict=True)):
+            return before.sections["heat"]
+        self._heat = of
+        return heat_section(frame)
+
+    def _publish(
+        self, before: Published, sections: dict[str, Any], state: PageState, life: QueryLife
+    ) -> Published:
+        """Publish parts of the page (name → values) as a snapshot; new versions where changed."""
+        version = before.version + 1
+        changed, texts = dict(before.changed), dict(before.texts)
+        for name, section in sections.items():
+            if name not in texts or before.sections[name] != section:
+                changed[name], texts[name] = version, json.dumps(section, allow_nan=False)
+        published = Published(
+            version=version,
+            sections=sections,
+            changed=changed,
+            texts=texts,
+            series=Series(state.points, state.step),
+            state=state,
+            life=life,
+        )
+        with self._changed:
+            self._published = published
+            self._changed.notify_all()
+        return published
+
+    @property
+    def published(self) -> Published:
+        """Latest snapshot of the page."""
+        return self._published
+
+    def wait(self, version: int, timeout_s: float) -> Published:
+        """Wait until there is a snapshot newer than `version`, or time is up; return the latest."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or self._published.version != version, timeout_s
+            )
+            return self._published
+
+    @property
+    def closed(self) -> bool:
+        """True if no further snapshots will be published."""
+        return self._closed
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Context of one reader; while there are readers, the feed reads the journal."""
+        with self._changed:
+            self._watchers += 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._follow_journal, name="godwit-page-feed", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._watchers -= 1
+
+    def close(self) -> None:
+        """End the feed, and the streams of its readers."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow_journal(self) -> None:
+        """Read the journal while there are readers; the body of a thread."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._watchers)
+                if self._closed:
+                    return
+            self.look()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, _LOOK_S)
+
+
+class PageApplication:
+    """The page as a WSGI application.
+
+    `token`: what a reader has to bring; empty: nothing, at a loopback address.
+    """
+
+    def __init__(self, feed: PageFeed, *, token: str) -> None:
+        self._feed, self._token = feed, token
+        self._routes: Mapping[str, Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]] = {
+            "/": self._static("page.html", "text/html"),
+            "/page.css": self._static("page.css", "text/css"),
+            "/page.js": self._static("page.js", "text/javascript"),
+            "/feed": self._stream,
+            "/frame": self._frame,
+            "/report": self._report,
+        }
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request."""
+        path = environ.get("PATH_INFO", "")
+        if environ.get("REQUEST_METHOD") != "GET":
+            return _answer_text(start_response, "405 Method Not Allowed", "Only GET is answered.")
+        if not self._token and not _is_local(environ.get("HTTP_HOST", "")):
+            return _answer_text(
+                start_response,
+                "403 Forbidden",
+                "This page is for readers on its own machine, under the name localhost.",
+            )
+        if self._token:
+            given = _query_parameter(environ, "token")
+            if path == "/" and given is not None and self._is_token(given):
+                # Into a cookie, so that the address that is shown and shared has no secret.
+                cookie = f"{self._cookie(environ)}={given}; Path=/; HttpOnly; SameSite=Lax"
+                start_response(
+                    "303 See Other", [("Location", "/"), ("Set-Cookie", cookie), *_HEADERS]
+                )
+                return []
+            if not self._is_token(given or self._token_in_cookie(environ)):
+                return _answer_text(
+                    start_response,
+                    "403 Forbidden",
+                    "This page needs its token: open the address that the command printed.",
+                )
+        route = self._routes.get(path)
+        if route is None:
+            return _answer_text(start_response, "404 Not Found", "There is no such page.")
+        return route(environ, start_response)
+
+    # -- who may read -----------------------------------------------------------------------------
+
+    def _is_token(self, text: str) -> bool:
+        """Return whether a text is the access token; takes the same time for any text."""
+        return hmac.compare_digest(text.encode(), self._token.encode())
+
+    def _cookie(self, environ: WSGIEnvironment) -> str:
+        """Return the cookie's name, which has the port: cookies are shared by a host's ports."""
+        return f"godwit_{environ.get('SERVER_PORT', '')}"
+
+    def _token_in_cookie(self, environ: WSGIEnvironment) -> str:
+        """Return the token in the request's cookie; empty if there is none."""
+        # Not `SimpleCookie`, which gives up at the first cookie that it cannot parse: pages at
+        # other ports of this host send theirs here, too.
+        for cookie in environ.get("HTTP_COOKIE", "").split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == self._cookie(environ):
+                return str(value)
+        return ""
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def _static(
+        self, name: str, kind: str
+    ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
+        """Return a WSGI application that answers with a file of the page.
+
+        `kind`: its content type.
+        """
+        body = asset(name).encode()
+
+        def answer(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            return _answer_body(start_response, body, kind)
+
+        return answer
+
+    def _frame(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer with figures and heat map, as JSON, of the epoch in the URL."""
+        asked = _query_parameter(environ, "epoch") or ""
+        if not (asked.isascii() and asked.isdigit() and len(asked) <= 18):
+            return _answer_text(start_response, "400 Bad Request", "Ask for ?epoch=NUMBER.")
+        published = self._feed.published
+        frame = frame_at((published if published.version else self._feed.look()).state, int(asked))
+        body = json.dumps({"now": now_of(frame), "heat": heat_section(frame)}, allow_nan=False)
+        return _answer_body(start_response, body.encode(), "application/json")
+
+    def _report(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer with the page and its data as one HTML file."""
+        published = self._feed.look()
+        values = report_of(published.state, flow=self._feed.flow, life=published.life)
+        headers = [("Content-Disposition", 'attachment; filename="godwit-report.html"')]
+        return _answer_body(start_response, report_page(values).encode(), "text/html", headers)
+
+    def _stream(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer with server-sent events: sections as they change, until the reader disconnects."""
+        start_response(
+            "200 OK",
+            [("Content-Type", "text/event-stream; charset=utf-8"), *_security_headers()],
+        )
+        return self._changes()
+
+    def _changes(self) -> Iterator[bytes]:
+        """Yield server-sent events with the sections that the reader does not have yet."""
+        version, mark = 0, (-1.0, 0, 0)
+        yield b"retry: 2000\n\n"
+        with self._feed.watched():
+            while not self._feed.closed:
+                published = self._feed.wait(version, _ALIVE_S)
+                if published.version == version:
+                    yield b": nothing new\n\n"
+                    continue
+                parts = [
+                    f"{json.dumps(name)}:{section}"
+                    for name, section in published.texts.items()
+                    if published.changed[name] > version
+                ]
+                series = published.series.since(*mark)
+                if series is not None:
+                    parts.append(f'"series":{json.dumps(series, allow_nan=False)}')
+                version, mark = published.version, published.series.mark
+                yield f"event: page\ndata: {{{','.join(parts)}}}\n\n".encode()
+
+
+class PageServer:
+    """Serves the live page of a checkpoint until it is closed.
+
+    Raises `InvalidFlowError` if the port is taken, there is no such address, the token will not do,
+    or other machines reach it and there is none.
+    """
+
+    def __init__(
+        self, storage: CheckpointStorage, *, flow: str, host: str, port: int, token: str = ""
+    ) -> None:
+        if not token and not is_loopback(host):
+            raise InvalidFlowError(
+                f"The live page was to be opened at {host}, which others can reach, without a "
+                "token.",
+                remedy="Leave the host out, or give a token.",
+                host=host,
+            )
+        if token and not _TOKEN.fullmatch(token):
+            raise InvalidFlowError(
+                "The token of the live page is no word of 12 to 128 letters, digits, '_' and '-'.",
+                remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
+            )
+        self._feed = PageFeed(storage, flow=flow)
+        try:
+            self._server = BoundedServer(
+                PageApplication(self._feed, token=token),
+                host=host,
+                port=port,
+                name="godwit-page",
+                max_connections=_MAX_CONNECTIONS,
+                max_s=_MAX_S,
+            )
+        except (OSError, UnicodeError) as error:
+            raise serving_error("The live page", host, port, error) from error
+        self.url = f"{self._server.url}/"  # without the token
+        if host in ("", "0.0.0.0", "::"):  # noqa: S104  all addresses: named by the machine's
+            self.url = f"http://{socket.gethostname()}:{self._server.port}/"
+        self.url_to_open = f"{self.url}?token={token}" if token else self.url
+
+    def close(self) -> None:
+        """Close the port, and end all answers; idempotent."""
+        self._feed.close()
+        self._server.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached only from this machine."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a request's host is a name that always means this machine."""
+    with suppress(ValueError):
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    return False
+
+
+def _query_parameter(environ: WSGIEnvironment, name: str) -> str | None:
+    """Return a parameter of the request's URL; ``None`` unless it is given exactly once."""
+    with suppress(ValueError):
+        values = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=8).get(name, [])
+        return values[0] if len(values) == 1 else None
+    return None
+
+
+def _security_headers() -> list[tuple[str, str]]:
+    """Return the security headers that every answer has."""
+    return [("Content-Security-Policy", _POLICY), *_HEADERS]
+
+
+def _answer_body(
+    start_response: StartResponse,
+    body: bytes,
+    kind: str,
+    more: Iterable[tuple[str, str]] = (),
+    status: str = "200 OK",
+) -> Iterable[bytes]:
+    """Answer with a complete body; `kind`: content type. `more`: further headers."""
+    length = ("Content-Length", str(len(body)))
+    kinds = ("Content-Type", f"{kind}; charset=utf-8")
+    start_response(status, [kinds, length, *more, *_security_headers()])
+    return [body]
+
+
+def _answer_text(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:
+    """Answer with a sentence (`said`) as plain text."""
+    return _answer_body(start_response, f"{said}\n".encode(), "text/plain", status=status)
