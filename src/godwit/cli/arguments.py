@@ -32,10 +32,7 @@ def bounded(kind: type, low: float, high: float = float("inf"), name: str = "num
 
 
 def save_picture(
-    draw: Callable[[Any], Any],
-    path: Path,
-    option: str = "--plot",
-    module: str = "godwit.ops.demo.plots",
+    draw: Callable[[Any], Any], path: Path, module: str, option: str = "--plot"
 ) -> None:
     """Draw a figure, and write it to an image file.
 

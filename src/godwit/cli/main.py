@@ -1,6 +1,6 @@
-"""The command line, `godwit`; the composition root, which may import everything.
+"""The command line, `godwit`: finds commands, and imports the module of the one that is called.
 
-Other packages add commands by entry points of the group ``godwit.commands``.
+All commands but ``checkpoint`` are entry points of the group ``godwit.commands``.
 
 Exit statuses: 0 done; 1 the answer is no (a checkpoint that is damaged, a demo that differs); 2 it
 could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
@@ -44,49 +44,18 @@ Each command explains itself with --help. Streams themselves are started from Py
 """
 
 
-_CLI = "godwit-streams[cli]"
 _COMMANDS = {
-    "demo": Command(
-        module="godwit.ops.demo.command",
-        purpose="a live migration and a killed executor, on your machine, in a minute or two",
-        needs="matplotlib",
-        install="godwit-streams[demo]",
-    ),
     "checkpoint": Command(
         module="godwit.cli.checkpoint",
         purpose="what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
         needs="rich",
-        install=_CLI,
-    ),
-    "top": Command(
-        module="godwit.ops.top",
-        purpose="a running stream in the terminal: load, speed, migrations, decisions",
-        needs="rich",
-        install=_CLI,
-    ),
-    "ui": Command(
-        module="godwit.ops.ui",
-        purpose="a running or past stream as a page in the browser",
-        needs="rich",
-        install=_CLI,
-    ),
-    "report": Command(
-        module="godwit.ops.ui",
-        purpose="a run as one HTML file to send",
-        needs="rich",
-        install=_CLI,
-    ),
-    "advise": Command(
-        module="godwit.ops.advise.command",
-        purpose="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
-        needs="rich",
-        install=_CLI,
+        install="godwit-streams[cli]",
     ),
 }
 
 
 def command_names() -> tuple[str, ...]:
-    """Return the names of all commands: Godwit's own, and those that other packages add."""
+    """Return the names of all commands: the one of this package, and those of entry points."""
     return (*_COMMANDS, *(name for name in plugins.names("commands") if name not in _COMMANDS))
 
 

@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoint
 
-Group: TypeAlias = Literal["commands", "planners", "policies", "sources", "sinks"]
+Group: TypeAlias = Literal["commands", "observers", "planners", "policies", "sources", "sinks"]
 
+_OWN: Final = "godwit-streams"
 _LAB: Final = "godwit-lab"
 _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
-    "commands": dict.fromkeys(("plan", "sim", "what-if", "reproduce"), _LAB),
+    "commands": {
+        **dict.fromkeys(("demo", "top", "ui", "report", "advise"), _OWN),
+        **dict.fromkeys(("plan", "sim", "what-if", "reproduce"), _LAB),
+    },
+    "observers": dict.fromkeys(("metrics", "page"), _OWN),
     "planners": dict.fromkeys(
         (
             *("ssm", "simple_ssm", "oms", "mtm"),
@@ -38,7 +43,7 @@ _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     "policies": dict.fromkeys(("executor_centric", "naive_executor_centric"), _LAB),
     "sources": {"nexmark": _LAB},
 }
-"""Names of other distributions of this project: group → name → distribution."""
+"""Names of the distributions of this project: group → name → distribution."""
 
 
 @cache
@@ -81,6 +86,13 @@ def load(group: Group, name: str) -> Any:
         package = absent(group).get(name)
         if package is None:
             raise PluginError(f"There is no {what}.", remedy=f"Known: {', '.join(names(group))}.")
+        if package == _OWN:
+            raise PluginError(
+                f"{what} is an entry point of {package}, whose metadata are not installed: Python "
+                "uses a copy of the package alone, such as a zip file or a source tree.",
+                remedy=f"pip install {package} (of a source tree: pip install --editable .)",
+                package=package,
+            )
         raise PluginError(
             f"{what} comes with {package}, which is not installed.",
             remedy=f"pip install {package}",

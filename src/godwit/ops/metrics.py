@@ -266,8 +266,8 @@ class MetricsServer:
     """
 
     def __init__(self, flow: str, *, host: str, port: int) -> None:
-        self.metrics = Metrics(flow)  # what is served
-        app = make_wsgi_app(self.metrics.registry)
+        self.recorder = Metrics(flow)  # what is served
+        app = make_wsgi_app(self.recorder.registry)
         try:
             self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")
         except (OSError, UnicodeError) as error:

@@ -72,7 +72,7 @@ def _run_ui(args: argparse.Namespace) -> int:
         storage, flow=flow_name(storage), host=args.host, port=args.port, token=token
     )
     try:
-        print(f"The page of {args.path} is at {server.url_to_open} (Ctrl-C ends it)", flush=True)
+        print(f"The page of {args.path} is at {server.url} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()
     except KeyboardInterrupt:
         pass  # how one leaves

@@ -28,7 +28,7 @@ from godwit.runtime.signals import EndingSignals
 from godwit.runtime.threads import close_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     import numpy as np
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 
     from godwit.migration import Bounds
     from godwit.model.events import Event
-    from godwit.ops.metrics import MetricsServer
-    from godwit.ops.page.live_page import PageServer
     from godwit.placement import Limits
     from godwit.runtime.dispatcher import EventDispatcher
     from godwit.runtime.lifecycle import EpochDriver
+    from godwit.runtime.observers import Observer
     from godwit.runtime.placement import AnyPlan, AnyStrategy
     from godwit.runtime.run import QueryRun
     from godwit.runtime.scaling import Scaling
@@ -121,12 +120,11 @@ class Query:
         run: QueryRun,
         driver: EpochDriver,  # calls for the epochs
         dispatcher: EventDispatcher,
-        metrics: MetricsServer | None = None,
-        page: PageServer | None = None,
+        observers: Mapping[str, Observer],
     ) -> None:
         self._flow_name, self._name = flow_name, name
         self._run, self._gate, self._driver = run, run.gate, driver
-        self._dispatcher, self._metrics, self._page = dispatcher, metrics, page
+        self._dispatcher, self._observers = dispatcher, dict(observers)
         self._ending = Ending(
             gate=run.gate,
             driver=driver,
@@ -441,14 +439,12 @@ class Query:
         `problems`: earlier failures of that kind.
         """
         problems = [*problems, *self._run.close()]
-        ports = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
-        ports += [] if self._page is None else [("the port of the live page", self._page.close)]
         late = close_all(
             [
                 ("the story of the run", lambda: self._announce_end(problems)),
                 # While the checkpoint is still ours.
                 ("the journal", lambda: self._dispatcher.stop_recording(_JOURNAL_S)),
-                *ports,
+                *((f"the port of {name}", o.close) for name, o in self._observers.items()),
                 ("the claim on the checkpoint", self._run.release),
             ]
         )
@@ -726,7 +722,7 @@ class Query:
         >>> query.metrics_url is None
         True
         """
-        return None if self._metrics is None else self._metrics.url
+        return self._observers["metrics"].url if "metrics" in self._observers else None
 
     @property
     def ui_url(self) -> str | None:
@@ -737,7 +733,7 @@ class Query:
         >>> query.ui_url is None
         True
         """
-        return None if self._page is None else self._page.url_to_open
+        return self._observers["page"].url if "page" in self._observers else None
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Call a function with every event from now on, in order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from itertools import pairwise
@@ -14,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from godwit.adapt.spreading import spreading_of
 from godwit.adapt.windows import splitting_of
-from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import InvalidFlowError
 from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
 from godwit.runtime.dispatcher import EventDispatcher
+from godwit.runtime.observers import open_observers
 from godwit.runtime.query import Query, end_terminated, is_running
 from godwit.runtime.source_loop import SourceLoop
 from godwit.runtime.threads import EpochGate
@@ -71,10 +70,9 @@ if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.recovery import Recovery
-    from godwit.ops.metrics import MetricsServer
-    from godwit.ops.page.live_page import PageServer
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.lifecycle import EpochDriver
+    from godwit.runtime.observers import Observer
     from godwit.runtime.run import QueryRun
     from godwit.runtime.settings import Options
 
@@ -155,13 +153,12 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     )
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
-        metrics = _open_metrics(flow.name, options)
-        if metrics is not None:
-            undo.callback(metrics.close)
-            dispatcher.add_recorder("metrics", metrics.metrics)
-        page = _open_page(flow.name, options)
-        if page is not None:
-            undo.callback(page.close)
+        observers: dict[str, Observer] = {}
+        for observer_name, observer in open_observers(flow.name, options):
+            undo.callback(observer.close)
+            observers[observer_name] = observer
+            if observer.recorder is not None:
+                dispatcher.add_recorder(observer_name, observer.recorder)
         run, source = open_run(
             compiled,
             partial(compile_flow, flow, spark),
@@ -180,8 +177,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             run=run,
             driver=driver_of(run, source),
             dispatcher=dispatcher,
-            metrics=metrics,
-            page=page,
+            observers=observers,
         )
         undo.pop_all()
     return query
@@ -256,40 +252,6 @@ def _stop_failed_start(spark: SparkSession, name: str, gate: EpochGate) -> None:
         if query.name == name:
             query.stop()
     gate.wait_until_idle(_WITHDRAW_S)
-
-
-def _open_metrics(flow_name: str, options: Options) -> MetricsServer | None:
-    """Open the metrics port; ``None`` if it is not set."""
-    if options.observability.metrics_port is None:
-        return None
-    try:
-        from godwit.ops.metrics import MetricsServer  # noqa: PLC0415  an extra
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("prometheus_client"):
-            raise
-        raise InvalidFlowError(
-            "Metrics need the package prometheus-client, which is not installed.",
-            remedy="pip install 'godwit-streams[metrics]', or start without observability=.",
-        ) from None
-    return MetricsServer(
-        flow_name, host=options.observability.metrics_host, port=options.observability.metrics_port
-    )
-
-
-def _open_page(flow_name: str, options: Options) -> PageServer | None:
-    """Open the live page's port; ``None`` if it is not set."""
-    if options.observability.ui_port is None:
-        return None
-    from godwit.ops.page.live_page import PageServer, is_loopback  # noqa: PLC0415  few queries need it
-
-    host = options.observability.ui_host
-    return PageServer(
-        CheckpointStorage.open(options.checkpoint, access=options.checkpointing.access),
-        flow=flow_name,
-        host=host,
-        port=options.observability.ui_port,
-        token="" if is_loopback(host) else secrets.token_urlsafe(24),
-    )
 
 
 def _start_spark(

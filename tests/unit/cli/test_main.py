@@ -136,6 +136,21 @@ import godwit as gw
 """
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from godwit.cli.main import main; raise SystemExit(main(['top', 'ck']))",
+        "from godwit.model import plugins; plugins.load('observers', 'page')",
+    ],
+)
+def test_a_package_without_its_metadata_says_what_to_install(program: str) -> None:
+    done = without_extras(program, hidden=_ALONE)
+    assert done.returncode != 0
+    told = done.stderr.splitlines()[-1]
+    assert "is an entry point of godwit-streams, whose metadata are not installed" in told
+    assert "pip install godwit-streams" in told
+
+
 @pytest.mark.parametrize("command", ["plan", "sim", "what-if", "reproduce"])
 def test_a_command_of_the_laboratory_says_what_to_install_where_that_is_missing(
     command: str,

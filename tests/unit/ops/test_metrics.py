@@ -72,7 +72,7 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 def test_latencies_are_a_histogram_of_rows_for_each_source(server: MetricsServer) -> None:
     for ages_us in ([20_000, 400_000, 7_000_000], [400_000, 90_000_000]):
         histogram = LatencyHistogram.of_us(np.array(ages_us))
-        server.metrics.add(
+        server.recorder.add(
             "latency", {"sources": {"orders": {"arrival": "seen", **histogram.to_dict()}}}
         )
     for accept in ("", "application/openmetrics-text; version=1.0.0"):
@@ -94,9 +94,9 @@ def test_latencies_are_a_histogram_of_rows_for_each_source(server: MetricsServer
 
 def test_an_epoch_s_figures_are_counted_in_base_units(server: MetricsServer) -> None:
     for _ in range(2):
-        server.metrics.add("progress", PROGRESS)
-    server.metrics.add("outcome", {"epoch": 7})
-    server.metrics.flush()
+        server.recorder.add("progress", PROGRESS)
+    server.recorder.add("outcome", {"epoch": 7})
+    server.recorder.flush()
     seen = samples(fetched(server.url)[1])
     for name, labels, value in (
         ("godwit_last_epoch", (), 7),
@@ -139,8 +139,8 @@ def test_events_and_lag_are_counted(server: MetricsServer) -> None:
         ("LoadMeasured", {"load_distance": 0.3, "arrival_per_s": 9.0, "speeds": {"1": 0.5}}),
         ("LoadMeasured", {"load_distance": 0.2, "arrival_per_s": 8.0, "speeds": {"2": 0.4}}),
     ):
-        server.metrics.add("event", {"kind": kind, **more})
-    server.metrics.add("sources", {"batchId": 1, "sources": [KAFKA, SILENT]})
+        server.recorder.add("event", {"kind": kind, **more})
+    server.recorder.add("sources", {"batchId": 1, "sources": [KAFKA, SILENT]})
     seen = samples(fetched(server.url)[1])
     assert seen["godwit_epochs_aborted_total", ()] == 1
     assert seen["godwit_migrations_started_total", ()] == 1
@@ -161,7 +161,7 @@ def test_events_and_lag_are_counted(server: MetricsServer) -> None:
 def test_rows_that_are_left_out_are_counted_by_operator_and_reason(server: MetricsServer) -> None:
     event = RowsLeftOut(epoch=3, at_s=1.0, operator="hourly", late=3, untimed=2)
     for _ in range(2):
-        server.metrics.add("event", event.to_dict())
+        server.recorder.add("event", event.to_dict())
     seen = samples(fetched(server.url)[1])
     left_out = {labels: n for (name, labels), n in seen.items() if name.endswith("left_out_total")}
     assert left_out == {("hourly", "late"): 6, ("hourly", "ahead"): 0, ("hourly", "untimed"): 4}
@@ -170,7 +170,7 @@ def test_rows_that_are_left_out_are_counted_by_operator_and_reason(server: Metri
 def test_rows_that_a_source_could_not_read_are_counted(server: MetricsServer) -> None:
     event = RowsUnreadable(epoch=3, at_s=1.0, source="flights", rows=3, sink="flights_unreadable")
     for _ in range(2):
-        server.metrics.add("event", event.to_dict())
+        server.recorder.add("event", event.to_dict())
     seen = samples(fetched(server.url)[1])
     assert seen["godwit_rows_unreadable_total", ("flights",)] == 6
 
@@ -179,15 +179,15 @@ def test_a_source_whose_name_is_no_text_keeps_nothing_from_being_read(
     server: MetricsServer,
 ) -> None:
     source = {**KAFKA, "description": "files in \ud800"}
-    server.metrics.add("sources", {"batchId": 1, "sources": [source]})
+    server.recorder.add("sources", {"batchId": 1, "sources": [source]})
     seen = samples(fetched(server.url)[1])
     assert ("godwit_source_offsets_behind", ("0 files in \\ud800",)) in seen
 
 
 def test_an_executor_that_is_gone_is_no_longer_shown(server: MetricsServer) -> None:
-    server.metrics.add("progress", PROGRESS)
+    server.recorder.add("progress", PROGRESS)
     alone = {"0": PROGRESS["executors"]["0"]}
-    server.metrics.add("progress", {**PROGRESS, "executors": alone})
+    server.recorder.add("progress", {**PROGRESS, "executors": alone})
     seen = samples(fetched(server.url)[1])
     assert [labels for name, labels in seen if name == "godwit_executor_lanes"] == [("0",)]
     quiet = {
@@ -195,13 +195,13 @@ def test_an_executor_that_is_gone_is_no_longer_shown(server: MetricsServer) -> N
         "batchId": None,
         "executors": {"0": {"lanes": 2, "cpuMs": 0.0, "busyMs": 0.0}},
     }
-    server.metrics.add("progress", quiet)
+    server.recorder.add("progress", quiet)
     seen = samples(fetched(server.url)[1])
     assert seen["godwit_executor_load_seconds", ("0",)] == 0.3
 
 
 def test_both_formats_are_served_to_those_who_ask(server: MetricsServer) -> None:
-    server.metrics.add("progress", PROGRESS)
+    server.recorder.add("progress", PROGRESS)
     kind, text = fetched(server.url, "text/plain;version=0.0.4")
     assert kind.startswith("text/plain; version=0.0.4")
     assert {f.name for f in text_string_to_metric_families(text)} >= {"godwit_rows_in"}

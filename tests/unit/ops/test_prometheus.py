@@ -102,7 +102,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             backfill="\n".join(lines),
         ) as running,
     ):
-        minute_of(scraped.metrics, 0, well=False)
+        minute_of(scraped.recorder, 0, well=False)
         yield running
 
 

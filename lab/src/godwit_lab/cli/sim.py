@@ -135,8 +135,8 @@ def _run_sim(args: argparse.Namespace) -> int:
         save_picture(
             lambda plots: plots.histories_figure(runs, title=title),
             args.figure,
-            "--figure",
             "godwit_lab.cli.plots",
+            "--figure",
         )
     return 0
 

@@ -57,7 +57,7 @@ def _run_advise(args: argparse.Namespace) -> int:
     notes = _notes_on_log(log, reader)
     if args.plot is not None:
         titled = [(printable(_stage_title(reader, stage)), stage) for stage in stages]
-        save_picture(lambda plots: plots.advice_figure(titled), args.plot)
+        save_picture(lambda plots: plots.advice_figure(titled), args.plot, "godwit.ops.plots")
     if args.json:
         print(json.dumps(_advice_json(reader, stages, notes), indent=2))
     else:

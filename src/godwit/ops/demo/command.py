@@ -190,7 +190,11 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
                     import godwit.spark.start  # noqa: F401, PLC0415  as `start` does
 
                 outcome = story.play(settings, audience, days, cluster)
-    save_picture(lambda plots: plots.epoch_figure(outcome.recording), work_dir / "epochs.png")
+    save_picture(
+        lambda plots: plots.epoch_figure(outcome.recording),
+        work_dir / "epochs.png",
+        "godwit.ops.plots",
+    )
     if args.json is not None:
         args.json.write_text(json.dumps(_measurements_json(settings, outcome), indent=1) + "\n")
     _print_outcome(console, outcome)

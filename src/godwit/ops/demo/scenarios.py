@@ -369,7 +369,9 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
             runs.append(_play(scenario, args.seconds, folder, audience, controlled=controlled))
     picture = work_dir / "scenario.png"
     title = f"{scenario.name}: {scenario.story}"
-    save_picture(lambda plots: plots.scenario_figure(runs, title=title), picture)
+    save_picture(
+        lambda plots: plots.scenario_figure(runs, title=title), picture, "godwit.ops.plots"
+    )
     if args.json is not None:
         measured = {
             "scenario": asdict(scenario),

@@ -373,10 +373,11 @@ class PageServer:
             )
         except (OSError, UnicodeError) as error:
             raise serving_error("The live page", host, port, error) from error
-        self.url = f"{self._server.url}/"  # without the token
+        address = f"{self._server.url}/"
         if host in ("", "0.0.0.0", "::"):  # noqa: S104  all addresses: named by the machine's
-            self.url = f"http://{socket.gethostname()}:{self._server.port}/"
-        self.url_to_open = f"{self.url}?token={token}" if token else self.url
+            address = f"http://{socket.gethostname()}:{self._server.port}/"
+        self.url = f"{address}?token={token}" if token else address
+        self.recorder: None = None
 
     def close(self) -> None:
         """Close the port, and end all answers; idempotent."""

@@ -30,7 +30,7 @@ def asset(name: str) -> str:
 
 
 def report_page(values: Mapping[str, Any]) -> str:
-    """Return the page as one HTML file with its data; `values`: see `godwit.ops.page.view.report_of`."""
+    """Return the page as one HTML file with its data; `values`: see `view.report_of`."""
     data = json.dumps(values, allow_nan=False, ensure_ascii=True)
     for char, escaped in _ESCAPED.items():
         data = data.replace(char, escaped)

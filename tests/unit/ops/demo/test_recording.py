@@ -10,8 +10,8 @@ from rich.console import Console
 
 from godwit.cli.console import BLOCKS
 from godwit.model import events
-from godwit.ops.demo.plots import epoch_figure, label_rows
 from godwit.ops.demo.recording import LivePage, PlainLines, Recording
+from godwit.ops.plots import epoch_figure, label_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,7 +42,7 @@ def served(storage: CheckpointStorage, **options: Any) -> Iterator[int]:
     how = {"flow": "delays", "host": "127.0.0.1", "port": 0, **options}
     server = PageServer(storage, **how)
     try:
-        yield int(server.url.rsplit(":", 1)[1].strip("/"))
+        yield int(server.url.partition("?")[0].rsplit(":", 1)[1].strip("/"))
     finally:
         server.close()
 

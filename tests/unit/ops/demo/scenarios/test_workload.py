@@ -14,7 +14,6 @@ import pytest
 from godwit.columns.hashing import hash_keys
 from godwit.model.assignment import even_assignment
 from godwit.ops.demo import scenarios
-from godwit.ops.demo.plots import scenario_figure
 from godwit.ops.demo.recording import Recording, ScenarioRun
 from godwit.ops.demo.scenarios import (
     KEY_GROUPS,
@@ -23,6 +22,7 @@ from godwit.ops.demo.scenarios import (
     slow_rows,
     write_files,
 )
+from godwit.ops.plots import scenario_figure
 
 if TYPE_CHECKING:
     from pathlib import Path

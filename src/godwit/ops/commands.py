@@ -1,0 +1,40 @@
+"""Commands of this district, as the entry points of ``godwit.commands`` name them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from godwit.cli.command import Command
+
+_CLI: Final = "godwit-streams[cli]"
+
+DEMO: Final = Command(
+    module="godwit.ops.demo.command",
+    purpose="a live migration and a killed executor, on your machine, in a minute or two",
+    needs="matplotlib",
+    install="godwit-streams[demo]",
+)
+TOP: Final = Command(
+    module="godwit.ops.top",
+    purpose="a running stream in the terminal: load, speed, migrations, decisions",
+    needs="rich",
+    install=_CLI,
+)
+UI: Final = Command(
+    module="godwit.ops.ui",
+    purpose="a running or past stream as a page in the browser",
+    needs="rich",
+    install=_CLI,
+)
+REPORT: Final = Command(
+    module="godwit.ops.ui",
+    purpose="a run as one HTML file to send",
+    needs="rich",
+    install=_CLI,
+)
+ADVISE: Final = Command(
+    module="godwit.ops.advise.command",
+    purpose="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
+    needs="rich",
+    install=_CLI,
+)

@@ -1,0 +1,51 @@
+"""Observers of a running query: ports that show it to people and to other programs.
+
+The core has none: each is an entry point of the group ``godwit.observers``, a function of the
+flow's name and the options of the start, and is imported only if the options ask for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from godwit.model import plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.runtime.dispatcher import Recorder
+    from godwit.runtime.settings import Options
+
+
+class Observer(Protocol):
+    """Port to an open observer."""
+
+    @property
+    def url(self) -> str:
+        """URL to open, with a token if it needs one."""
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Recorder of what the journal records; ``None`` if the observer reads the journal."""
+
+    def close(self) -> None:
+        """Close the port; idempotent."""
+
+
+def open_observers(flow: str, options: Options) -> Iterator[tuple[str, Observer]]:
+    """Open the observers that the options ask for, one after the other: name and observer.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the port of an observer cannot be opened, or a package that it needs is missing.
+    PluginError
+        If the observer is not installed.
+    """
+    ports: dict[str, Any] = {
+        "metrics": options.observability.metrics_port,
+        "page": options.observability.ui_port,
+    }
+    for name, port in ports.items():
+        if port is not None:
+            yield name, plugins.load("observers", name)(flow, options)
