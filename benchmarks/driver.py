@@ -166,13 +166,13 @@ class Driver:
         self.took_ms = {}
         watch, epoch = Stopwatch(), self.log.latest_epoch + 1
         with self.part("begin"):
-            plans = self.coordinator.begin(epoch)
-        assert plans is not None
+            component_views = self.coordinator.begin(epoch)
+        assert component_views is not None
         with self.part("instruct"):
-            told = self.times.epoch_times(clock_us=0, silence_us=0, components=plans)
+            told = self.times.epoch_times(clock_us=0, silence_us=0, components=component_views)
             instruction = self.instructor.epoch(
                 epoch,
-                plans,
+                component_views,
                 view=self.coordinator.view,
                 copies=self.coordinator.copies,
                 times=told,
@@ -195,7 +195,7 @@ class Driver:
         with self.part("record"):
             times = self.times.after(told, reports)
             record = build_commit_record(
-                epoch, reports, plans, run_id=RUN_ID, batch=None, before=None, times=times
+                epoch, reports, component_views, run_id=RUN_ID, batch=None, before=None, times=times
             )
         with self.part("commit"):
             record = self.log.commit(record)

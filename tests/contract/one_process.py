@@ -122,9 +122,9 @@ class _Run(LocalRun):
         self.owner.deliver(record)
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], *_: object
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView], *_: object
     ) -> None:
-        self.owner.committed(outcome, plans)
+        self.owner.committed(outcome, component_views)
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
         if self.owner.copies != "lost":
@@ -313,7 +313,9 @@ class OneProcess:
             reason = "it was to come to nothing"
             raise AttemptLostError(reason)
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
+    def committed(
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView]
+    ) -> None:
         """Do what is to be done after an epoch; nothing here."""
 
     def noted(

@@ -59,11 +59,17 @@ class Decided(WindowsApart):
             log=self.log,
         )
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
+    def committed(
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView]
+    ) -> None:
         """Let the policy see the epoch."""
-        super().committed(outcome, plans)
+        super().committed(outcome, component_views)
         epoch = FlowEpoch(
-            outcome=self.seen(outcome), plans=plans, took_s=0.0, at_s=time.time(), flow=self.flow
+            outcome=self.seen(outcome),
+            component_views=component_views,
+            took_s=0.0,
+            at_s=time.time(),
+            flow=self.flow,
         )
         self.deciding.observe(epoch)
 

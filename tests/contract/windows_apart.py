@@ -77,7 +77,9 @@ class WindowsApart(OneProcess):
         """Go on from what another flow took in and gave out."""
         self.batches, self.rows_out = former.batches, former.rows_out
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
+    def committed(
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView]
+    ) -> None:
         """Keep what an epoch did."""
         self.outcomes.append(outcome)
 

@@ -187,8 +187,8 @@ class ControlledCluster:
         self.ports.clock_s = self.now
         self._join()
         self.epoch += 1
-        plans = self.coordinator.begin(self.epoch)
-        assert plans is not None
+        component_views = self.coordinator.begin(self.epoch)
+        assert component_views is not None
         since, self._last_began = self.now - self._last_began, self.now
         since = max(since, 0.05)
         took = self.fixed_s
@@ -198,7 +198,7 @@ class ControlledCluster:
         for stage in self.stages:
             busiest: dict[tuple[str, int], float] = {}
             for name in stage:
-                part, assignment = self.parts[name], plans[name].assignment
+                part, assignment = self.parts[name], component_views[name].assignment
                 rows = np.rint(part.rows * since * self._jitter(len(part.rows)))
                 slow = np.array([1 / self.speeds.get(e, 1.0) for e in assignment.executors])
                 busy = rows * part.row_s * slow[assignment.executor_of]
@@ -220,7 +220,7 @@ class ControlledCluster:
             batch=self.batch,
             rows_in=rows_in,
             loads={} if lost else loads,
-            traffic={down: self._sent(up, plans, loads) for up, down in self.chains},
+            traffic={down: self._sent(up, component_views, loads) for up, down in self.chains},
             reach=held,
         )
         self.coordinator.commit(outcome)
@@ -229,7 +229,7 @@ class ControlledCluster:
             self.control.observe(
                 CommittedEpoch(
                     outcome=outcome,
-                    plans=plans,
+                    component_views=component_views,
                     took_s=took,
                 )
             )
@@ -237,13 +237,17 @@ class ControlledCluster:
             self._warm()
 
     def _sent(
-        self, upstream: str, plans: Mapping[str, ComponentView], loads: Mapping[str, KeyGroupLoad]
+        self,
+        upstream: str,
+        component_views: Mapping[str, ComponentView],
+        loads: Mapping[str, KeyGroupLoad],
     ) -> ComponentTraffic:
         """Every key group sends its rows to the one of the same number downstream."""
         load = loads[upstream]
         (down,) = (down for up, down in self.chains if up == upstream)
         apart = [
-            plans[upstream].assignment.executor(g) != plans[down].assignment.executor(g)
+            component_views[upstream].assignment.executor(g)
+            != component_views[down].assignment.executor(g)
             for g in load.key_groups.tolist()
         ]
         return ComponentTraffic(

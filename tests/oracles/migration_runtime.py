@@ -68,7 +68,7 @@ def rarely(choices: Choices) -> bool:
 @dataclass
 class RunningEpoch:
     epoch: int
-    plans: dict[str, ComponentView]
+    component_views: dict[str, ComponentView]
     rows: dict[tuple[str, int], list[int]]
 
 
@@ -218,15 +218,15 @@ class UnreliableRuntime:
             with pytest.raises(MigrationError, match="No epoch may start now"):
                 self.protocol.begin_epoch(self.committed + 1)
             return
-        plans = dict(self.protocol.next_epoch())
-        for c, plan in plans.items():
+        component_views = dict(self.protocol.next_epoch())
+        for c, plan in component_views.items():
             self.check_plan(c, plan)
         rows = {
             place: [len(self.arrived[place]) + i for i in range(choices.up_to(2))]
             for place in PLACES
         }
-        self.durable = {c: plan.assignment for c, plan in plans.items()}
-        self.running = RunningEpoch(self.committed + 1, plans, rows)
+        self.durable = {c: plan.assignment for c, plan in component_views.items()}
+        self.running = RunningEpoch(self.committed + 1, component_views, rows)
         self.lost_now = set()
         self.follow(self.protocol.begin_epoch(self.committed + 1))
 
@@ -252,7 +252,7 @@ class UnreliableRuntime:
         held: dict[str, dict[str, dict[int, int]]] = {c: {} for c in COMPONENTS}
         stray = choices.among(PLACES) if rarely(choices) else None
         for c, g in PLACES:
-            place, plan, new = (c, g), running.plans[c], running.rows[c, g]
+            place, plan, new = (c, g), running.component_views[c], running.rows[c, g]
             executor = plan.assignment.executor(g)
             # Where an executor died during the epoch, its lanes ran again elsewhere.
             stayed = executor in self.executors and executor not in self.lost_now
@@ -296,7 +296,7 @@ class UnreliableRuntime:
     def process(self, place: tuple[str, int], new: list[int], running: RunningEpoch) -> None:
         c, g = place
         if self.waiting[place]:
-            assert g in running.plans[c].consume, "rows that wait would be overtaken"
+            assert g in running.component_views[c].consume, "rows that wait would be overtaken"
             self.seen["consumed"] += 1
         self.processed[place] += self.waiting[place] + new
         self.waiting[place] = []

@@ -71,7 +71,9 @@ class _Play:
         if run.waiting:
             return ["rows wait for ever", *drawn.text]
         due = run.times.is_due(
-            clock_us=run.run.clock_us, silence_us=run.run.clock_us, components=run.run.plans()
+            clock_us=run.run.clock_us,
+            silence_us=run.run.clock_us,
+            components=run.run.component_views(),
         )
         return ["something is due for ever", *drawn.text] if due else []
 

@@ -92,7 +92,7 @@ class ManualRun(LocalRun):
         timed = operator.over_event_time or operator.has_timers
         return LaneInput(index=at, time="ts" if timed else None)
 
-    def plans(self) -> dict[str, ComponentView]:
+    def component_views(self) -> dict[str, ComponentView]:
         """Component → how it runs in the next epoch."""
         waiting = self.log.chains.waiting_key_groups
         return {
@@ -106,7 +106,7 @@ class ManualRun(LocalRun):
 
     def instruction(self) -> EpochInstruction:
         """Return the instruction of the lanes for the next epoch."""
-        self.epochs.plan(self.epochs.next_epoch, None, self.plans(), self._manual)
+        self.epochs.plan(self.epochs.next_epoch, None, self.component_views(), self._manual)
         return self.epochs._instruction
 
     def run_stages(
@@ -179,14 +179,14 @@ class _ManualCoordinator:
     @property
     def view(self) -> Any:
         """As much of a `ProtocolView` as an epoch looks at."""
-        return SimpleNamespace(components=self._run.plans())
+        return SimpleNamespace(components=self._run.component_views())
 
     @contextmanager
     def locked(self) -> Iterator[_ManualCoordinator]:
         yield self
 
     def begin(self, _epoch: int) -> Mapping[str, ComponentView]:
-        return self._run.plans()
+        return self._run.component_views()
 
     def commit(self, outcome: EpochOutcome) -> None:
         for executor, states in outcome.tables.items():

@@ -64,7 +64,9 @@ class Controlled(OneProcess):
             past=self.events,
         )
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
+    def committed(
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView]
+    ) -> None:
         """Let the controller know, and decide."""
         self._now_s += _EPOCH_S
         loads = {
@@ -74,7 +76,7 @@ class Controlled(OneProcess):
         self.controller.observe(
             CommittedEpoch(
                 outcome=replace(outcome, loads=loads),
-                plans=plans,
+                component_views=component_views,
                 took_s=_EPOCH_S,
             )
         )

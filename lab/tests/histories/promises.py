@@ -64,7 +64,7 @@ class Watched:
     def observe(self, epoch: CommittedEpoch) -> None:
         """See `godwit.adapt.interfaces.Driven`."""
         alive = self._simulation.executors.alive
-        for name, plan in epoch.plans.items():
+        for name, plan in epoch.component_views.items():
             places = plan.assignment
             owners = {places.executors[at] for at in set(places.executor_of.tolist())}
             # One that died after its lanes had done their work is noticed at the next epoch.

@@ -103,7 +103,7 @@ class CommittedEpoch:
     """One committed epoch, as the controller observes it."""
 
     outcome: EpochOutcome  # what it did
-    plans: Mapping[str, ComponentView]  # component → how it ran
+    component_views: Mapping[str, ComponentView]  # component → how it ran
     took_s: float  # from its start to its commit, in seconds
     # rows that the sources had beside those that it took; ``None`` where they do not say
     backlog_rows: int | None = None

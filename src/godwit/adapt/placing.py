@@ -245,7 +245,7 @@ class ComparePlacing:
             sums.sender += _per_key_group(outcome.loads.get(sender.name), flow.num_key_groups)
             sums.receiver += _per_key_group(outcome.loads.get(receiver.name), flow.num_key_groups)
             np.add.at(sums.rows, list(traffic.key_groups), traffic.rows)
-            lanes = sum(epoch.plans[sender.name].assignment.lanes)
+            lanes = sum(epoch.component_views[sender.name].assignment.lanes)
             sums.exchange_ms += traffic.cpu_ms + sum(traffic.size_bytes) * self._exchange.byte_ms
             sums.exchange_ms += lanes * self._exchange.lane_ms
             if sums.epochs == self._settings.epochs:

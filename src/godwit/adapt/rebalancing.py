@@ -423,7 +423,7 @@ class LaneBalancing:
         for epoch in self._epochs:
             came, shifted, left = np.zeros((3, len(names)), np.bool_)
             for component, now in places.items():
-                plan = epoch.plans.get(component)
+                plan = epoch.component_views.get(component)
                 then = None if plan is None else plan.assignment
                 if then is None:
                     came[owner[component]] = True

@@ -60,7 +60,7 @@ class RunRecorder:
             self._flow, self._graph_due = flow, number + _GRAPH_EVERY
             self._note("flow", lambda: graph_of(flow))
         before = self._places
-        self._places = {name: plan.assignment for name, plan in epoch.plans.items()}
+        self._places = {name: plan.assignment for name, plan in epoch.component_views.items()}
         moved = {
             name: (before.get(name), assignment)
             for name, assignment in self._places.items()

@@ -191,7 +191,7 @@ class SpreadHotKeys:
 
     def _evaluate(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
         """Create proposals for the hot keys of an operator, from the period's measurements."""
-        orders, plan = self._orders[name], epoch.plans[epoch.flow.component_of(name).name]
+        orders, plan = self._orders[name], epoch.component_views[epoch.flow.component_of(name).name]
         spreads = orders.spreads
         measured = {of.hash: of for of in period.work.keys}
         cold = [key_hash for key_hash in spreads.keys if key_hash not in measured]

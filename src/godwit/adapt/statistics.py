@@ -261,8 +261,8 @@ class Statistics:
         outcome, so_far = epoch.outcome, self._epochs
         self.shifted = False
         for name, load in outcome.loads.items():
-            if name in epoch.plans:
-                sizes = self._sizes(name, epoch.plans[name].assignment.num_key_groups)
+            if name in epoch.component_views:
+                sizes = self._sizes(name, epoch.component_views[name].assignment.num_key_groups)
                 sizes[load.key_groups] = load.state_bytes
         if outcome.batch is None:
             return  # what it cost is of rows that waited, which says nothing of the load to come
@@ -281,7 +281,7 @@ class Statistics:
             so_far.missing += 1
             so_far.missing_rows += outcome.rows_in
             return
-        for name, plan in epoch.plans.items():
+        for name, plan in epoch.component_views.items():
             assignment = plan.assignment
             self._count(name, assignment, epoch)
             if name not in self._windows:
@@ -394,7 +394,7 @@ def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:
     # lanes by executors and their numbers of lanes, which components mostly have in common
     busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
     for name in stage:
-        load, plan = epoch.outcome.loads.get(name), epoch.plans.get(name)
+        load, plan = epoch.outcome.loads.get(name), epoch.component_views.get(name)
         if load is None or plan is None or not len(load.key_groups):
             continue
         assignment = plan.assignment

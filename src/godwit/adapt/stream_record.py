@@ -193,9 +193,9 @@ class StreamRecorder:
             epoch=latest.outcome.epoch,
             topology=topology,
             assignments={
-                name: latest.plans[name].assignment
+                name: latest.component_views[name].assignment
                 for name in topology.components
-                if name in latest.plans
+                if name in latest.component_views
             },
             epochs=EpochColumns(**dict(zip(_COLUMNS, columns, strict=True))),
         )

@@ -173,14 +173,14 @@ class LayoutMeter:
             if load is not None and len(load.key_groups):
                 known = self._state.setdefault(name, np.zeros(flow.num_key_groups, np.int64))
                 known[load.key_groups] = load.state_bytes
-        sums.lanes = max(sum(epoch.plans[home].assignment.lanes), 1)
+        sums.lanes = max(sum(epoch.component_views[home].assignment.lanes), 1)
 
     def _count_migrations(self, epoch: FlowEpoch) -> None:
         """Count the key groups that changed executor since the last epoch.
 
         Those of a lost executor do not count: they need another executor in any case.
         """
-        plans = [epoch.plans[epoch.flow.component_of(slot).name] for slot in self._slots]
+        plans = [epoch.component_views[epoch.flow.component_of(slot).name] for slot in self._slots]
         owners = [
             np.array(plan.assignment.executors, object)[plan.assignment.executor_of]
             for plan in plans

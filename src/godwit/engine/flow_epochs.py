@@ -163,16 +163,20 @@ class FlowEpochs(Generic[RowsT]):
         self,
         epoch: int,
         batch: SourceBatch[RowsT] | None,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         coordinator: Coordinator,
     ) -> None:
-        """Prepare an attempt at an epoch: build the lanes' instruction from components' plans."""
-        self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
+        """Prepare an attempt at an epoch: build the lanes' instruction."""
+        self._batch, self._component_views, self._planned_us = (
+            batch,
+            component_views,
+            self._clocks_us(),
+        )
         _check_loop_rows_are_read(self.flow, self.log.latest, self.batch)
-        self._epoch_times = self.times.epoch_times(**self._planned_us, components=plans)
+        self._epoch_times = self.times.epoch_times(**self._planned_us, components=component_views)
         self._instruction = self.instructor.epoch(
             epoch,
-            plans,
+            component_views,
             view=coordinator.view,
             copies=coordinator.copies,
             times=self._epoch_times,
@@ -197,7 +201,7 @@ class FlowEpochs(Generic[RowsT]):
             build_commit_record(
                 self._instruction.epoch,
                 self._reports,
-                self._plans,
+                self._component_views,
                 run_id=self.run_id,
                 batch=self.batch,
                 before=self.last_batch,

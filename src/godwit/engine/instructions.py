@@ -1,4 +1,4 @@
-"""Instructions to the lanes of an epoch, built from plans, chains and executors' copies.
+"""Instructions to the lanes of an epoch, built from component views, chains and executors' copies.
 
 The work grows with the key groups that changed since an executor last saw them, not with all of
 them, and what is sent is a short tail of the changelog unless somebody starts from nothing.
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 
-def places_of(plans: Mapping[str, ComponentView]) -> tuple[Place, ...]:
+def places_of(component_views: Mapping[str, ComponentView]) -> tuple[Place, ...]:
     """Return the lanes that run an epoch's tasks, as (executor, lane), in order.
 
     Every lane that owns a key group has a task.
     """
     used: dict[Place, None] = {}
-    for name in sorted(plans):
-        assignment = plans[name].assignment
+    for name in sorted(component_views):
+        assignment = component_views[name].assignment
         width = max(assignment.lanes)
         owned = np.bincount(assignment.executor_of * width + assignment.lane_of)
         for e, lane in (divmod(place, width) for place in np.flatnonzero(owned).tolist()):
@@ -191,18 +191,18 @@ class Instructor:
     def epoch(
         self,
         epoch: int,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         *,
         view: ProtocolView,
         copies: Copies,
         times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
         """Return the instruction of an epoch; the caller holds the coordinator's lock."""
-        places = places_of(plans)
+        places = places_of(component_views)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
             for component in self._flow.components:
-                plan = plans[component.name]
+                plan = component_views[component.name]
                 stationary = self._stationary(view, component.name, plan)
                 needed = ~key_group_mask(plan.suspended, self.num_key_groups)
                 for operator in component.operators:

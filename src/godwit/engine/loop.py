@@ -87,8 +87,8 @@ class EpochLoop(Generic[BatchT]):
             begun = self._begin(epoch)
             if begun is None:
                 return None
-            plans, physical_plan = begun
-            if self._attempt(epoch, batch, plans, physical_plan, stopwatch):
+            component_views, physical_plan = begun
+            if self._attempt(epoch, batch, component_views, physical_plan, stopwatch):
                 break
         took_s = stopwatch.took_ms()["epoch"] / 1e3
         self.at_step("committed", epoch)
@@ -96,7 +96,7 @@ class EpochLoop(Generic[BatchT]):
             outcome = epochs.outcome(coordinator.copies)
             coordinator.commit(outcome)
             waiting = sum(len(c.waiting) for c in coordinator.view.components.values())
-        self._observer.committed(outcome, plans, took_s)
+        self._observer.committed(outcome, component_views, took_s)
         deliver = partial(self._deliver, outcome, waiting, stopwatch)
         if self._beside is None:
             deliver()
@@ -105,15 +105,15 @@ class EpochLoop(Generic[BatchT]):
         return outcome
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, ComponentView], Any] | None:
-        """Begin an epoch once epochs may run; return the components' plans, and the physical plan.
+        """Begin an epoch once epochs may run; return component views and physical plan.
 
         ``None`` if the cluster does not wait for that.
         """
         while True:
             with self._coordinator.locked() as coordinator:
-                plans, physical_plan = coordinator.begin(epoch), coordinator.plan
-            if plans is not None:
-                return plans, physical_plan
+                component_views, physical_plan = coordinator.begin(epoch), coordinator.plan
+            if component_views is not None:
+                return component_views, physical_plan
             self.finish_delivery()
             if not self._epochs.wait_while_held():
                 return None
@@ -122,7 +122,7 @@ class EpochLoop(Generic[BatchT]):
         self,
         epoch: int,
         batch: BatchT | None,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         physical_plan: Any,
         stopwatch: Stopwatch,
     ) -> bool:
@@ -131,7 +131,7 @@ class EpochLoop(Generic[BatchT]):
         try:
             epochs.regroup(physical_plan)
             with stopwatch.phase("plan"), self._coordinator.locked() as coordinator:
-                epochs.plan(epoch, batch, plans, coordinator)
+                epochs.plan(epoch, batch, component_views, coordinator)
             self.at_step("planned", epoch)
             with stopwatch.phase("stages"):
                 epochs.run_stages()
@@ -214,10 +214,10 @@ class Epochs(Protocol[_BatchT_contra]):
         self,
         epoch: int,
         batch: _BatchT_contra | None,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         coordinator: Coordinator,
     ) -> None:
-        """Prepare an attempt from the components' plans; the coordinator is locked."""
+        """Prepare an attempt from the component views; the coordinator is locked."""
 
     def run_stages(self) -> None:
         """Run the source side and the lanes; nothing is committed.
@@ -249,13 +249,13 @@ class EpochObserver(Protocol):
     def committed(
         self,
         outcome: EpochOutcome,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         took_s: float,
     ) -> None:
         """Observe an epoch that is committed and not delivered yet.
 
-        `plans`: component → how it ran. `took_s`: from the start of the first attempt to the
-        commit.
+        `component_views`: component → how it ran. `took_s`: from the start of the first attempt to
+        the commit.
         """
 
     def delivered(

@@ -69,7 +69,7 @@ def rows_by_source(
 def build_commit_record(
     epoch: int,
     reports: Sequence[LaneReport],
-    plans: Mapping[str, ComponentView],
+    component_views: Mapping[str, ComponentView],
     *,
     run_id: str,
     batch: BatchRef | None,
@@ -79,7 +79,7 @@ def build_commit_record(
 ) -> CommitRecord:
     """Return the commit record of an epoch, from its lanes' reports.
 
-    `plans`: component → how it ran. `batch`: micro-batch that the epoch covers, if any; `before`:
+    `component_views`: component → how it ran. `batch`: micro-batch of the epoch, if any; `before`:
     the last one covered earlier. `times`: event time after the epoch. `sinks`: sink → its
     description.
     """
@@ -97,7 +97,7 @@ def build_commit_record(
         snapshots=tuple(s for r in ordered for s in r.snapshots),
         outputs=tuple(o for r in ordered for o in r.outputs),
         consumed=consumed,
-        assignments={name: plan.assignment.to_dict() for name, plan in plans.items()},
+        assignments={name: plan.assignment.to_dict() for name, plan in component_views.items()},
         watermarks=dict(times.watermarks),
         newest=dict(times.newest),
         expired=dict(times.closed),

@@ -360,7 +360,7 @@ class LocalRun:
     def committed(
         self,
         outcome: EpochOutcome,
-        plans: Mapping[str, ComponentView],  # noqa: ARG002
+        component_views: Mapping[str, ComponentView],  # noqa: ARG002
         took_s: float,  # noqa: ARG002
     ) -> None:
         """Call the run's ``on_commit`` with the outcome of a committed epoch."""

@@ -160,7 +160,7 @@ class TrackedComponent:
 
     def committed(self, run: RunState, outcome: EpochOutcome) -> None:
         """Update the component after a commit; `run` still has the commit before."""
-        plan = run.plans[self.name]
+        plan = run.component_views[self.name]
         waited = set(outcome.waited.get(self.name, ()))
         for executor, versions in outcome.reach.get(self.name, {}).items():
             if executor in run.executors and executor not in run.lost:

@@ -179,14 +179,14 @@ class MigrationProtocol:
 
         Raises `MigrationError` if one runs, or it is committed already.
         """
-        plans = self.next_epoch()
+        component_views = self.next_epoch()
         if epoch <= self._run.committed:
             raise MigrationError(
                 f"Epoch {epoch} is committed already (the last one is {self._run.committed}).",
                 remedy="Skip an epoch that has its record.",
                 epoch=epoch,
             )
-        self._run.running, self._run.plans, self._run.lost = epoch, plans, set()
+        self._run.running, self._run.component_views, self._run.lost = epoch, component_views, set()
         return self._react()
 
     def abort_epoch(self, epoch: int, seconds: int = 1) -> tuple[Command, ...]:

@@ -148,7 +148,7 @@ class RunState:
     draining: set[str] = field(default_factory=set)  # those of them that are to leave
     running: int | None = None  # the epoch that runs, if any
     # component → how it runs in the epoch that runs, or that ran last
-    plans: Mapping[str, ComponentView] = field(default_factory=dict)
+    component_views: Mapping[str, ComponentView] = field(default_factory=dict)
     # executors that died since it started; Spark may yet have finished their lanes elsewhere
     lost: set[str] = field(default_factory=set)
     seconds: int = 0  # whole seconds that have passed, as facts say: the only clock

@@ -269,14 +269,14 @@ class QueryRun:
     # -- what looks on ----------------------------------------------------------------------------
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""
         batch = self.epochs.batch
         of_frames = None if batch is None else self.cluster.batch_committed(outcome.rows_in)
         epoch = FlowEpoch(
             outcome=outcome,
-            plans=plans,
+            component_views=component_views,
             took_s=took_s,
             committed_s=None if self.controller is None else self.controller.now_s(),
             at_s=time.time(),

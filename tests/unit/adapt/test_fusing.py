@@ -69,7 +69,7 @@ def after(fusing: Fusing, flow: CompiledFlow, epochs: int, **rows: int) -> Propo
 
 
 def proposed(fusing: Fusing, flow: CompiledFlow, outcome: EpochOutcome) -> Proposal | None:
-    fusing.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, plans={}))
+    fusing.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, component_views={}))
     return next(iter(fusing.propose(0.0)), None)
 
 

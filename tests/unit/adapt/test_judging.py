@@ -185,8 +185,10 @@ def period(*busy_ms: float, rows: int = 10_000, assignment: Assignment = EVEN) -
             cpu_ms=np.array(busy_ms), state_bytes=np.zeros(4, np.int64),
         )  # fmt: skip
         outcome = EpochOutcome(epoch=number, batch=number, rows_in=4 * rows, loads={"sum": load})
-        plans = {"sum": ComponentView(assignment=at)}
-        statistics.observe(CommittedEpoch(outcome=outcome, plans=plans, took_s=1.0), 1.0)
+        component_views = {"sum": ComponentView(assignment=at)}
+        statistics.observe(
+            CommittedEpoch(outcome=outcome, component_views=component_views, took_s=1.0), 1.0
+        )
     return statistics.close(2.0)
 
 

@@ -167,8 +167,10 @@ def observed(
         traffic={"area_total": traffic},
     )
     for _ in range(epochs):
-        plans = {component.name: plan for component in flow.components}
-        policy.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, plans=plans))
+        component_views = {component.name: plan for component in flow.components}
+        policy.observe(
+            FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, component_views=component_views)
+        )
     return policy, told
 
 

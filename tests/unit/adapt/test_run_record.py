@@ -28,7 +28,7 @@ def flow() -> Any:
 def committed(flow: Any, epoch: int, **assignments: Any) -> FlowEpoch:
     return FlowEpoch(
         outcome=EpochOutcome(epoch=epoch, batch=epoch),
-        plans={name: ComponentView(assignment=at) for name, at in assignments.items()},
+        component_views={name: ComponentView(assignment=at) for name, at in assignments.items()},
         took_s=0.1,
         at_s=float(epoch),
         flow=flow,

@@ -1,4 +1,4 @@
-"""In which form windows are consolidated is decided by what lanes and plans tell."""
+"""In which form windows are consolidated is decided by what lanes and component_views tell."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ class ObservedSplitting:
         self, *, state_bytes: int = 0, scale: float = 1.0, seconds: float = 30
     ) -> Proposal | None:
         self.at += round(seconds * 1e6)
-        plans, loads, traffic, streams = {}, {}, {}, {}
+        component_views, loads, traffic, streams = {}, {}, {}, {}
         for component in self.flow.components:
             names = [operator.name for operator in component.operators]
             takes = None
             if len(names) == 1 and not names[0].endswith("_windows"):
                 takes = self.turned if names[0].endswith("_second") else self.others
-            plans[component.name] = ComponentView(assignment=self.places, takes=takes)
+            component_views[component.name] = ComponentView(assignment=self.places, takes=takes)
             every = np.arange(GROUPS)
             loads[component.name] = KeyGroupLoad(
                 key_groups=every,
@@ -130,7 +130,9 @@ class ObservedSplitting:
             streams=streams,
             watermarks={"rows": self.at},
         )
-        self.policy.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=self.flow, plans=plans))
+        self.policy.observe(
+            FlowEpoch(outcome=outcome, took_s=0.0, flow=self.flow, component_views=component_views)
+        )
         return next(iter(self.policy.propose(0.0)), None)
 
     @property

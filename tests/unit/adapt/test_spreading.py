@@ -71,7 +71,7 @@ def epoch_of(flow: CompiledFlow, works: dict[int, tuple[int, int, int]], total: 
     )
     work = {"j": OperatorWork(total=total, keys=keys)}
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, key_work=work)
-    return FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, plans={"j": plan})
+    return FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, component_views={"j": plan})
 
 
 class Deciding:
@@ -233,9 +233,9 @@ class SpreadJoin:
 
     def observe(self, outcome: EpochOutcome) -> None:
         self.hot = outcome.hot_keys
-        plans: Any = self.run.view.components
+        component_views: Any = self.run.view.components
         load = outcome.loads["j"]
-        assignment = plans["j"].assignment
+        assignment = component_views["j"].assignment
         place = assignment.executor_of * 2 + assignment.lane_of
         rows = np.bincount(place[load.key_groups], load.rows, minlength=4)
         self.lanes.append(float(rows.max() / max(rows.sum(), 1)))
@@ -248,7 +248,11 @@ class SpreadJoin:
             ]
             self.found.update(zip(*values, strict=True))
         epoch = FlowEpoch(
-            outcome=outcome, plans=plans, took_s=0.0, at_s=time.time(), flow=self.run.flow
+            outcome=outcome,
+            component_views=component_views,
+            took_s=0.0,
+            at_s=time.time(),
+            flow=self.run.flow,
         )
         self.policies.observe(epoch)
 

@@ -49,7 +49,7 @@ def epoch(
     loads = {"sum": load(each, [r * 1.0 for r in each])} if figures else {}
     return CommittedEpoch(
         outcome=EpochOutcome(epoch=number, batch=batch, rows_in=rows, loads=loads),
-        plans={"sum": ComponentView(assignment=assignment)},
+        component_views={"sum": ComponentView(assignment=assignment)},
         took_s=took_s,
         backlog_rows=backlog,
     )
@@ -102,8 +102,8 @@ def test_nothing_older_than_the_period_counts_but_sizes_of_state() -> None:
 def test_sizes_of_state_that_nothing_touched_are_those_known_at_the_start() -> None:
     statistics = Statistics(ONE, 0.0, {"sum": {0: 55, 3: 77}})
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=2, loads={"sum": load([1, 1], [1.0, 1.0])})
-    plans = {"sum": ComponentView(assignment=PLACES)}
-    seen = CommittedEpoch(outcome=outcome, plans=plans, took_s=1.0)
+    component_views = {"sum": ComponentView(assignment=PLACES)}
+    seen = CommittedEpoch(outcome=outcome, component_views=component_views, took_s=1.0)
     statistics.observe(seen, 1.0)
     component = statistics.close(1.0).components["sum"]
     assert component.state_bytes.tolist() == [100.0, 100.0, 0.0, 77.0]
@@ -210,7 +210,9 @@ def test_the_bottleneck_is_the_resource_of_which_the_greatest_share_is_used() ->
     traffic = EpochOutcome(
         epoch=0, batch=0, rows_in=400, loads=seen.outcome.loads, traffic={"sum": sent}
     )
-    statistics.observe(CommittedEpoch(outcome=traffic, plans=seen.plans, took_s=1.0), 1)
+    statistics.observe(
+        CommittedEpoch(outcome=traffic, component_views=seen.component_views, took_s=1.0), 1
+    )
     period = statistics.close(1.0)
     assert bottleneck(period, Means()) == "time"
     assert bottleneck(period, Means(link_bytes_per_s=3e6)) == "network"

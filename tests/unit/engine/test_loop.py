@@ -72,10 +72,10 @@ class RecordedEpochs:
         self,
         epoch: int,
         batch: str | None,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         _coordinator: object,
     ) -> None:
-        assert plans == {}
+        assert component_views == {}
         self.note(f"plan {epoch}")
         self.batch = batch
 
@@ -105,7 +105,7 @@ class RecordedEpochs:
 
     # -- the observer -----------------------------------------------------------------------------
 
-    def committed(self, _outcome: object, _plans: object, took_s: float) -> None:
+    def committed(self, _outcome: object, _component_views: object, took_s: float) -> None:
         assert took_s > 0
         self.note("observe the commit")
 

@@ -408,7 +408,7 @@ def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
     hot = KeyWork(hash=HASH, key='["hot"]', left=60_000, right=0, pairs=0)
     work = {"p": OperatorWork(total=100_000, keys=(hot,))}
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, key_work=work)
-    policy.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, plans={"p": plan}))
+    policy.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, component_views={"p": plan}))
     (proposal,) = policy.propose(0.0)
     grid = proposal.change.grid
     assert (proposal.change.key, grid.columns) == ('["hot"]', 1)

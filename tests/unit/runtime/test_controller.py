@@ -218,7 +218,7 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
     try:
         batch = files_taken(tmp_path, taken=2, lying=3)
         observed = CommittedEpoch(
-            outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), plans={}, took_s=1.0
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), component_views={}, took_s=1.0
         )
         run.controlling.epoch_committed(observed, batch, 50)
         until(lambda: bool(seen))
@@ -237,7 +237,7 @@ def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sourc
     run.controlling.backlog_rows = lambda: 7
     try:
         observed = CommittedEpoch(
-            outcome=EpochOutcome(epoch=0, batch=0, rows_in=80), plans={}, took_s=1.0
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=80), component_views={}, took_s=1.0
         )
         run.controlling.epoch_committed(
             observed

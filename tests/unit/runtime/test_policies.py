@@ -78,7 +78,9 @@ class TwoOperators:
 
     def observe(self, rows: int) -> None:
         outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
-        epoch = FlowEpoch(outcome=outcome, took_s=0.0, at_s=time.time(), flow=self.flow, plans={})
+        epoch = FlowEpoch(
+            outcome=outcome, took_s=0.0, at_s=time.time(), flow=self.flow, component_views={}
+        )
         self.deciding.observe(epoch)
 
 

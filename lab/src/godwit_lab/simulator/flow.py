@@ -423,7 +423,7 @@ class SimulatedFlow:
         self,
         epoch: int,
         batch: Batch,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         *,
         copies: Copies,  # where lanes expect state to be
         speeds: Mapping[str, float],  # executor → speed of each of its cores
@@ -432,7 +432,7 @@ class SimulatedFlow:
     ) -> EpochWork:
         """Return the work of each component in one attempt at an epoch, and its duration.
 
-        `plans`: component → assignment, and key groups to load or to suspend, in this epoch.
+        `component_views`: component → assignment, and key groups to load or to suspend.
         """
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
@@ -444,7 +444,7 @@ class SimulatedFlow:
                     component,
                     batch,
                     works,
-                    plans[component.name],
+                    component_views[component.name],
                     copies=copies,
                     speeds=speeds,
                 )

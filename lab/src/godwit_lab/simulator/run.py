@@ -241,7 +241,7 @@ class Simulation:
         self,
         epoch: int,
         batch: Batch | None,
-        plans: Mapping[str, ComponentView],
+        component_views: Mapping[str, ComponentView],
         coordinator: Coordinator,
     ) -> None:
         """Compute and store the epoch's work and duration, for `run_stages` and `commit`."""
@@ -250,7 +250,7 @@ class Simulation:
         self._work = self.flow.work(
             epoch,
             batch,
-            plans,
+            component_views,
             copies=coordinator.copies,
             speeds={name: self.executors.speed(name) for name in alive},
             cores=self._cores(),
@@ -307,7 +307,7 @@ class Simulation:
     def committed(
         self,
         outcome: EpochOutcome,
-        plans: Mapping[str, ComponentView],  # noqa: ARG002
+        component_views: Mapping[str, ComponentView],  # noqa: ARG002
         took_s: float,  # noqa: ARG002
     ) -> None:
         """Add the epoch to the history and the journal, and let the controller observe it."""
@@ -315,7 +315,7 @@ class Simulation:
         self.history.epochs.append(self._record_epoch(work, self._began_s, self._left))
         observed = CommittedEpoch(
             outcome=outcome,
-            plans={name: part.plan for name, part in work.components.items()},
+            component_views={name: part.plan for name, part in work.components.items()},
             took_s=work.took_s,
             backlog_rows=self._held_back,
         )

@@ -127,11 +127,17 @@ class _Run(LocalRun):
             self._kept.setdefault(sink, []).append(rows.append_column("epoch", epoch))
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
+        self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """Write the assignment and the loads of key groups to the journal."""
         self._record.committed(
-            FlowEpoch(outcome=outcome, plans=plans, took_s=took_s, at_s=time.time(), flow=self.flow)
+            FlowEpoch(
+                outcome=outcome,
+                component_views=component_views,
+                took_s=took_s,
+                at_s=time.time(),
+                flow=self.flow,
+            )
         )
         self._record.loads(self.coordinator.recent_load.due_summary())
 

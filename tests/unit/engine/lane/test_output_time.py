@@ -107,7 +107,7 @@ def test_no_row_of_a_function_is_late_for_windows_of_its_own_time(
     each_row = found == 84
     each_window = found == 9
     assert each_row or each_window
-    assert not run.times.is_due(clock_us=0, silence_us=0, components=run.run.plans())
+    assert not run.times.is_due(clock_us=0, silence_us=0, components=run.run.component_views())
 
 
 def test_a_stated_slack_is_how_long_windows_wait(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_windows_of_a_time_that_is_no_sources_close_at_the_end(
     if restart:
         run.restart()
     run.times.end_input()
-    assert run.times.is_due(clock_us=0, silence_us=0, components=run.run.plans())
+    assert run.times.is_due(clock_us=0, silence_us=0, components=run.run.component_views())
     assert run.epoch() == [("a", 60 * S, 62 * S, 1)]
 
 

@@ -74,7 +74,7 @@ def test_timers_fire_once_in_order_and_before_later_rows(tmp_path: Path) -> None
     assert run.epoch() == []
     assert run.epoch([("c", 60 * S, 1)]) == [("c", "row", 60)]
     assert run.epoch() == [("b", "timer", 52)]
-    assert not run.times.is_due(clock_us=0, silence_us=0, components=run.run.plans())
+    assert not run.times.is_due(clock_us=0, silence_us=0, components=run.run.component_views())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -116,7 +116,7 @@ def test_timers_of_the_clock_fire_when_its_time_has_come(tmp_path: Path) -> None
     run = reminders(tmp_path, "processing")
     run.run.clock_us = 100 * S
     run.epoch([("a", 0, 120), ("b", 0, 130)])
-    components = run.run.plans()
+    components = run.run.component_views()
     assert not run.times.is_due(clock_us=119 * S, silence_us=0, components=components)
     assert run.times.is_due(clock_us=120 * S, silence_us=0, components=components)
     run.run.clock_us = 125 * S

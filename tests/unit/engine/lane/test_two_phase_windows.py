@@ -87,11 +87,11 @@ def test_while_key_groups_of_either_part_are_suspended_neither_closes(tmp_path: 
     for part in ("zones", "zones_windows"):
         run = WindowedRun(two_phase_windows, tmp_path / part)
         run.epoch([("a", 1 * S, 1), ("b", 95 * S, 2)])
-        plan = run.run.plans()[part]
-        stands = run.run.plans() | {part: replace(plan, suspended=frozenset([3]))}
+        plan = run.run.component_views()[part]
+        stands = run.run.component_views() | {part: replace(plan, suspended=frozenset([3]))}
         told = run.times.epoch_times(clock_us=0, silence_us=0, components=stands)
         assert {told[name].until for name in ("zones", "zones_windows")} == {told["zones"].closed}
-        told = run.times.epoch_times(clock_us=0, silence_us=0, components=run.run.plans())
+        told = run.times.epoch_times(clock_us=0, silence_us=0, components=run.run.component_views())
         assert {told[name].until for name in ("zones", "zones_windows")} == {95 * S}
 
 

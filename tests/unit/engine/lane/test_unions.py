@@ -44,7 +44,9 @@ def test_a_source_that_never_had_rows_holds_windows_open_until_its_time_out(
     run.epoch(a=[("x", 1 * S, 1), ("x", 25 * S, 2)])
     assert run.epoch() == []
     run.run.clock_us = 10 * S
-    assert run.times.is_due(clock_us=10 * S, silence_us=10 * S, components=run.run.plans())
+    assert run.times.is_due(
+        clock_us=10 * S, silence_us=10 * S, components=run.run.component_views()
+    )
     assert run.epoch() == [("x", 0, 10 * S, 1, 1)]
 
 
