@@ -21,7 +21,8 @@ ROWS = [
     if line.startswith("|") and "---" not in line
 ]
 NAMES = [name for name in sorted(aggregates.__all__) if name.islower() and name != "avg"]
-TYPES, TABLE = ROWS[0][1:], {row[0].strip("`"): row[1:] for row in ROWS[1:]}
+TYPES = ROWS[0][1:]
+TABLE = {name: row[1:] for row in ROWS[1:] for name in re.findall(r"`(\w+)`", row[0])}
 
 
 def signature(name: str) -> str:
@@ -43,7 +44,7 @@ def test_every_aggregate_has_a_section_under_its_signature() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_result_for_every_type_of_column_is_the_one_in_the_table(name: str) -> None:
-    assert list(TABLE) == NAMES
+    assert sorted(TABLE) == NAMES
     more: dict[str, list[object]] = {
         "top_k": [1],
         "max_by": ["x"],
