@@ -238,7 +238,10 @@ def play(data: Data, job: int, epochs: int, seed: int = 0) -> dict[str, pd.DataF
                 run.add(f"new-{number}")
                 run.kill(dice.choice([name for name in run.executors if name != f"new-{number}"]))
             else:
-                run.migrate(dice.choice(list(run.assignment)), dice.choice(list(run.executors)))
+                run.migrate(
+                    dice.choice(list(run.executors)),
+                    component=dice.choice(list(run.placement.assignments)),
+                )
         run.end_input()
         assert not run.late
         return {name: run.current(name).to_pandas() for name in [*RESULTS][: job - 1]}

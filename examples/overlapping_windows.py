@@ -81,7 +81,10 @@ def play(flow: gw.Flow, rows: pa.Table, epochs: int, seed: int = 0) -> dict[str,
                 run.add(f"new-{number}")
                 run.kill(dice.choice([name for name in run.executors if name != f"new-{number}"]))
             else:
-                run.migrate(dice.choice(list(run.assignment)), dice.choice(list(run.executors)))
+                run.migrate(
+                    dice.choice(list(run.executors)),
+                    component=dice.choice(list(run.placement.assignments)),
+                )
         run.end_input()
         assert not run.late
         return {sink.name: run.rows(sink.name).to_pandas() for sink in flow.sinks}

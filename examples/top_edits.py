@@ -175,7 +175,10 @@ def play(edits: pa.Table, epochs: int, seed: int = 0) -> tuple[pd.DataFrame, pd.
                 run.add(f"new-{number}")
                 run.kill(dice.choice([name for name in run.executors if name != f"new-{number}"]))
             else:
-                run.migrate(dice.choice(list(run.assignment)), dice.choice(list(run.executors)))
+                run.migrate(
+                    dice.choice(list(run.executors)),
+                    component=dice.choice(list(run.placement.assignments)),
+                )
         run.end_input()
         assert not run.late
         return run.rows("cells").to_pandas(), run.rows("top").to_pandas()

@@ -449,8 +449,8 @@ def play(name: str, house: House, dice: random.Random) -> pd.DataFrame:
             run.advance(f"{TICK_S} seconds")
             trouble = dice.choice(["move", "death", "rescaling", "none"])
             if trouble == "move":
-                component = dice.choice(list(run.assignment))
-                run.migrate(component, dice.choice(list(run.executors)))
+                component = dice.choice(list(run.placement.assignments))
+                run.migrate(dice.choice(list(run.executors)), component=component)
             elif trouble == "death":
                 run.add(f"new-{number}")
                 run.kill(dice.choice([e for e in run.executors if e != f"new-{number}"]))

@@ -211,7 +211,7 @@ def two_phase() -> gw.Flow:
 
 
 def _migrate_instantly(run: Run) -> None:
-    run.migrate("apart", {0: "2", 1: "2", 5: "1"}, strategy="instant")
+    run.migrate({0: "2", 1: "2", 5: "1"}, component="apart", strategy="instant")
 
 
 # --- joins ----------------------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def _merged(state: Any, other: Any) -> Any:
 
 
 def _spread(run: Run) -> None:
-    run.spread("pairs", "a", left=2, right=2)
-    run.spread("sums", "a", left=3)
+    run.hot_keys.spread("pairs", "a", left=2, right=2)
+    run.hot_keys.spread("sums", "a", left=3)
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def many_epochs() -> gw.Flow:
 
 
 def _move_and_lose(run: Run) -> None:
-    run.migrate("sums", {0: "2", 3: "2", 6: "1"}, strategy="live")
+    run.migrate({0: "2", 3: "2", 6: "1"}, component="sums", strategy="live")
     run.add("3", lanes=2)
     run.kill("1")
     run.add("1", lanes=2)

@@ -72,7 +72,7 @@ def played(
             run.add(name := str(len(run.epochs) + 100))
             run.kill(next(e for e in run.executors if e != name))
         elif event == "migrate":
-            run.migrate("noted", max(run.executors))
+            run.migrate(max(run.executors), component="noted")
         elif event == "restart":
             run.restart(executors=2)
     tables = [run.state("noted", name).drop_columns(["key_group"]).to_pylist() for name in states]

@@ -67,7 +67,7 @@ def test_rows_are_those_of_a_replay(epochs: list[Any]) -> None:
             run.add(name := f"{len(run.epochs) + 100}")
             run.kill(next(e for e in run.executors if e != name))
         elif happens == "migrate":
-            run.migrate("converted", max(run.executors))
+            run.migrate(max(run.executors), component="converted")
         elif happens == "restart":
             run.restart(executors=2)
         elif happens == "add":

@@ -62,7 +62,7 @@ def play(build: Any, component: str, source: str, draw: Any, steps: list[tuple[s
                 run.add(f"new-{number}")
                 run.kill(executors[value % len(executors)])
             elif step == "move":
-                run.migrate(component, executors[value % len(executors)])
+                run.migrate(executors[value % len(executors)], component=component)
             elif step == "die":
                 _die(run, value)
                 run.restart(build())

@@ -108,7 +108,7 @@ def test_nothing_is_lost_or_doubled(
                 run.add(f"new-{number}")
                 run.kill(executors[value % len(executors)])
             elif step == "move":
-                run.migrate("totals", executors[value % len(executors)])
+                run.migrate(executors[value % len(executors)], component="totals")
             elif step == "fail":
                 made[value].fails["splits"] = OSError("gone")
                 made[value].count = sources.counts[value] = sources.counts[value] + 3
@@ -188,7 +188,7 @@ def test_nothing_is_lost_or_doubled_where_rows_come_with_a_dataframe_too(
                 run.add(f"new-{number}")
                 run.kill(executors[value % len(executors)])
             elif step == "move":
-                run.migrate("totals", executors[value % len(executors)])
+                run.migrate(executors[value % len(executors)], component="totals")
             else:
                 own = Numbers(grown, name="y", most=limit)
                 run.restart(flow_of(own), executors=value)

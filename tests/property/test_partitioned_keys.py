@@ -177,7 +177,9 @@ def test_placed_by_area_is_what_placed_by_both_is(
             trouble = rng.choice(["migrate", "kill", "restart", "none"])
             if trouble == "migrate":
                 executor = rng.choice(sorted(played.executors))
-                played.migrate("one", dict.fromkeys(rng.sample(range(key_groups), 6), executor))
+                played.migrate(
+                    dict.fromkeys(rng.sample(range(key_groups), 6), executor), component="one"
+                )
             elif trouble == "kill":
                 played.kill(rng.choice(sorted(played.executors)))
                 played.add(f"new-{number}")
@@ -266,7 +268,7 @@ def lose_without_copies(
 ) -> None:
     """Run an epoch whose rows wait where an executor was, as copies of its state are held up."""
     played._driver.copies_held = True
-    lost = played.assignment[played.flow.component_of("a").name].executor(0)
+    lost = played.placement.assignments[played.flow.component_of("a").name].executor(0)
     played.add(newcomer)
     played.kill(lost)
     with monkeypatch.context() as patch:

@@ -76,7 +76,7 @@ def test_results_are_those_of_a_constant_key(seed: int) -> None:
         with gw.testing.cluster(flow, executors=2) as played:
             for number, rows_of_epoch in enumerate(epochs):
                 played.epoch({"rows": rows_of_epoch})
-                played.migrate("o", "12"[number % 2])
+                played.migrate("12"[number % 2], component="o")
             played.end_input()
             found = played.rows("out")
         emitted.append(found.select([n for n in found.column_names if n != "one"]).to_pylist())

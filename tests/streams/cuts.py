@@ -134,9 +134,9 @@ def _played(drawn: Drawn, rows: dict[str, list[Row]], number: int) -> list[dict[
         if chance < 0.1:
             run.restart()
         elif chance < 0.2:
-            component = rng.choice([*run.assignment])
+            component = rng.choice([*run.placement.assignments])
             if "_" not in component and "apart" not in str(drawn.text):
-                run.migrate(component, {g: rng.choice(["1", "2"]) for g in range(4)})
+                run.migrate({g: rng.choice(["1", "2"]) for g in range(4)}, component=component)
         elif chance < 0.3:
             run.epoch({})
     run.end_input()

@@ -262,12 +262,12 @@ class _InThisProcess(_Played):
         for of in self.drawn.sources.values():
             of.arrived = []
         if chance < 0.3:
-            component = self.rng.choice([*played.assignment])
+            component = self.rng.choice([*played.placement.assignments])
             here = [*played.executors]
             some = {g: self.rng.choice(here) for g in self.rng.sample(range(_KEY_GROUPS), 4)}
-            strategy = self.rng.choice(["live", "disruptive", "stop_the_world"])
+            strategy = gw.Strategy(self.rng.choice(["live", "disruptive", "stop_the_world"]))
             with self._counted(), suppress(MigrationError):  # windows in two parts go otherwise
-                played.migrate(component, some, strategy=strategy)
+                played.migrate(some, component=component, strategy=strategy)
         elif chance < 0.5:
             self.names += 1
             played.add(str(self.names), lanes=self.rng.choice([1, 2]))

@@ -20,7 +20,7 @@ from tests.support.meeting_flows import Feed, MeetingRun
 
 from godwit import testing
 from godwit.api.flow import LogicalFlow
-from godwit.migration import LossPolicy, Policy
+from godwit.migration import LossPolicy, Policy, Strategy
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -207,13 +207,13 @@ class _Tested:
     def _misfortune(self) -> None:
         chance, played = self.rng.random(), self.played
         if chance < 0.3:
-            component = self.rng.choice([*played.assignment])
+            component = self.rng.choice([*played.placement.assignments])
             here = [*played.executors]
             some = {g: self.rng.choice(here) for g in self.rng.sample(range(8), 4)}
-            strategy = self.rng.choice(["live", "disruptive", "stop_the_world"])
+            strategy = Strategy(self.rng.choice(["live", "disruptive", "stop_the_world"]))
             done = len(played.epochs)
             with suppress(MigrationError):  # windows in two parts migrate otherwise
-                played.migrate(component, some, strategy=strategy)
+                played.migrate(some, component=component, strategy=strategy)
             self._take({}, len(played.epochs) - done)
         elif chance < 0.5:
             self.names += 1

@@ -6,7 +6,7 @@ import datetime as dt
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -25,6 +25,8 @@ from godwit.model.errors import (
     StateEncodingError,
     UserFunctionError,
 )
+from godwit.model.naming import NoSuchCallError
+from godwit.placement import planner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,13 +138,13 @@ def test_timers_of_processing_time_fire_as_the_clock_moves() -> None:
 
 
 @pytest.mark.parametrize("strategy", [None, "live", "disruptive", "stop_the_world"])
-def test_key_groups_move_and_executors_die_and_every_row_counts_once(strategy: str | None) -> None:
+def test_key_groups_move_and_executors_die_and_every_row_counts_once(strategy: Any) -> None:
     run = gw.testing.cluster(market(), executors=2)
     rows = [order(symbol, 1.0) for symbol in "ABCDEFGH"]
     run.epoch({"orders": rows})
-    ended = run.migrate("totals", "2", strategy=strategy)
+    ended = run.migrate("2", component="totals", strategy=strategy).wait()
     assert ended.outcome.value == "finished"
-    assert set(run.assignment["totals"].executor_of.tolist()) == {1}
+    assert set(run.placement.assignments["totals"].executor_of.tolist()) == {1}
     run.epoch({"orders": rows})
     run.add("3")
     run.kill("2")
@@ -344,12 +346,12 @@ def test_what_does_not_exist_is_named_with_what_does() -> None:
     run = gw.testing.cluster(market(), executors=2)
     with pytest.raises(InvalidPlanError, match=r"no executor '3'.*'1', '2'"):
         run.kill("3")
-    with pytest.raises(InvalidPlanError, match="no executor '3'"):
-        run.migrate("totals", "3")
+    with pytest.raises(InvalidPlanError, match=r"executor '3', which is not there.*are 1, 2"):
+        run.migrate("3", component="totals")
     with pytest.raises(InvalidPlanError, match=r"component 'total'.*Did you mean 'totals'"):
-        run.migrate("total", "2")
+        run.migrate("2", component="total")
     with pytest.raises(InvalidPlanError, match="strategy 'alive'"):
-        run.migrate("totals", "2", strategy="alive")
+        run.migrate("2", component="totals", strategy=cast("Any", "alive"))
     with pytest.raises(InvalidInputError, match=r"no sink 'total'.*Did you mean 'totals'"):
         run.rows("total")
     with pytest.raises(InvalidFlowError, match=r"no operator 'total'.*Did you mean 'totals'"):
@@ -627,14 +629,14 @@ def test_maps_of_many_items_move_survive_and_cost_what_is_touched_of_them() -> N
         }
 
     touch(0)
-    played.migrate("kept", "2")
+    played.migrate("2", component="kept")
     touch(10)
     played.kill("2")
     touch(20)
     played.restart()
     touch(30)
     played.add("3")
-    played.migrate("kept", {0: "3", 3: "3", 5: "3"}, strategy="disruptive")
+    played.migrate({0: "3", 3: "3", 5: "3"}, component="kept", strategy="disruptive")
     touch(40)
 
 
@@ -682,7 +684,11 @@ def test_values_of_a_narrower_class_come_back_as_what_they_were() -> None:
         gw.testing.run(flow_with_options(), {"rows": [("a",)]})
     played = gw.testing.cluster(flow_with_options(state_classes=[Circle]), executors=2)
     was = []
-    for what_happens in (lambda: played.migrate("kept", "2"), played.restart, lambda: None):
+    for what_happens in (
+        lambda: played.migrate("2", component="kept"),
+        played.restart,
+        lambda: None,
+    ):
         was += played.epoch({"rows": [("a",)]})["kept"].column("was").to_pylist()
         what_happens()
     shapes = [Circle(1), Shape(2)]
@@ -748,3 +754,29 @@ def test_a_sink_without_new_rows_gives_an_empty_table() -> None:
     assert out["hourly"].num_rows == 0
     with pytest.raises(InvalidInputError, match=r"no sink 'hour'.*Did you mean 'hourly'"):
         out["hour"]
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("assignment", "placement.assignments"),
+        ("spread", "hot_keys.spread"),
+        ("gather", "hot_keys.gather"),
+    ],
+)
+def test_a_run_has_the_parts_of_a_query_and_names_them(former: str, name: str) -> None:
+    run = gw.testing.cluster(market())
+    with pytest.raises(NoSuchCallError, match=rf"Use run\.{name}\."):
+        getattr(run, former)
+    part, _, member = name.partition(".")
+    assert hasattr(getattr(run, part), member)
+
+
+def test_a_migration_of_a_run_plans_as_one_of_a_query() -> None:
+    run = gw.testing.cluster(market(), executors=2)
+    run.epoch({"orders": [order(symbol, 1.0) for symbol in "ABCDEFGH"]})
+    solution = planner("milp")(run.placement.problem("totals"))
+    preview = run.placement.preview(run.placement.assignments["totals"].moved({0: "2"}))
+    assert [move.key_group for move in preview.moves] == [0]
+    ended = run.migrate(solution).wait()
+    assert ended.moved == len(solution.moved)

@@ -24,6 +24,7 @@ from godwit.engine.lane.executor import local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.loop import EpochLoop
+from godwit.engine.outcomes import state_bytes
 from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
 from godwit.local.stages import add_splits, run_lanes, ship_rows
@@ -31,14 +32,17 @@ from godwit.migration import Coordinator, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
+from godwit.plan.explain import UserNames
 from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from godwit.adapt.spreading import SpreadKeyOver
     from godwit.checkpoint.records import (
         BatchRef,
         CommitRecord,
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
+    from godwit.engine.spreading import SpreadOrders
     from godwit.migration import (
         ComponentView,
         EpochOutcome,
@@ -79,6 +84,8 @@ class LocalRun:
     of the run before, which may have died before its delivery. `delivered`: see `recover_flow`.
     `row_check` returns the check for the rows of a sink, by the sink's output and the query's id.
     """
+
+    controller: None = None
 
     def __init__(
         self,
@@ -175,6 +182,24 @@ class LocalRun:
     def view(self) -> ProtocolView:
         """State of the migration protocol: assignments, moves and waiting key groups."""
         return self.coordinator.view
+
+    @property
+    def names(self) -> UserNames:
+        """Names of operators and components as users know them."""
+        return UserNames(self.flow.operators)
+
+    @property
+    def spreading(self) -> Mapping[str, SpreadOrders]:
+        """Operator → requests to divide its hot keys, for operators that allow it."""
+        return self.epochs.times.spreading
+
+    def divide(self, change: SpreadKeyOver) -> bool:
+        """Request other numbers of parts for a key; ``False`` if that is impossible now."""
+        return self.spreading[change.operator].order(change.hash, change.key, change.grid)
+
+    def state_bytes(self, component: str) -> npt.NDArray[np.int64]:
+        """Return the bytes of state of each key group of a component, by its number."""
+        return state_bytes(self.coordinator.copies.states(component), self.log.chains)
 
     # -- epochs -----------------------------------------------------------------------------------
 

@@ -169,7 +169,7 @@ class InvalidPlanError(GodwitError):
 
     Examples
     --------
-    >>> gw.testing.cluster(delays, executors=2).migrate("by_plane", to={9999: "2"})
+    >>> gw.testing.cluster(delays, executors=2).migrate({9999: "2"})
     Traceback (most recent call last):
         ...
     godwit.model.errors.InvalidPlanError: Key group 9999 does not exist. Key groups...

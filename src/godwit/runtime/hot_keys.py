@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from godwit.engine.spreading import SpreadOrders
-    from godwit.runtime.run import QueryRun
+    from godwit.runtime.ports import DividedRun
 
 
 class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
@@ -31,7 +31,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     {'by_origin': {}}
     """
 
-    def __init__(self, run: QueryRun) -> None:
+    def __init__(self, run: DividedRun) -> None:
         self._run = run
 
     def __repr__(self) -> str:
@@ -139,5 +139,5 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
             )
         standing = run.coordinator.view.components[run.flow.component_of(operator.name).name]
         change = change_by_hand(orders, key, shape, standing.assignment)
-        if not run.policies.divide_manually(change):
+        if not run.divide(change):
             raise being_changed(change)

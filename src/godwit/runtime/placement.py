@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from godwit.placement import Problem
     from godwit.placement.copy_routes import CopyRoute
     from godwit.placement.preview import PlanPreview
-    from godwit.runtime.run import QueryRun
+    from godwit.runtime.ports import PlacedRun
 
 AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
-AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
+AnyPlan = str | Assignment | Mapping[int, str] | Solution | ExecutablePlan
 
 
 def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
@@ -69,6 +69,8 @@ def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[i
         return plan.target(places), tuple(plan.places)
     if isinstance(plan, Assignment):
         return plan, ()
+    if isinstance(plan, str):
+        plan = dict.fromkeys(range(places.num_key_groups), plan)
     return places.moved(checked_moves(plan)), ()
 
 
@@ -260,8 +262,7 @@ class Migration(Pending["EndMigration"]):
     --------
     >>> migration = query.migrate({7: "2"})  # doctest: +SKIP
     >>> played = gw.testing.cluster(delays, executors=2)
-    >>> done = played.migrate("by_plane", to="2")
-    >>> done.outcome
+    >>> played.migrate("2", component="by_plane").wait().outcome
     <MigrationOutcome.FINISHED: 'finished'>
     """
 
@@ -311,7 +312,7 @@ class QueryPlacement:
     def __init__(
         self,
         query: str,  # the query's name, for messages
-        run: QueryRun,  # its coordinator may be replaced
+        run: PlacedRun,  # its coordinator may be replaced
         *,
         # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
@@ -784,6 +785,7 @@ class QueryPlacement:
                 f"There is no component {component!r}."
                 if component is not None
                 else "The flow has several components.",
-                remedy=f"Name one with component=: {', '.join(shown)}.",
+                remedy=f"{did_you_mean(str(component), shown)}Name one with component=: "
+                f"{', '.join(shown)}.",
             )
         return next((name for name in labels if component in (name, labels[name])), component)

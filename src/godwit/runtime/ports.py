@@ -8,9 +8,14 @@ from godwit.adapt.interfaces import ExecutorPool
 from godwit.engine.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from godwit.adapt.spreading import SpreadKeyOver
     from godwit.engine.source_positions import SourcePositions
+    from godwit.engine.spreading import SpreadOrders
+    from godwit.migration import Coordinator
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.explain import UserNames
     from godwit.runtime.threads import DaemonPool
 
 
@@ -99,6 +104,48 @@ class ScalablePool(ExecutorPool, Protocol):
 
     def check_can_scale(self) -> None:
         """Raise `ScalingError`, with a remedy, if executors cannot be added or removed here."""
+
+
+class PlacedRun(Protocol):
+    """A run whose key groups migrate on request."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator; a repartitioning replaces it."""
+
+    @property
+    def names(self) -> UserNames:
+        """Names of operators and components as users know them."""
+
+    @property
+    def controller(self) -> YieldsToUsers | None:
+        """The controller, whose migrations end for those of users; ``None`` if there is none."""
+
+
+class YieldsToUsers(Protocol):
+    """A controller that makes way for migrations that users request."""
+
+    def cancel_for_manual(self, coordinator: Coordinator, component: str) -> None:
+        """Cancel the controller's migration of a component."""
+
+
+class DividedRun(Protocol):
+    """A run whose hot keys are divided on request."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator."""
+
+    @property
+    def flow(self) -> CompiledFlow:
+        """The flow, under its present physical plan."""
+
+    @property
+    def spreading(self) -> Mapping[str, SpreadOrders]:
+        """Operator → requests to divide its hot keys, for operators that allow it."""
+
+    def divide(self, change: SpreadKeyOver) -> bool:
+        """Request other numbers of parts for a key; ``False`` if that is impossible now."""
 
 
 class OwnRows(Protocol):

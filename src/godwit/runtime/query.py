@@ -501,9 +501,9 @@ class Query:
         Parameters
         ----------
         plan
-            Key group → name of its new executor; key groups that are not named stay. Or the whole
-            target, a `godwit.Assignment`. Or a planner's solution (see `QueryPlacement.problem`),
-            whose order of moves is kept.
+            Key group → name of its new executor; key groups that are not named stay. Or the name of
+            one executor, for all key groups. Or the whole target, a `godwit.Assignment`. Or a
+            planner's solution (see `QueryPlacement.problem`), whose order of moves is kept.
         component
             Name of the component whose key groups move; may be left out if the flow has only one.
         strategy

@@ -28,6 +28,7 @@ from godwit.runtime.threads import GateClosedError, Guard, close_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from godwit.adapt.spreading import SpreadKeyOver
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
@@ -154,6 +155,13 @@ class QueryRun:
     def spreading(self) -> Mapping[str, SpreadOrders]:
         """Operator → requests to divide its hot keys, for operators that allow it."""
         return self.epochs.times.spreading
+
+    def divide(self, change: SpreadKeyOver) -> bool:
+        """Divide the rows of a hot key into other parts, as a user requested.
+
+        ``False`` if that is impossible now.
+        """
+        return self.policies.divide_manually(change)
 
     @property
     def names(self) -> UserNames:

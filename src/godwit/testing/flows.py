@@ -17,10 +17,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from godwit.adapt.spreading import change_by_hand, orders_of
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in, map_rows
 from godwit.checkpoint.entries import BatchCache
@@ -29,16 +27,12 @@ from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.columns.python_values import datetime_of
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
-from godwit.engine.outcomes import state_bytes
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.settings import Lanes
 from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
-from godwit.migration import Bounds, MigrationRequested, Strategy
-from godwit.migration.placement import shown_assignments, with_newcomers
 from godwit.model import events
-from godwit.model.assignment import Assignment
 from godwit.model.errors import (
     InvalidFlowError,
     InvalidInputError,
@@ -58,10 +52,19 @@ if TYPE_CHECKING:
     from typing import Self
 
     from godwit.checkpoint.records import CommitRecord
-    from godwit.migration import EndMigration, EpochOutcome, Policy
+    from godwit.migration import Bounds, EpochOutcome, Policy
     from godwit.model.events import Event, RowsLeftOut
     from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.runtime.hot_keys import QueryHotKeys
+    from godwit.runtime.placement import AnyPlan, AnyStrategy, Migration, QueryPlacement
     from godwit.time.durations import Duration
+
+_OF_PARTS = {
+    "assignment": "run.placement.assignments",
+    "spread": "run.hot_keys.spread",
+    "gather": "run.hot_keys.gather",
+}
+"""Former names of a run → names of its parts, as of a query."""
 
 Rows = Any
 """Rows of a source: dicts, tuples, an Arrow table or record batch, a pandas DataFrame."""
@@ -302,7 +305,6 @@ class Run:
         )
         self._lease = None if checkpoint is None else acquire_lease(self._storage, uuid.uuid4().hex)
         self._clock_us = time.time_ns() // 1000 if now is None else micros(now, "now")
-        self._migrations = 0
         # last epoch that sinks have got; an earlier run's last one is not for the sinks of this run
         self._last_delivered: int | None = None  # ``None``: the checkpoint is not open yet
         self._driver: LocalRun
@@ -334,7 +336,7 @@ class Run:
         check_columns_of_sinks(compiled)
         if repartition or placed:  # then the last epoch is perhaps not the last one any more
             self._deliver_last()
-        self._names = names = UserNames(compiled.operators)
+        names = UserNames(compiled.operators)
         self._driver = LocalRun(
             compiled,
             self._storage,
@@ -403,9 +405,12 @@ class Run:
             if name.startswith("_"):
                 raise AttributeError(name)
             known = [known for known in dir(type(self)) if not known.startswith("_")]
+            remedy = f"{did_you_mean(name, known)}It has {listing(known, limit=len(known))}."
+            if name in _OF_PARTS:
+                remedy = f"Use {_OF_PARTS[name]}."
             raise NoSuchCallError(
                 f"A run of gw.testing has no {name!r}.",
-                remedy=f"{did_you_mean(name, known)}It has {listing(known, limit=len(known))}.",
+                remedy=remedy,
                 call=name,
             )
 
@@ -573,33 +578,23 @@ class Run:
     @user_call
     def migrate(
         self,
-        component: str,
-        to: str | Assignment | Mapping[int, str],
+        plan: AnyPlan,
         *,
-        strategy: str | None = None,
+        component: str | None = None,
+        strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
-    ) -> EndMigration:
+    ) -> Migration:
         """Migrate key groups to other executors, and run epochs until they are there.
 
         Parameters
         ----------
-        component
-            Name of the component: by default each operator is one, of the same name.
-        to
-            Name of an executor, for all key groups; key group → name of an executor; or a
-            `gw.Assignment`.
-        strategy
-            ``"live"``, ``"disruptive"`` or ``"stop_the_world"``; for two-phase windows also
-            ``"instant"`` or ``"smooth"``. By default ``"instant"`` for two-phase windows, and
-            ``"live"`` for all others. See `gw.Strategy`.
-        bounds
-            Limits on what is in flight at once; by default ``gw.Bounds()``.
+        plan, component, strategy, bounds
+            As for `Query.migrate`.
 
         Returns
         -------
-        EndMigration
-            ``outcome`` (``"finished"`` or ``"cancelled"``), ``moved`` (number of key groups that
-            moved), ``withdrawn`` (number of those that did not) and ``reason``.
+        Migration
+            The migration, which has ended: ``wait()`` returns its outcome at once.
 
         Raises
         ------
@@ -612,114 +607,15 @@ class Run:
         --------
         >>> played = gw.testing.cluster(delays, executors=2)
         >>> out = played.epoch({"flights": ROWS})
-        >>> played.migrate("by_plane", {0: "2", 2: "2"}).moved
+        >>> played.migrate({0: "2", 2: "2"}).wait().moved
         2
         """
-        driver, view = self._driver, self._driver.view
-        if component not in view.components:
-            known = self._names.each(view.components)
-            raise InvalidPlanError(
-                f"There is no component {component!r}.",
-                remedy=f"{did_you_mean(str(component), known)}Components are {listing(known)}.",
-                component=component,
-            )
-        here = with_newcomers(view.components[component].assignment, dict(view.executors))
-        if isinstance(to, str):
-            self._check_executor(to)
-            to = dict.fromkeys(range(self.flow.num_key_groups), to)
-        self._migrations += 1
-        name = f"m{self._migrations}"
-        default = view.components[component].default_strategy
-        sizes = state_bytes(driver.coordinator.copies.states(component), driver.log.chains)
-        driver.coordinator.migrate(
-            MigrationRequested(
-                id=name,
-                component=component,
-                target=to if isinstance(to, Assignment) else here.moved(to),
-                strategy=default if strategy is None else Strategy(strategy),
-                bounds=bounds or Bounds(),
-                state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
-            )
+        migration = self.placement._migrate(  # noqa: SLF001  as of a query
+            plan, component=component, strategy=strategy, bounds=bounds
         )
-        first = driver.log.latest_epoch + 1
-        self._settled(first)
-        ended = driver.coordinator.ended(name)
-        assert ended is not None, "what has come to rest has ended"
-        return ended
-
-    @user_call
-    def spread(self, operator: str, key: Any, *, left: int = 1, right: int = 1) -> None:
-        """Divide the rows of a hot key among several key groups, from the next epoch on.
-
-        Parameters
-        ----------
-        operator, key, left, right
-            As for ``query.hot_keys.spread``.
-
-        Raises
-        ------
-        InvalidPlanError
-            If there is no such operator, or the key or a number is not valid.
-        MigrationError
-            If another change of the key has not happened yet.
-
-        Examples
-        --------
-        >>> def count(key, rows, seen):
-        ...     seen.value += len(rows)
-        >>> seen = of_rows.key_by("plane").process(
-        ...     count, name="seen", state=int, output="plane string", merge=lambda a, b: a + b
-        ... )
-        >>> delays.sink("seen", seen, gw.sinks.noop())
-        >>> played = gw.testing.cluster(delays, executors=2)
-        >>> played.spread("seen", "N1", left=2)
-        >>> out = played.epoch({"flights": ROWS})
-        >>> played.state("seen").num_rows
-        2
-        """
-        self._spread(operator, key, (left, right))
-
-    @user_call
-    def gather(self, operator: str, key: Any) -> None:
-        """Send all rows of a divided key to one key group again, from the next epoch on.
-
-        Parameters
-        ----------
-        operator, key
-            As for `spread`.
-
-        Raises
-        ------
-        InvalidPlanError
-            If there is no such operator, or the key is not divided.
-        MigrationError
-            If another change of the key has not happened yet.
-
-        Examples
-        --------
-        >>> def count(key, rows, seen):
-        ...     seen.value += len(rows)
-        >>> seen = of_rows.key_by("plane").process(
-        ...     count, name="seen", state=int, output="plane string", merge=lambda a, b: a + b
-        ... )
-        >>> delays.sink("seen", seen, gw.sinks.noop())
-        >>> played = gw.testing.cluster(delays, executors=2)
-        >>> played.spread("seen", "N1", left=2)
-        >>> out = played.epoch({"flights": ROWS})
-        >>> played.gather("seen", "N1")
-        >>> out = played.epoch({"flights": ROWS})
-        >>> played.state("seen").num_rows
-        1
-        """
-        self._spread(operator, key, None)
-
-    def _spread(self, operator: str, key: Any, shape: tuple[int, int] | None) -> None:
-        """Request other numbers of parts (`shape`) for a key; ``None``: make it whole again."""
-        orders = orders_of(self._driver.epochs.times.spreading, operator)
-        component = self.flow.component_of(operator).name
-        assignment = self._driver.view.components[component].assignment
-        change = change_by_hand(orders, key, shape, assignment)
-        orders.order(change.hash, change.key, change.grid)
+        self._settled(self._driver.log.latest_epoch + 1)
+        assert migration.done, "a run that has come to rest has ended its migrations"
+        return migration
 
     @user_call
     def add(self, executor: str, lanes: int = 1) -> None:
@@ -1049,15 +945,41 @@ class Run:
         return {name: executor.lanes for name, executor in self._driver.executors.items()}
 
     @property
-    def assignment(self) -> dict[str, Assignment]:
-        """Component → assignment of its key groups in the next epoch.
+    def placement(self) -> QueryPlacement:
+        """Assignments of key groups and plans for them, as ``query.placement``.
 
         Examples
         --------
-        >>> gw.testing.cluster(delays, executors=2).assignment["by_plane"].num_owned
+        >>> played = gw.testing.cluster(delays, executors=2)
+        >>> played.placement.assignments["by_plane"].num_owned
         {'1': 128, '2': 128}
         """
-        return shown_assignments(self._driver.view, self._names.__getitem__)
+        from godwit.runtime.placement import QueryPlacement  # noqa: PLC0415  it has planners
+
+        driver = self._driver
+        return QueryPlacement(self.flow.name, driver, state_bytes=driver.state_bytes)
+
+    @property
+    def hot_keys(self) -> QueryHotKeys:
+        """Hot keys, divided among several lanes on request, as ``query.hot_keys``.
+
+        Examples
+        --------
+        >>> def count(key, rows, seen):
+        ...     seen.value += len(rows)
+        >>> seen = of_rows.key_by("plane").process(
+        ...     count, name="seen", state=int, output="plane string", merge=lambda a, b: a + b
+        ... )
+        >>> delays.sink("seen", seen, gw.sinks.noop())
+        >>> played = gw.testing.cluster(delays, executors=2)
+        >>> played.hot_keys.spread("seen", "N1", left=2)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.state("seen").num_rows
+        2
+        """
+        from godwit.runtime.hot_keys import QueryHotKeys  # noqa: PLC0415  it has policies
+
+        return QueryHotKeys(self._driver)
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def stream() -> Run:
 
 
 def move(played: Run, executor: int, lane: int) -> None:
-    now = played.assignment["hold"]
+    now = played.placement.assignments["hold"]
     assert (int(now.executor_of[0]), int(now.lane_of[0])) != (executor, lane)
     target = replace(
         now,
@@ -63,8 +63,8 @@ def move(played: Run, executor: int, lane: int) -> None:
         executor_of=np.array([executor], np.int32),
         lane_of=np.array([lane], np.int32),
     )
-    played.migrate("hold", target)
-    after = played.assignment["hold"]
+    played.migrate(target, component="hold")
+    after = played.placement.assignments["hold"]
     assert (int(after.executor_of[0]), int(after.lane_of[0])) == (executor, lane)
 
 

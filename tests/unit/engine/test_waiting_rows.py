@@ -91,7 +91,7 @@ def play(build: Callable[[], gw.Flow], *, loses: bool) -> dict[str, list[tuple[A
         run.epoch({"rows": [{"key": f"k{n}", "left": n % 4, "ts": at(n)} for n in range(8)]})
         first, second = sorted(run.executors)
         for name in components:
-            run.migrate(name, first if name == "first" else second)
+            run.migrate(first if name == "first" else second, component=name)
         if loses:
             run._driver.copies_held = True
             run.add("new")

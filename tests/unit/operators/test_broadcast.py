@@ -99,7 +99,7 @@ def test_every_lane_has_the_table_whatever_happens_to_executors() -> None:
     run.epoch({**some, "rates": [rate("EUR", 3)]})
     for happens in (
         lambda: run.add("3"),
-        lambda: run.migrate("converted", "3"),
+        lambda: run.migrate("3", component="converted"),
         lambda: run.kill("3"),
         lambda: run.restart(executors=3),
         lambda: run.kill("1"),
@@ -317,7 +317,7 @@ def test_a_table_is_gone_through_in_the_order_of_its_keys_in_every_lane(
     expected = dict.fromkeys("abcdefgh", len(names) - 1)
     assert values(run.epoch(some)) == expected
     run.add("3")  # whose lane begins with a snapshot
-    run.migrate("converted", "3")
+    run.migrate("3", component="converted")
     assert values(run.epoch(some)) == expected
     run.restart(executors=3)
     assert values(run.epoch(some)) == expected

@@ -159,7 +159,7 @@ def test_results_depend_neither_on_epochs_nor_on_the_order_of_arrival(variant: s
             if rng.random() < 0.3:
                 run.restart()
             if rng.random() < 0.3:
-                run.migrate("ordered", {g: rng.choice(["1", "2"]) for g in range(4)})
+                run.migrate({g: rng.choice(["1", "2"]) for g in range(4)}, component="ordered")
             if rng.random() < 0.2:
                 run.epoch({})
         run.end_input()

@@ -224,7 +224,7 @@ def test_merge_comes_and_goes_with_state_there_but_not_while_a_key_has_parts(
     with gw.testing.cluster(without, **options) as run:
         assert epoch(run, hot=10, cold=3) == {("hot", None): 10, ("cold", None): 3}
     with gw.testing.cluster(with_merge, **options) as run:
-        run.spread("p", "hot", left=2)
+        run.hot_keys.spread("p", "hot", left=2)
         state = epoch(run, hot=40, cold=3)
         assert (state.pop(("hot", None)), state.pop(("cold", None))) == (10, 6)
         assert (len(state), sum(state.values())) == (2, 40)
@@ -235,7 +235,7 @@ def test_merge_comes_and_goes_with_state_there_but_not_while_a_key_has_parts(
         pass
     with gw.testing.cluster(with_merge, **options) as run:
         assert sum(epoch(run, hot=4).values()) == 54 + 6
-        run.gather("p", "hot")
+        run.hot_keys.gather("p", "hot")
         assert epoch(run, cold=1) == {("hot", None): 54, ("cold", None): 7}
     assert not verify(CheckpointStorage.open(where)).findings
     with gw.testing.cluster(without, **options) as run:
@@ -245,10 +245,10 @@ def test_merge_comes_and_goes_with_state_there_but_not_while_a_key_has_parts(
 @KINDS
 def test_parts_that_are_exchanged_for_others_are_merged(named: bool) -> None:
     with gw.testing.cluster(counting(named=named), executors=2) as run:
-        run.spread("p", "hot", left=2)
+        run.hot_keys.spread("p", "hot", left=2)
         before = epoch(run, hot=40)
         assert len(before) == 2
-        run.spread("p", "hot", left=3)
+        run.hot_keys.spread("p", "hot", left=3)
         state = epoch(run, hot=30)
         assert state.pop(("hot", None)) == 40  # the first state that it ever had is one of a part
         assert not state.keys() & before.keys()
@@ -258,11 +258,11 @@ def test_parts_that_are_exchanged_for_others_are_merged(named: bool) -> None:
 def test_each_state_is_merged_by_its_own_function() -> None:
     with gw.testing.cluster(flow_of(), executors=2) as run:
         run.epoch({"rows": HOT[:20]})
-        run.spread("p", "hot", left=3)
+        run.hot_keys.spread("p", "hot", left=3)
         run.epoch({"rows": HOT})
         parts = {row["part"] for row in run.state("p", state="total").to_pylist()}
         assert len(parts) == 4
-        run.gather("p", "hot")
+        run.hot_keys.gather("p", "hot")
         run.epoch({"rows": [{"k": "cold", "v": 0}]})
         whole = {"k": "hot", "part": None}
 
@@ -299,9 +299,9 @@ def test_items_and_values_that_one_of_two_has_are_as_they_are() -> None:
     rows = [{"k": "hot", "v": n} for n in range(10)]
     with gw.testing.cluster(flow_of(apart, states=states), executors=2) as run:
         run.epoch({"rows": [{"k": "hot", "v": 100}]})
-        run.spread("p", "hot", left=3)
+        run.hot_keys.spread("p", "hot", left=3)
         run.epoch({"rows": rows})
-        run.gather("p", "hot")
+        run.hot_keys.gather("p", "hot")
         run.epoch({"rows": [{"k": "cold", "v": 0}]})
         rows = [row for row in run.state("p", state="times").to_pylist() if row["k"] == "hot"]
         assert {row["item"]: row["state"] for row in rows} == {
@@ -336,9 +336,9 @@ def test_a_merge_that_fails_or_returns_something_else_is_blamed_for_it(
 ) -> None:
     with gw.testing.cluster(counting(named=named, merge=merge), executors=2) as run:
         epoch(run, hot=5)
-        run.spread("p", "hot", left=2)
+        run.hot_keys.spread("p", "hot", left=2)
         epoch(run, hot=40)
-        run.gather("p", "hot")
+        run.hot_keys.gather("p", "hot")
         with pytest.raises(error, match=told) as caught:
             epoch(run, hot=1)
         assert "'hot'" in str(caught.value)
@@ -353,9 +353,9 @@ def test_a_merge_of_lists_or_items_that_returns_something_else_is_blamed_for_it(
     states = states_of(**{state: declared})
     with gw.testing.cluster(flow_of(states=states), executors=2) as run:
         run.epoch({"rows": HOT})
-        run.spread("p", "hot", left=2)
+        run.hot_keys.spread("p", "hot", left=2)
         run.epoch({"rows": HOT})
-        run.gather("p", "hot")
+        run.hot_keys.gather("p", "hot")
         told = "item .*merge=. returned" if state == "times" else "merge=. returned"
         with pytest.raises(StateEncodingError, match=told) as caught:
             run.epoch({"rows": HOT})
@@ -368,10 +368,10 @@ def test_parts_of_a_single_state_are_those_of_the_named_state_that_it_becomes(
 ) -> None:
     options: dict[str, Any] = {"executors": 2, "checkpoint": str(tmp_path / "checkpoint")}
     with gw.testing.cluster(counting(named=False), **options) as run:
-        run.spread("p", "hot", left=2)
+        run.hot_keys.spread("p", "hot", left=2)
         assert len(epoch(run, hot=60)) == 2
     with gw.testing.cluster(counting(named=True), **options) as run:
-        run.gather("p", "hot")
+        run.hot_keys.gather("p", "hot")
         assert epoch(run, hot=60) == {("hot", None): 120}
 
 
@@ -423,6 +423,6 @@ def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
 def test_a_user_spreads_a_key_only_where_parts_are_declared() -> None:
     with gw.testing.cluster(counting(named=False), executors=2) as run:
         with pytest.raises(InvalidPlanError, match="no process with merge="):
-            run.spread("q", "hot", left=3)
+            run.hot_keys.spread("q", "hot", left=3)
         with pytest.raises(InvalidPlanError, match="right=2 parts, and is no join"):
-            run.spread("p", "hot", left=1, right=2)
+            run.hot_keys.spread("p", "hot", left=1, right=2)

@@ -46,7 +46,7 @@ def test_rows_are_archived_once_whatever_is_lost_moved_or_restarted(
 
     with run() as played:
         played.epoch({"rows": rows_of(0, 200)})
-        played.migrate("raw_rows", "2")
+        played.migrate("2", component="raw_rows")
         played.epoch({"rows": rows_of(200, 200)})
         played.add("3")
         played.kill("2")

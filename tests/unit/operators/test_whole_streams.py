@@ -157,7 +157,7 @@ def test_state_of_a_whole_stream_is_resumed_and_moves(tmp_path: Path) -> None:
     run = played(lambda rows: rows.compute(n=gw.count(), name="all"), checkpoint=tmp_path / "ck")
     home = run.state("all")["key_group"][0].as_py()
     for executor in ("1", "2"):
-        run.migrate("all", {home: executor})
+        run.migrate({home: executor}, component="all")
         run.epoch({"rows": ROWS[:1]})
     run.close()
     run = played(lambda rows: rows.compute(n=gw.count(), name="all"), checkpoint=tmp_path / "ck")

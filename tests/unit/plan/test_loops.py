@@ -180,7 +180,7 @@ def test_a_loop_that_does_not_dry_pauses_and_goes_on_with_other_rows_and_after_a
         assert [(e.loop, e.rounds, e.rows) for e in paused] == [("again", 3, 1)]
         assert "pauses after 3 rounds without other rows; 1 row in it" in paused[0].describe()
         assert run.go_round() == {}
-        run.migrate("down", "1")
+        run.migrate("1", component="down")
         run.epoch({"rows": [{"key": "b", "left": 0}]})  # takes a round along
         run.go_round()
         run.restart(built())
@@ -197,8 +197,8 @@ def test_an_epoch_that_is_due_while_a_loop_pauses_reads_what_waits() -> None:
     with gw.testing.cluster(flow, executors=2) as run:
         run.epoch({"rows": [{"key": "a", "left": 9}]})
         run.go_round()
-        run.migrate("down", "2")
-        run.migrate("totals", "1")
+        run.migrate("2", component="down")
+        run.migrate("1", component="totals")
         run.add("3")
         run.kill("2")
         for _ in range(9):  # each takes a round along
