@@ -217,7 +217,7 @@ def play(tweets: Sequence[dict], question: Question, epochs: int) -> int:
             run.epoch({"tweets": part})
             executors = sorted(run.executors)
             if number % 3 == 0:  # while what is frequent goes round
-                run.migrate("detector", executors[number % len(executors)])
+                run.migrate(executors[number % len(executors)], component="detector")
             elif number % 3 == 1:
                 run.add(f"new-{number}")
                 run.kill(executors[0])

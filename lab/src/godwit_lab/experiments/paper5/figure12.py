@@ -80,7 +80,7 @@ def _reassign(stream: Run, places: tuple[tuple[int, int], ...]) -> tuple[float, 
     before, took = len(stream.events), []
     for executor, lane in itertools.islice(itertools.cycle(places), _MOVES):
         began = time.process_time()
-        stream.migrate("hold", _at(stream.assignment["hold"], executor, lane))
+        stream.migrate(_at(stream.placement.assignments["hold"], executor, lane), component="hold")
         took.append(time.process_time() - began + epoch() - usual)
     warmed = [e for e in stream.events[before:] if isinstance(e, gw.events.KeyGroupsWarmed)]
     return 1e3 * median(took), sum(event.state_bytes for event in warmed) // _MOVES
