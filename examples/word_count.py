@@ -94,7 +94,8 @@ def play(texts: Sequence[dict], epochs: int) -> tuple[pa.Table, pa.Table]:
             source.add(list(texts[number * share : (number + 1) * share]))
             run.epoch()
             executors = sorted(run.executors)
-            run.migrate(("total", "per_minute")[number % 2], executors[number % len(executors)])
+            component = ("total", "per_minute")[number % 2]
+            run.migrate(executors[number % len(executors)], component=component)
             if number == epochs // 2:
                 run.add("new")
                 run.kill(executors[0])
