@@ -25,8 +25,7 @@ class EntryRange:
     # position of the column that holds the event time, a timestamp of microseconds: among the key
     # columns, which come first, and the state columns
     column: int
-    # first, end: from the one up to, but not including, the other; microseconds since 1970-01-01
-    # UTC
+    # first, end: from `first` up to, but not including, `end`; microseconds since 1970-01-01 UTC
     first: int = -(2**63)
     end: int = 2**63 - 1
 
@@ -36,7 +35,7 @@ class EntryRange:
         return EntryRange(column=self.column, first=self.end)
 
     def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of the given rows of a table whose event time is in the range."""
+        """Return the given rows of a table whose event time is in the range."""
         return rows[self._inside(image.columns[self.column].gather(rows).values.view(np.int64))]
 
     def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -52,7 +51,7 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changes:
-    """Entries of some key groups: changed ones of one epoch each, or all that a version has."""
+    """Entries of some key groups: the changes of one epoch each, or the content of a version."""
 
     key_groups: npt.NDArray[np.int64]  # shape ``(G,)``, int64, distinct
     # shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first)
@@ -62,7 +61,7 @@ class Changes:
     hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the hash that chooses a key's key group
     keys: pa.RecordBatch  # n distinct keys
     values: pa.RecordBatch  # n rows of state columns: the new state of each key
-    # shape ``(n,)``: keys that have no state any more (their row of `values` is ignored)
+    # shape ``(n,)``: keys whose state was removed (their row of `values` is ignored)
     removed: npt.NDArray[np.bool_] | None = None
 
     @staticmethod

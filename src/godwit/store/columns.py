@@ -1,13 +1,13 @@
 """Columns of a table: the schema of an operator's state, and its columns over mapped memory.
 
 Values are bits: floats are equal if their bits are, and nulls are zeros, or empty, with a flag
-beside them, so that equality of keys never has to ask what a type means.  Structured Python state
+beside them, so equality of keys does not depend on types.  Structured Python state
 is one binary column.
 
-A fixed-width column is one array with a place per row.  A variable-width column is a list of
-*entries* that is only ever appended to, in the layout of an Arrow array (offsets and bytes), so
-Arrow reads it where it lies; a key's entry is its row, a state value's entry is named by its row
-and left behind when the value changes.  Offsets have 64 bits whatever the column's type: a table
+A fixed-width column is one array with a place per row.  A variable-width column is an
+append-only list of *entries* in the layout of an Arrow array (offsets and bytes), so Arrow reads it
+in place; a key's entry number is its row number, a state value's entry number is stored in its row
+and replaced when the value changes.  Offsets of all types have 64 bits: a table
 holds the state of many key groups.
 
 Invariants: an entry never changes once it is written; entry 0 of a state column is empty; the last
@@ -32,12 +32,12 @@ _VARIABLE_WIDTH = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.lar
 
 
 def is_variable_width(dtype: pa.DataType) -> bool:
-    """Return whether values of a type have different lengths: strings and binary, large or not."""
+    """Return true for types of variable length: strings and binary, large or not."""
     return dtype in _VARIABLE_WIDTH
 
 
 def can_be_state(dtype: pa.DataType) -> bool:
-    """Return whether state columns can have a type: fixed width, string or binary."""
+    """Return true for types that state columns can have: fixed width, string or binary."""
     return bool(
         is_variable_width(dtype)
         or pa.types.is_boolean(dtype)
@@ -86,9 +86,9 @@ class Section(NamedTuple):
     """One array of a column in the file."""
 
     dtype: np.dtype[Any]  # type of its elements
-    per: Per  # what it has a place for
+    per: Per  # unit of its places
     width: int | None = None  # elements per place; ``None`` for an array of plain elements
-    more: int = 0  # places beyond those
+    more: int = 0  # additional places
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class FixedColumn:
     def gather(self, rows: Rows) -> Encoded:
         """Copy the values of rows; `IndexError` if one, or its bytes, are not in the column."""
         nulls = _nulls_in(self, rows)
-        if nulls is not None and nulls.all():  # as in columns for what hardly ever happens
+        if nulls is not None and nulls.all():  # as in columns of rare events
             return Encoded(np.zeros((len(rows), *self._data.shape[1:]), self._data.dtype), nulls)
         return Encoded(self._data.take(rows, axis=0), nulls)
 
@@ -328,7 +328,7 @@ class VariableColumn:
         """Copy values by row; bounds are checked first, since Arrow does not check offsets."""
         which = self._entries_of(rows)
         if self._refs is not None and len(which) and int(which.max()) > self.words[ENTRIES]:
-            raise IndexError(f"A row of a {self.dtype} column names an entry that is not there.")
+            raise IndexError(f"A row of a {self.dtype} column names an entry that does not exist.")
         ends = self._offsets[1:].take(which)
         if len(which) and (
             (self._offsets.take(which) > ends).any() or int(ends.max()) > self.words[HEAP]
@@ -344,7 +344,7 @@ class VariableColumn:
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
         stored = self._copy_entries(rows)
-        if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
+        if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent case
             same = np.ones(len(rows), np.bool_)
         else:
             same = pc.equal(stored, encoded.values).to_numpy(zero_copy_only=False, writable=True)

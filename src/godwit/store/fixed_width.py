@@ -29,8 +29,8 @@ _OFFSETS: Final[dict[pa.DataType, np.dtype[Any]]] = {
     pa.large_string(): np.dtype(np.int64),
     pa.large_binary(): np.dtype(np.int64),
 }
-_MIN_ROWS: Final = 1024  # of fewer, a look at the offsets is not worth it
-_MANY_ROWS: Final = 8192  # fewer are taken fastest by one call of Arrow's for all columns
+_MIN_ROWS: Final = 1024  # for fewer rows, checking the offsets does not pay
+_MANY_ROWS: Final = 8192  # for fewer rows, one Arrow call for all columns is fastest
 _MAX_WIDTH: Final = 256
 _BLOCK: Final = 16_384  # values compared at a time: their copies stay in the cache
 
@@ -59,10 +59,10 @@ def word_at(values: FixedWidth, offset: int, dtype: str) -> npt.NDArray[Any]:
 
 
 def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return the given rows of a batch; of many rows faster than Arrow's ``take`` for some columns.
+    """Return the given rows of a batch; for many rows faster than Arrow's ``take``.
 
-    These are values of one length, and columns that are all null, as those of aggregates for what
-    hardly ever happens.
+    Faster are columns of values of one length, and columns that are all null, such as aggregates'
+    columns for rare cases.
     """
     if len(rows) < _MANY_ROWS:
         return batch.take(pa.array(rows))
@@ -75,7 +75,7 @@ def _take_column(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array)
     """Return the values of a column at `rows`; `which`: the same row numbers as an Arrow array."""
     if column.null_count == len(column):
         return pa.nulls(len(rows), column.type)
-    # A look at all offsets pays where a good part of the values is taken.
+    # Checking all offsets pays if at least a quarter of the values is taken.
     values = fixed_width(column) if 4 * len(rows) >= len(column) else None
     if values is None:
         return column.take(which)
@@ -96,15 +96,15 @@ def values_differ(
     for first in range(0, len(rows), _BLOCK):
         block = slice(first, first + _BLOCK)
         left, right = values.take(rows[block]), values.take(others[block])
-        for at, dtype in words_in(values.dtype.itemsize):
-            unequal[block] |= word_at(left, at, dtype) != word_at(right, at, dtype)
+        for offset, dtype in words_in(values.dtype.itemsize):
+            unequal[block] |= word_at(left, offset, dtype) != word_at(right, offset, dtype)
     return unequal
 
 
 def words_in(width: int) -> Iterator[tuple[int, str]]:
     """Yield offset and NumPy type of integers that cover `width` bytes; the last may overlap."""
     size = next(size for size in (8, 4, 2, 1) if size <= width)
-    for at in range(0, width - size + 1, size):
-        yield at, f"<u{size}"
+    for offset in range(0, width - size + 1, size):
+        yield offset, f"<u{size}"
     if width % size:
         yield width - size, f"<u{size}"

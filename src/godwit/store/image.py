@@ -1,14 +1,14 @@
 """A table in a mapped file: a header, a directory, an index and columns, as one data structure.
 
-Problem: the state of many key groups must be found, read and changed by few calls over whole
-columns, in time that grows with the keys touched, by whichever process has a key group this epoch,
-with nothing to parse when it is opened.  So the file *is* the data structure.
+Problem: any process must be able to find, read and change the state of many key groups by few calls
+over whole columns, in time that grows with the keys touched, without parsing the file when it is
+opened.  So the file *is* the data structure.
 
-Invariants: a row is appended once and never moves within a file, but for a table that is rewritten
-whole, which counts how often; a removed row stays, dead, and comes back to life if its key does.  A
-key group that is *marked* is being written, or was when its writer died; all others are as the
-directory says, even while another process writes: rows are published after they are complete, and
-nobody changes the rows of a key group that is not marked.
+Invariants: a row is appended once and never moves within a file, except when the whole table is
+rewritten in place, which a counter records; a removed row stays, marked as removed, and is live
+again when its key returns.  A *marked* key group is being written, or its writer died while writing
+it; all other key groups are as the directory says, even while another process writes: rows are
+published after they are complete, and only marked key groups change.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ UInt64Array = npt.NDArray[np.uint64]
 _Found = tuple[Rows, UInt64Array, Rows]
 """Result of `TableImage.search`."""
 FileIdentity = tuple[int, int]
-"""Device and inode: two files at one path differ in it while either of them is mapped."""
+"""Device and inode: unique among files as long as one of them is mapped."""
 
-_REMEMBERED_ROWS = 1 << 20  # of the last search, until what it found is changed
+_REMEMBERED_ROWS = 1 << 20  # of the last search, while its result is valid
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FEWEST_SLOTS = 512
 
@@ -98,7 +98,8 @@ class TableImage:
     """One table over a given piece of memory: that of a mapped file, or memory without a file.
 
     `file`: the path and the descriptor of the mapped file; the image closes the descriptor.
-    `secret`: writes the header of an empty table without room that finds rows by this secret.
+    `secret`: if given, the header of an empty table without room is written, whose hash uses this
+    secret.
     `versions`: Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not
     hold the key group.
     `num_keys`: Shape ``(num_key_groups,)``: keys with state.
@@ -158,7 +159,7 @@ class TableImage:
         self.path: Path | None
         self._fd: int | None
         self.path, self._fd = file or (None, None)
-        self.identity: FileIdentity | None = None  # which file it is
+        self.identity: FileIdentity | None = None
         if self._fd is not None:
             self.identity = identity_of(os.fstat(self._fd))
             weakref.finalize(self, os.close, self._fd)
@@ -181,13 +182,12 @@ class TableImage:
         """Allocate blocks of the file for each start and length, in bytes."""
         assert self.path is not None
         assert self._fd is not None
-        at = needed = 0
+        size = 0
         try:
-            for start, length in extents:
-                at, needed = start, length
-                os.posix_fallocate(self._fd, at, needed)
+            for start, size in extents:
+                os.posix_fallocate(self._fd, start, size)
         except OSError as error:
-            raise _storage_full(error, self.path, needed) from error
+            raise _storage_full(error, self.path, size) from error
 
     @property
     def room(self) -> Capacity:
@@ -224,12 +224,12 @@ class TableImage:
 
     @property
     def rewritten(self) -> int:
-        """Number of times the table was rewritten in place; a read that spans a rewrite is void."""
+        """Number of rewrites in place; a read during which it changes is invalid."""
         return int(self._head[REWRITTEN])
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Numbers of rewrites, rows and index slots; a `search` is valid while they stay."""
+        """Numbers of rewrites, rows and index slots; a `search` is valid until they change."""
         return self.rewritten, self.used, self.slots
 
     @property
@@ -260,18 +260,18 @@ class TableImage:
     def find(self, keys: pa.RecordBatch) -> Rows:
         """Return the row of each distinct key; -1 for a key without state.
 
-        The search is remembered for `recall`: an epoch's changes are applied in the next one, to
-        the keys that it has looked up.
+        The search is remembered for `recall`: an epoch's changes are applied in the next epoch, to
+        the keys that were looked up.
         """
         extent = self.extent
-        found = self.search(self.encode_keys(keys), keys.num_rows)
+        result = self.search(self.encode_keys(keys), keys.num_rows)
         self._last_search = None
         if self.path is not None and keys.num_rows <= _REMEMBERED_ROWS:
-            self._last_search = keys, extent, found
-        return self.live_only(found[0])
+            self._last_search = keys, extent, result
+        return self.live_only(result[0])
 
     def recall(self, keys: pa.RecordBatch) -> _Found | None:
-        """Return the result of the last `find` once, if it was for these keys and still holds."""
+        """Return the result of the last `find` once, if it was for these keys and is valid."""
         last, self._last_search = self._last_search, None
         if last is None or last[1] != self.extent:
             return None
@@ -291,25 +291,25 @@ class TableImage:
         """
         hashes = keyed_hashes(keys, count, self._secret)
         used, index = self.used, self._index(self.slots)
-        rows, at = index.first(hashes)
+        rows, ends = index.first(hashes)
         if used:
             self._check_blocks(rows)
             wrong = self._mismatches(rows, keys)
             for _ in range(used):
                 if not wrong.size:
                     break
-                rows[wrong], at[wrong] = index.following(hashes[wrong], at[wrong])
+                rows[wrong], ends[wrong] = index.following(hashes[wrong], ends[wrong])
                 self._check_blocks(rows[wrong])
                 some = tuple(column.take(wrong) for column in keys)
                 wrong = wrong[self._mismatches(rows[wrong], some)]
             if wrong.size:
-                raise IndexError("The index leads to the same rows again and again.")
-        return rows, hashes, at
+                raise IndexError("The index leads to the same rows repeatedly.")
+        return rows, hashes, ends
 
     def _check_blocks(self, rows: Rows) -> None:
         """Raise `IndexError` for row numbers beyond the allocated blocks, as in a damaged file."""
         if rows.size and int(rows.max()) >= self._head[ROOM]:
-            raise IndexError("A slot of the index names a row that is not there.")
+            raise IndexError("A slot of the index names a row that does not exist.")
 
     def _index(self, slots: int) -> HashIndex:
         """Return the hash index of the table, with `slots` slots."""
@@ -327,7 +327,7 @@ class TableImage:
         return np.flatnonzero(~same & (rows >= 0)) if not same.all() else _NONE
 
     def live_only(self, rows: Rows) -> Rows:
-        """Return `rows` with -1 in place of removed rows."""
+        """Return `rows` with removed rows replaced by -1."""
         if self._head[LIVE_ROWS] == self._head[USED]:
             return rows
         return np.where(self._live.take(rows), rows, -1)
@@ -358,12 +358,12 @@ class TableImage:
         fresh: Upserts | None,
         rows: Rows,
         hashes: UInt64Array,
-        at: Rows | None,
+        ends: Rows | None,
     ) -> None:
         """Write the state of keys after a `search` for them.
 
-        `rows`, `hashes`, `at`: results of the search; `at` is ``None`` if the index was enlarged
-        since. `fresh`: the part of `upserts` whose keys have no row yet.
+        `rows`, `hashes`, `ends`: results of the search; `ends`: index slots, ``None`` if the index
+        was enlarged since. `fresh`: the part of `upserts` whose keys have no row yet.
         """
         head = self._head
         if head[LIVE_ROWS] != head[USED]:
@@ -390,7 +390,7 @@ class TableImage:
         self._put_values(rows, upserts)
         self._live[first : first + count] = True
         # Last, so that a reader of other key groups follows no slot to a row half written.
-        self._index(self.slots).insert(hashes[new], added, None if at is None else at[new])
+        self._index(self.slots).insert(hashes[new], added, None if ends is None else ends[new])
         head[USED] = first + count
         head[LIVE_ROWS] += count
 
@@ -465,11 +465,11 @@ def create_file(
     """
     layout = layout_of(schema, num_key_groups, capacity)
     slots = min(_FEWEST_SLOTS, layout.slots)
-    # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
+    # Before anything is mapped: on a tmpfs even a read allocates a block.
     extents = [*layout.fixed_extents(), *layout.extents(None, room), layout.index_extent(slots)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # What a killed process left here may still be mapped by nobody but it: never reuse it.
+        # Never reuse a file that a killed process left: it may still be mapped.
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -494,13 +494,13 @@ def create_file(
 
 
 def open_file(path: Path, schema: StateSchema, num_key_groups: int) -> TableImage | None:
-    """Map the file at `path`; ``None`` if it is no intact table of `schema`.
+    """Map the file at `path`; ``None`` if it is not an intact table of `schema`.
 
-    Raises `FileNotFoundError` if there is no file, and `LocalStoreError` if there is something
-    else, such as a directory.
+    Raises `FileNotFoundError` if the file does not exist, and `LocalStoreError` if it is not a
+    regular file.
     """
     try:
-        # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
+        # O_NONBLOCK, which has no effect on files: opening a pipe would block without it.
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise
@@ -525,11 +525,11 @@ def open_file(path: Path, schema: StateSchema, num_key_groups: int) -> TableImag
 
 
 def _not_a_file_error(path: Path) -> LocalStoreError:
-    """Return the error that a table's path holds something else than a file."""
+    """Return the error that a table's path is not a regular file."""
     return LocalStoreError(
-        f"The local store expects a table at {path}, and something else than a file is there.",
-        remedy="Somebody put it there while the query was running: remove it. State is in the "
-        "checkpoint and is restored from it.",
+        f"The local store expects a table at {path}, which is not a regular file.",
+        remedy="Another program created it while the query was running: remove it. The state is "
+        "restored from the checkpoint.",
         path=str(path),
     )
 
@@ -540,11 +540,11 @@ def identity_of(status: os.stat_result) -> FileIdentity:
 
 
 def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
-    """Return `StorageFullError` if an error of the file system means a full disk, else `error`."""
+    """Return `StorageFullError` if the disk is full, else `error`."""
     if error.errno not in _FULL:
         return error
     return StorageFullError(
-        f"The local store needs {size} bytes for {path}, and there is no room for them.",
+        f"The local store needs {size} bytes for {path}, and the file system is full.",
         remedy="Free space there, or put the local store on a larger file system.",
         path=str(path),
         needed_bytes=size,

@@ -1,16 +1,16 @@
 """Keyed hash by which a table finds rows; every table draws its own secret.
 
-The hash that chooses a key's key group is known to everybody, so whoever sends keys can choose
-them to share it, and one chain of equal hashes makes every search as long as the chain.  So rows
-are found by another hash, over the bits of the key and the secret.
+The hash that chooses a key's key group is public, so an attacker can send keys that share it, and
+every search would follow one long chain of equal hashes.  So rows are looked up by another hash,
+over the bits of the key and the secret.
 
 Invariant: for two different keys chosen without knowing the secret, the upper halves of the
-sums are equal with probability 2^-32; equal keys have equal hashes, whether or not other keys
+sums are equal with probability 2^-32; equal keys have equal hashes, even if other keys
 of the batch are null.
 
 Source: pair-multiply-shift over 32-bit words (M. Thorup, "High Speed Hashing for Integers and
 Strings", 2015, on vectors and strings); the last mixing steps are those of MurmurHash3's
-finalizer, since linear probing wants more than the independence of pairs.
+finalizer, since linear probing needs more than pairwise independence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 UInt64Array = npt.NDArray[np.uint64]
 Secret = tuple[int, int]
 _Multipliers = Callable[[int], UInt64Array]
-"""Number of 64-bit words of a key column → its secret multipliers, of at least so many words."""
+"""Number of 64-bit words of a key column → its secret multipliers, for at least as many words."""
 
 _LOW = np.uint64(0xFFFF_FFFF)
 _HALF = np.uint64(32)
@@ -57,7 +57,7 @@ def keyed_hashes(keys: Sequence[Encoded], count: int, secret: Secret) -> UInt64A
                 _add_fixed(sums, column.values[block], multipliers)
             else:
                 _add_strings(sums, column.values[block], multipliers)
-            if column.nulls is not None:  # a flag: nothing is added where nothing is null
+            if column.nulls is not None:  # a flag: adds nothing for values that are not null
                 sums += column.nulls[block] * multipliers(1)[0]
         _mix(sums)
     return hashes
@@ -67,7 +67,7 @@ def _add_fixed(sums: UInt64Array, values: npt.NDArray[Any], multipliers_of: _Mul
     """Add fixed-width values of a column to the hash sums, in place."""
     if values.ndim == 1:
         values = values[:, None]
-    elif values.dtype.itemsize == 1:  # of an odd width: filled up to whole words
+    elif values.dtype.itemsize == 1:  # of an odd width: padded to whole words
         padded = np.zeros((len(values), -(-values.shape[1] // 8) * 8), np.uint8)
         padded[:, : values.shape[1]] = values
         values = padded.view(np.uint64)
@@ -100,12 +100,12 @@ def _add_strings(sums: UInt64Array, values: pa.Array, multipliers_of: _Multiplie
         if remaining.min() <= 0:
             rows = np.flatnonzero(remaining > 0)
             remaining = remaining[rows]
-        at = starts[rows] + 8 * word
-        if at[-1] < len(words):
-            chunk = words[at]
+        begins = starts[rows] + 8 * word
+        if begins[-1] < len(words):
+            chunk = words[begins]
         else:  # the last bytes of the buffer are read by stepping back, and shifted into place
-            readable = np.minimum(at, len(words) - 1)
-            chunk = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
+            readable = np.minimum(begins, len(words) - 1)
+            chunk = words[readable] >> ((begins - readable).view(np.uint64) * _BYTES)
         if remaining.min() < 8:
             missing = np.maximum(8 - remaining, 0).view(np.uint64) * _BYTES
             chunk = (chunk << missing) >> missing

@@ -1,4 +1,4 @@
-"""Layout of a table's file, and recognition of files of another layout.
+"""Layout of a table's file, and detection of files of another layout.
 
 The file is a header of 64-bit words, a directory of key groups, the index, and arrays with a place
 per row, entry or byte.  The *capacity* in the header decides where each begins, so opening a table
@@ -6,8 +6,8 @@ computes addresses and parses nothing.  A file is sparse and has far more places
 *room* is the part for which blocks are allocated, and grows in place.
 
 Invariant: a file is a table only if its header agrees with schema and file size in every detail;
-nothing else is read before that is known.  The last page of a file never gets blocks, so a file
-that was cut short never grows back to its size.
+nothing else is read before this check.  Blocks of the last page of a file are never allocated, so a
+truncated file never grows back to its size.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _LAYOUT = 4
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """Header: magic, layout's version, schema, size, number of key groups, places for rows."""
 DAMAGED, SECRET, _SECRET_2, ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
-"""Whether the table was found damaged, the secret of its hash, rows that have blocks, slots of the
-index, rows used, rows alive, number of rewrites in place; and where the columns' words start."""
+"""Flag of a damaged table, secret of its hash, rows with allocated blocks, slots of the index, rows
+used, live rows, number of rewrites in place; and start of the columns' words."""
 _COLUMN_CAPACITY, _COLUMN_ROOM, _COLUMN_OWN = 0, 2, 4
 WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
-"""A column's capacities and room (entries, bytes), and the words that it keeps itself."""
+"""A column's capacities and room (entries, bytes), and the words that the column itself updates."""
 MAX_ROWS = (1 << 31) - 2
-"""So many rows leave half of an index free whose homes have 32 bits."""
+"""With more rows, more than half of an index with 32-bit homes would be used."""
 _PAGE = 4096
 _DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
-"""Per key group: version, keys, bytes of strings and binaries, whether it is being written."""
+"""Per key group: version, keys, bytes of strings and binaries, mark while it is being written."""
 
 
 Capacity: TypeAlias = tuple[int, ...]
@@ -78,8 +78,8 @@ class Layout:
     """Offsets of the parts of one file; see `layout_of`."""
 
     words: int  # words of the header
-    directory: tuple[int, ...]  # where the arrays of the directory start
-    # index, slots: where the index starts, and how many slots it has at most.  An index of S slots
+    directory: tuple[int, ...]  # starts of the directory's arrays
+    # index, slots: start of the index, and its maximum number of slots.  An index of S slots
     # lies S slots after the start, so a larger one never covers a smaller one.
     index: int
     slots: int
@@ -147,27 +147,29 @@ def layout_of(schema: StateSchema, num_key_groups: int, capacity: Capacity) -> L
     """Compute the offsets of header, directory, index and columns in a table's file."""
     fields = [*schema.keys, *schema.values]
     words = WORDS + WORDS_PER_COLUMN * len(fields)
-    at = _whole_pages(8 * words)
+    offset = _whole_pages(8 * words)
     directory = []
     for dtype in _DIRECTORY:
-        directory.append(at)
-        at += _whole_pages(np.dtype(dtype).itemsize * num_key_groups)
-    index, slots = at, slots_for(capacity[0])
-    at += _whole_pages(16 * slots)
+        directory.append(offset)
+        offset += _whole_pages(np.dtype(dtype).itemsize * num_key_groups)
+    index, slots = offset, slots_for(capacity[0])
+    offset += _whole_pages(16 * slots)
     sections = [(section, -1) for section in _OF_TABLE]
     for number, field in enumerate(fields):
         own = column_class(field.type).sections(field.type, key=number < len(schema.keys))
         sections += [(section, number) for section in own]
     arrays = []
     for section, column in sections:
-        arrays.append(_Array(start=at, section=section, column=column))
-        at += _whole_pages(prod(_section_shape(section, capacity, column)) * section.dtype.itemsize)
+        arrays.append(_Array(start=offset, section=section, column=column))
+        offset += _whole_pages(
+            prod(_section_shape(section, capacity, column)) * section.dtype.itemsize
+        )
     return Layout(
         words=words,
         directory=tuple(directory),
         index=index,
         slots=slots,
-        file_bytes=at + _PAGE,
+        file_bytes=offset + _PAGE,
         capacity=capacity,
         _arrays=tuple(arrays),
     )
@@ -198,9 +200,9 @@ def write_room(head: memoryview, room: Capacity) -> None:
 
 
 def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> Capacity | None:
-    """Read the capacity from a table's header; ``None`` if it is no intact table of `schema`.
+    """Read the capacity from a table's header; ``None`` if it is not an intact table of `schema`.
 
-    A table that was marked as damaged is not intact; a table that is being written may be.
+    A table marked as damaged is not intact; a table that is being written may be.
     """
     columns = len(schema.keys) + len(schema.values)
     words = WORDS + WORDS_PER_COLUMN * columns
@@ -218,8 +220,8 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
     ):
         return None
     for i in range(columns):
-        at = _column_words(i) + _COLUMN_OWN
-        _, entries, heap, live = head[at : at + COLUMN_WORDS]
+        start = _column_words(i) + _COLUMN_OWN
+        _, entries, heap, live = head[start : start + COLUMN_WORDS]
         own, heap_room = room[2 * i + 1 : 2 * i + 3]
         max_entries, max_heap = capacity[2 * i + 1 : 2 * i + 3]
         if not (0 <= live <= heap <= heap_room <= max_heap and 0 <= entries <= own <= max_entries):
@@ -233,8 +235,8 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
 
 def column_header(head: memoryview, column: int) -> memoryview:
     """Return the words of a table's header that belong to column number `column`."""
-    at = _column_words(column) + _COLUMN_OWN
-    return head[at : at + COLUMN_WORDS]
+    start = _column_words(column) + _COLUMN_OWN
+    return head[start : start + COLUMN_WORDS]
 
 
 def _column_words(column: int) -> int:
@@ -245,13 +247,13 @@ def _column_words(column: int) -> int:
 def _read_capacity(
     head: Sequence[int] | memoryview, rows: int, of_column: int, columns: int
 ) -> Capacity:
-    """Read one of a table's capacities (of its file, or what is allocated) from header words.
+    """Read one of a table's capacities (of its file, or the allocated room) from header words.
 
     `rows`: position of the word with the number of rows. `of_column`: offset, from the first word
     of each of the `columns` columns, of two words: its numbers of entries and of bytes.
     """
     starts = [_column_words(i) + of_column for i in range(columns)]
-    return (head[rows], *(places for at in starts for places in head[at : at + 2]))
+    return (head[rows], *(places for start in starts for places in head[start : start + 2]))
 
 
 def _write_capacity(head: memoryview, rows: int, of_column: int, capacity: Capacity) -> None:

@@ -1,13 +1,13 @@
 """The local store: all tables of one run on one executor, in one directory.
 
-Invariants: the store is a cache; what is missing or damaged is loaded from the checkpoint again.  A
+Invariants: the store is a cache; missing or damaged state is loaded from the checkpoint again.  A
 table is one file, whose path follows from its number.  A writer holds the table's lock, one byte of
 a lock file; the kernel releases the locks of a process that dies.
 
-Each lane writes a table of its own most of the time, so lanes do not wait for one another: a key
-group goes into the table of the lane that first loads it here, and stays there, whichever lane
-processes it later.  Two tables may have one key group (after an attempt that should be dead, or two
-copies); the newer version counts, and either is the committed state at its version.
+Each lane mostly writes a table of its own, so lanes do not wait for one another: a key group goes
+into the table of the lane that first loads it here, and stays in this table even if another lane
+processes it later.  Two tables may have one key group (after an obsolete attempt, or two copies);
+the newer version counts, and either is the committed state at its version.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ KeyGroups = npt.NDArray[np.int64]
 class LocalState:
     """Copies of one state's key groups, in the local store at `root`.
 
-    Cheap to construct; keeps the tables it has opened. Make one in each process, after any fork.
-    Damaged tables, or of another schema, are discarded. What `versions`, `look_up`, `scan` and the
-    rest say of a key group counts from the last `refresh` that named it.
+    Cheap to construct; opened tables stay open. Create it in each process, after any fork. Tables
+    that are damaged or have another schema are discarded. `versions`, `look_up`, `scan` and the
+    other methods see a key group as of the last `refresh` that named it.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class LocalState:
     ) -> npt.NDArray[np.int64]:
         """Find the newest local copy of each key group; drop damaged tables.
 
-        `enough`: version of each key group that suffices, so that no newer one is looked for.
-        Returns the version of each of `key_groups`: -1 for one that has no copy here.
+        `enough`: sufficient version of each key group; no newer one is searched for. Returns the
+        version of each of `key_groups`, -1 without a local copy.
         """
         versions = np.full(len(key_groups), -1, np.int64)
         tables = np.full(len(key_groups), -1, np.int32)
@@ -91,11 +91,11 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Set `versions` and `tables` of those `which` key groups that table `number` has newer."""
-        at = np.flatnonzero(which)
-        present = self._open_table(number).refresh(key_groups[at])
-        newer = present > versions[at]
-        versions[at[newer]], tables[at[newer]] = present[newer], number
+        """Update `versions` and `tables` of masked key groups that are newer in table `number`."""
+        masked = np.flatnonzero(which)
+        present = self._open_table(number).refresh(key_groups[masked])
+        newer = present > versions[masked]
+        versions[masked[newer]], tables[masked[newer]] = present[newer], number
 
     def look_up(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
@@ -125,7 +125,7 @@ class LocalState:
     def scan(self, key_groups: KeyGroups, entry_range: EntryRange | None = None) -> Changes:
         """Copy the entries of key groups: all, or those in a range of event time.
 
-        `key_groups`: ascending. One that is not here is left out.
+        `key_groups`: ascending. Key groups without a local copy are left out.
         """
         return Changes.concat(
             [
@@ -151,14 +151,14 @@ class LocalState:
             (table, key_groups[which])
             for table, which in self._by_table(self._table_of[key_groups])
         ] or [(self._new_table(0), key_groups[:0])]
-        found = [table.rows_of(of_table, columns, part) for table, of_table in tables]
-        parts = [values for _, values in found]
+        in_range = [table.rows_of(of_table, columns, part) for table, of_table in tables]
+        parts = [values for _, values in in_range]
         chosen = choose([np.concatenate(column) for column in zip(*parts, strict=True)])
-        ends = np.cumsum([len(rows) for rows, _ in found])[:-1]
+        ends = np.cumsum([len(rows) for rows, _ in in_range])[:-1]
         entries = [
             table.entries(rows[mask])
             for (table, _), (rows, _), mask in zip(
-                tables, found, np.split(chosen, ends), strict=True
+                tables, in_range, np.split(chosen, ends), strict=True
             )
         ]
         hashes, keys, values = zip(*entries, strict=True)
@@ -167,7 +167,7 @@ class LocalState:
     def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
         """Yield copies of whole key groups, while lanes may write them.
 
-        `key_groups`: ascending. One that was dropped meanwhile is left out.
+        `key_groups`: ascending. Key groups dropped meanwhile are left out.
         """
         for table, which in self._by_table(self._table_of[key_groups]):
             copied = table.copy_out(key_groups[which])
@@ -184,11 +184,10 @@ class LocalState:
     def apply(self, changes: Changes, homes: npt.NDArray[np.int32]) -> None:
         """Apply changes of committed epochs to key groups at the versions of the last `refresh`.
 
-        `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none
-        yet.
-        Raises `EpochFailedError` if a key group was dropped since.
-        Raises `StateEncodingError` if the batches do not fit the schema, or one another, or are too
-        large for one table.
+        `homes`: shape ``(num_key_groups,)``: number of the table for a new key group.
+
+        Raises `EpochFailedError` if a key group was dropped since, and `StateEncodingError` if the
+        batches do not fit the schema or one another, or are too large for one table.
         """
         before = self.versions[changes.key_groups]
         for number, mask in self._tables_to_change(changes, homes):
@@ -222,7 +221,7 @@ class LocalState:
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Delete the entries of key groups that are in a range of event time.
 
-        Best effort: entries that remain do no harm. Done once per range and key group.
+        Best effort: entries that remain do no harm. Runs once per range and key group.
         """
         if part != self._expired:
             self._expired, self._without[:] = part, False
@@ -253,7 +252,7 @@ class LocalState:
             yield self._open_table(number), np.flatnonzero(tables == number)
 
     def _open_table(self, number: int) -> StateTable:
-        """Return the table number `number`, creating its Python object on first use."""
+        """Return the table of a number, creating its Python object on first use."""
         table = self._tables.get(number)
         if table is None:
             table = self._tables[number] = self._new_table(number)

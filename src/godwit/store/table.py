@@ -3,9 +3,9 @@
 Invariants: the entries of a key group in a table are exactly the state at the key group's version.
 If the writer of a key group was killed, the key group is dropped; if a file is damaged or cut
 short, all its key groups are; the checkpoint has them.  The changes of an epoch are applied once,
-however often and by whichever process they are brought.  A key group is used by one lane at a time,
-while others use other key groups of the table.  An attempt of a lane that should be dead may read
-nonsense, but writes nothing that its successor does not write.
+although several processes may bring them.  A key group is used by one lane at a time, while other
+lanes use other key groups of the table.  An obsolete attempt of a lane may read inconsistent rows,
+but writes only rows that its successor writes too.
 
 The Python processes of an executor share a table's file without messages.  A process that rebuilds
 a table replaces the file; the others then map the new file.  Writers hold a lock: a key group that
@@ -14,12 +14,12 @@ counts only if the file is whole afterwards and was not rewritten meanwhile; els
 `EpochFailedError` is raised.
 
 *Room*: a table without room grows in place, unless with its garbage it would be larger than a new
-one; then live rows are copied to a new file.  Either way the work is a constant factor of what was
-written since the last time.  Files are sparse and keep the size that they were created with.
+one; then live rows are copied to a new file.  Either way the work is a constant factor of the
+rows written since the last time.  Files are sparse and keep the size that they were created with.
 Blocks are allocated before they are written, so a full disk raises an error and no signal.
 
 Source: "apply on next" (an attempt never meets its own half-done work), and the store as a cache of
-a committed version, are this project's own.
+a committed version, are the project's own.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 KeyGroups = npt.NDArray[np.int64]
-_COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory
+_COPIED_ROWS = 1 << 17  # at a time, so that rebuilding a table takes little memory
 
 
 class StateTable:
     """State of some key groups of one operator, in one file.
 
-    Row numbers are good until the next `refresh`, `apply`, `replace` or `drop`.  Use from one
+    Row numbers are valid until the next `refresh`, `apply`, `replace` or `drop`.  Use from one
     thread at a time.
 
-    `lock`: makes this process, of all on this executor, the only one to write the table.
+    `lock`: gives this process exclusive write access to the table among those of the executor.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class StateTable:
     ) -> None:
         self.schema, self.num_key_groups = schema, num_key_groups
         self._path, self._lock = path, lock
-        self._new_path = path.with_suffix(".new")  # of a file that is to replace the table's
+        self._new_path = path.with_suffix(".new")  # file that will replace the table's
         self._blank = blank_image(schema, num_key_groups)
         self._image = self._blank  # the mapped table, or an empty one if there is no file
 
     def _map_file(self) -> bool:
-        """Map the file that is at the table's path now; return whether it is intact."""
+        """Map the current file at the table's path; return true if it is intact."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -121,7 +121,7 @@ class StateTable:
     def _rows_in(
         self, image: TableImage, key_groups: KeyGroups, part: EntryRange | None = None
     ) -> Rows:
-        """Return live rows of key groups, oldest first: all, or those in a range of event time."""
+        """Return live rows of key groups, oldest first: all, or only a range of event time."""
         rows = image.rows_of(self._mask(key_groups))
         return rows if part is None else part.rows_of(image, rows)
 
@@ -140,7 +140,7 @@ class StateTable:
         if image.rewritten != before:
             raise EpochFailedError(
                 f"Table {self._path} was rewritten while it was read.",
-                remedy="Another attempt has these key groups by now, and this one does not count.",
+                remedy="Another attempt processes these key groups now; this attempt is obsolete.",
                 path=str(self._path),
             )
         if cause is not None and image is not self._blank:
@@ -154,7 +154,7 @@ class StateTable:
     def refresh(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Map the current file, drop damaged parts, and return key groups' versions (-1: none)."""
         if not self._map_file() or self._image.marks[key_groups].any():
-            with self._lock():  # whoever writes may be alive
+            with self._lock():  # the writer may be alive
                 self._drop_unfinished()
         return self.versions(key_groups)
 
@@ -165,7 +165,7 @@ class StateTable:
     def find(self, keys: pa.RecordBatch) -> Rows:
         """Return the row of each distinct key; -1 for a key without state.
 
-        Keys are compared value for value (floats by bits, null equal to null), never by hash alone.
+        Keys are compared by value (floats by bits, null equal to null), never by hash alone.
         """
         image = self._image
         return self._guarded(lambda: image.find(keys))
@@ -259,7 +259,7 @@ class StateTable:
     def replace(self, contents: Changes) -> None:
         """Replace key groups by snapshots, unless a newer version is here.
 
-        Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
+        Raises `StorageFullError` and `StateEncodingError` as `apply` does; the table is unchanged.
         """
         contents.check(self.schema, str(self._path))
         with self._lock():
@@ -270,7 +270,7 @@ class StateTable:
     def drop(self, key_groups: KeyGroups, part: EntryRange | None = None) -> None:
         """Delete key groups, or a range of their entries.
 
-        The space is freed once the removed rows are a good part of the table. If only a range is
+        The space is freed once more than half of the table's rows are removed. If only a range is
         deleted, the versions stay.
         """
         if not self._path.exists():
@@ -314,7 +314,7 @@ class StateTable:
         new = self._copy_live(upserts, fresh, changes.key_groups if whole else None)
         try:
             written = self._write_in_place(new, changes, upserts, removals, whole=whole)
-            assert written, "a new table has room for what it is made for"
+            assert written, "a new table has room for the changes"
         except BaseException:
             self._new_path.unlink(missing_ok=True)
             raise
@@ -334,10 +334,10 @@ class StateTable:
         `whole`: the changes replace all entries of their key groups.
         """
         key_groups = changes.key_groups
-        found = image.recall(changes.keys)
-        if found is None or removals is not None:
-            found = image.search(upserts.keys, len(upserts.hashes))
-        rows, hashes, at = found
+        searched = image.recall(changes.keys)
+        if searched is None or removals is not None:
+            searched = image.search(upserts.keys, len(upserts.hashes))
+        rows, hashes, ends = searched
         fresh = upserts.where(rows < 0)
         room = room_in_place(image, upserts, fresh)
         if room is None:
@@ -352,18 +352,18 @@ class StateTable:
         if removals is not None:
             gone = image.live_only(image.search(removals.keys, len(removals.hashes))[0])
             image.remove(gone[gone >= 0])
-        image.write(upserts, fresh, rows, hashes, at if image.slots == slots else None)
+        image.write(upserts, fresh, rows, hashes, ends if image.slots == slots else None)
         image.versions[key_groups] = changes.epochs
         image.marks[key_groups] = 0
         return True
 
-    # -- made anew ----------------------------------------------------------------------------
+    # -- rewriting ----------------------------------------------------------------------------
 
     def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
         """Rewrite the table if more than half of its rows are removed.
 
-        If it has only the caller's key groups (`own`), it is rewritten in place, since nobody else
-        reads it then: all pages of a new file would be touched for the first time.
+        If it has only the caller's key groups (`own`), no other process reads it, and it is
+        rewritten in place: the first touch of a new file's pages is expensive.
         """
         if 2 * image.live >= image.used:
             return
@@ -379,7 +379,7 @@ class StateTable:
     def _copy_live(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableImage:
-        """Copy live rows, but for key groups `left`, to a new file with room for `upserts`."""
+        """Copy live rows, except key groups `left`, to a new file with room for `upserts`."""
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
@@ -409,7 +409,7 @@ class StateTable:
         self._publish(self._guarded(lambda: self._copy_live(nothing, None)))
 
     def _publish(self, image: TableImage) -> None:
-        """Replace the table's file by the new file that `image` is of, for all processes."""
+        """Replace the table's file by the file of `image`, for all processes."""
         self._new_path.replace(self._path)
         self._image = image
 
@@ -419,16 +419,18 @@ def _decoded(
 ) -> pa.RecordBatch:
     """Decode the encoded values of columns to a batch of a schema."""
     pairs = zip(columns, encoded, strict=True)
-    return pa.RecordBatch.from_arrays([column.decode(of) for column, of in pairs], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [column.decode(values) for column, values in pairs], schema=schema
+    )
 
 
-# -- its room ------------------------------------------------------------------------------
+# -- capacity -----------------------------------------------------------------------------
 
 _MIN_ROWS = 256
 _MIN_CAPACITY_ROWS = 1 << 20
 _MIN_CAPACITY_BYTES = 1 << 26
 _HEADROOM = 16  # places in a file, which is sparse, per place that has blocks
-_SPARE_EPOCHS = 16  # changes like these that a table has room for
+_SPARE_EPOCHS = 16  # epochs with as many changes for which a new table has room
 _SPARE_ENTRIES = 8192
 _SPARE_BYTES = 128 * 2**10
 _MIN_HEAP_BYTES = 4096
@@ -457,7 +459,7 @@ def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) ->
 def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
     """Return the room that a new file needs for live rows and `upserts`.
 
-    Raises `StateEncodingError` if no table can hold that many keys, or that many bytes in a column.
+    Raises `StateEncodingError` if one table cannot hold the keys, or the bytes of a column.
     """
     rows = image.live + (0 if fresh is None else len(fresh.hashes))
     _check_limit(rows, MAX_ROWS, "keys")
@@ -505,15 +507,15 @@ def _needed_places(
 
 
 def _is_sufficient(room: Sequence[int], needed: Sequence[int]) -> bool:
-    """Return whether the capacity `room` is at least `needed`."""
+    """Return true if the capacity `room` is at least `needed`."""
     return all(map(ge, room, needed))
 
 
-def _check_limit(needed: int, limit: int, what: str) -> None:
-    """Raise `StateEncodingError` if the `needed` number of `what` exceeds `limit`."""
+def _check_limit(needed: int, limit: int, unit: str) -> None:
+    """Raise `StateEncodingError` if the `needed` number of `unit` exceeds `limit`."""
     if needed > limit:
         raise StateEncodingError(
-            f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",
+            f"One lane's table would hold {needed} {unit}; the local store holds at most {limit}.",
             remedy="Spread the key groups over more lanes.",
             needed=needed,
             limit=limit,

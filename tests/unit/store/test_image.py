@@ -156,5 +156,5 @@ def test_an_index_that_leads_in_circles_is_an_error(tmp_path: Path) -> None:
     tag = keyed_hashes(other.keys, 1, image._secret) & np.uint64(0xFFFF_FFFF_0000_0000)
     slots = image.index_slots(image.slots)
     slots[:] = tag | np.uint64(1)  # every slot leads to the row of "a"
-    with pytest.raises(IndexError, match="again and again"):
+    with pytest.raises(IndexError, match="same rows repeatedly"):
         image.search(other.keys, 1)

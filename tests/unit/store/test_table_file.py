@@ -175,6 +175,6 @@ def test_anything_but_a_file_in_the_place_of_a_table_is_refused(
 ) -> None:
     path = tmp_path / "1.table"
     make(path)
-    with pytest.raises(LocalStoreError, match=r"1\.table, and something else than a file.*remove"):
+    with pytest.raises(LocalStoreError, match=r"1\.table, which is not a regular file.*remove"):
         open_file(path, COUNTS, 4)
     assert path.exists() or path.is_symlink()
