@@ -1,11 +1,11 @@
-"""The reducer of the live page: entries of a journal in, the state of the page out.
+"""The reducer of the journal: one entry in, the state of the run after it out.
 
-`reduced` is a pure function, and there is one of it: a page that watches, a page that is scrubbed
-back and a report are views of the same `PageState` (`godwit.ops.page.view`).
+`reduced` is a pure function, and the only reader of entries: `godwit top`, the live page (also when
+scrubbed back), a report and the demo are views of the same `RunState`.
 
 Invariants: the state is bounded, however many entries there were (epochs are merged into at most
-`MAX_POINTS` points, lists keep their ends), and no entry can break it: what is of another version,
-damaged or made up is left out, and all that is kept is finite, short and printable
+`MAX_POINTS` points, lists keep their ends), and no entry can break it: an entry of another version,
+damaged or forged is left out, and all values are finite, short and printable
 (`godwit.ops.entries`).
 """
 
@@ -48,6 +48,8 @@ _MAX_GROUPS: Final = MAX_NUM_KEY_GROUPS
 _EPOCHS_BEFORE: Final = 16  # by whose median a pause is measured
 _FURTHEST: Final = 1_000  # epochs that a figure may be late by, and another early
 _ELSEWHERE: Final = DECISIONS | {"EpochCommitted", "LoadMeasured"}
+_RATE_S: Final = 10.0
+_LATENCY: Final = ("p50", "p95", "p99", "max")
 _SCALINGS: Final = ("ScaledOut", "ScaledIn")
 
 
@@ -61,6 +63,7 @@ class ExecutorAt:
     lost: bool
     key_groups: int  # of all components
     busy_ms: float  # time that its lanes were busy with key groups
+    cpu_ms: float  # CPU time that they spent on them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,10 @@ class SourceAt:
     name: str  # of the flow's source; empty where only its description is known
     description: str
     behind: int | None  # rows that it has and no epoch has read
+    # as Spark reports them: rates, and metrics of the connector
+    input_rows_per_s: float | None = None
+    processed_rows_per_s: float | None = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,8 @@ class Frame:
     executors: tuple[ExecutorAt, ...] = ()
     executors_left_out: int = 0
     rows_in: int = 0  # source rows of the epoch
+    # p50, p95, p99, max → milliseconds from arrival to delivery; without those that are not known
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
     # rows: source, component and sink → rows of the epoch; edges: (from, to) of operators → rows
     source_rows: Mapping[str, int] = field(default_factory=dict)
     component_rows: Mapping[str, int] = field(default_factory=dict)
@@ -195,17 +204,19 @@ class Movement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageState:
-    """Everything that the page shows, as of the last entry."""
+class RunState:
+    """Everything that is shown of a run, as of the last entry."""
 
     flow: Mapping[str, Any] = field(default_factory=dict)  # `godwit.plan.graph`; empty: not known
     last_word: EventLine | None = None  # the last event of the query's life
     last_s: float | None = None
-    measured: str = ""  # what the controller measured last
+    resumed_after: int = -1  # last epoch before this run of the query
+    measured: EventLine | None = None  # the controller's last measurement
     frame: Frame = field(default_factory=Frame)  # as of now
     points: tuple[Point, ...] = ()
     step: int = 1  # epochs of a point
     decisions: tuple[ShownDecision, ...] = ()
+    decision_lines: tuple[EventLine, ...] = ()  # decisions, and later judgements of them
     movements: tuple[Movement, ...] = ()
     events: tuple[EventLine, ...] = ()
     lost: int = 0  # entries that the writer had to drop
@@ -215,7 +226,7 @@ class PageState:
     copied: tuple[float, float] = (0.0, 0.0)  # bytes and seconds of background copies so far
 
 
-def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
+def reduced(state: RunState, entry: Mapping[str, Any]) -> RunState:
     """Return the page's state after one more entry of the journal."""
     for kind, values in islice(entry.items(), 1):
         reduce = _REDUCERS.get(kind)
@@ -228,7 +239,7 @@ def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
 # -- epochs ---------------------------------------------------------------------------------------
 
 
-def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_progress(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry ``progress``: with the figures of an epoch added."""
     took = {name: number(of) for name, of in _first_pairs(values.get("durationMs"))}
     duration_ms = took.get("epoch", 0.0)
@@ -251,6 +262,7 @@ def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
         executors=executors,
         executors_left_out=more,
         rows_in=count(values.get("numInputRows")),
+        latency_ms=_latency_ms(latency),
         source_rows={
             name: count(mapping(of).get("rows"))
             for name, of in _first_pairs(latency.get("sources"))
@@ -287,7 +299,6 @@ def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
     )
     point = _point_of(
         frame,
-        latency,
         took_ms=duration_ms,
         rows_in=frame.rows_in,
         rows_out=count(values.get("numOutputRows")),
@@ -300,16 +311,38 @@ def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
     return _with_epoch(state, point)
 
 
-def _point_of(frame: Frame, latency: Any, *, took_ms: float, **figures: Any) -> Point:
-    """Return the point of one epoch; `figures`: those that neither frame nor latency tell."""
+def rows_per_s(points: tuple[Point, ...]) -> float:
+    """Return the source rows per second over the last seconds in which there were epochs."""
+    if not points:
+        return 0.0
+    end_s = points[-1].at_s
+    recent = [p for p in points[-64:] if 0 <= end_s - p.at_s <= _RATE_S]
+    # A point may be of many epochs, and epochs may be far apart: only between the ends of two
+    # points are both rows and time known.
+    if len(recent) < 2:
+        recent = [*points[-2:]]
+    span_s = end_s - recent[0].at_s
+    if span_s > 0:
+        return sum(p.rows_in for p in recent[1:]) / span_s
+    return points[-1].rows_in / max(points[-1].busy_s, 1e-3)
+
+
+def _latency_ms(values: Any) -> dict[str, float]:
+    """Return figure → milliseconds, of an epoch's latency; missing figures are left out."""
+    figures = {name: finite(mapping(values).get(name)) for name in _LATENCY}
+    return {name: ms for name, ms in figures.items() if ms is not None}
+
+
+def _point_of(frame: Frame, *, took_ms: float, **figures: Any) -> Point:
+    """Return the point of one epoch; `figures`: those that the frame does not have."""
     known = [source.behind for source in frame.sources if source.behind is not None]
     return Point(
         epoch=frame.epoch,
         at_s=frame.at_s,
         took_ms=took_ms,
         busy_s=took_ms / 1e3,
-        p50_ms=finite(mapping(latency).get("p50")),
-        p99_ms=finite(mapping(latency).get("p99")),
+        p50_ms=frame.latency_ms.get("p50"),
+        p99_ms=frame.latency_ms.get("p99"),
         backlog=sum(known) if known else None,
         executors=len(frame.executors) + frame.executors_left_out,
         frame=frame,
@@ -329,7 +362,7 @@ def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] |
     return before if is_made_up else None
 
 
-def _with_epoch(state: PageState, point: Point) -> PageState:
+def _with_epoch(state: RunState, point: Point) -> RunState:
     """Return the state with an epoch's point, and the pauses of migrations that end with it.
 
     An epoch that has a point already changes nothing.
@@ -368,9 +401,7 @@ def _with_epoch(state: PageState, point: Point) -> PageState:
     )
 
 
-def _executors_at(
-    state: PageState, values: Mapping[str, Any]
-) -> tuple[tuple[ExecutorAt, ...], int]:
+def _executors_at(state: RunState, values: Mapping[str, Any]) -> tuple[tuple[ExecutorAt, ...], int]:
     """Return the figures of executors in an epoch, and how many executors are left out."""
     there = _first_pairs(values.get("executors"))
     owned: dict[str, int] = {}
@@ -386,13 +417,14 @@ def _executors_at(
             lost=name in lost,
             key_groups=owned.get(name, 0),
             busy_ms=number(mapping(of).get("busyMs", mapping(of).get("cpuMs"))),
+            cpu_ms=number(mapping(of).get("cpuMs")),
         )
         for name, of in sorted(there, key=lambda pair: (len(pair[0]), pair[0]))
     )
     return executors, len(mapping(values.get("executors"))) - len(executors)
 
 
-def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_sources(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry about sources: with their lag."""
     told = [mapping(of) for of in items(values.get("sources"), _MAX_NAMES)]
     sources = tuple(
@@ -400,6 +432,9 @@ def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
             name=text(of.get("name", "")),
             description=text(of.get("description", "")),
             behind=None if of.get("behind") is None else count(of["behind"]),
+            input_rows_per_s=finite(of.get("inputRowsPerSecond")),
+            processed_rows_per_s=finite(of.get("processedRowsPerSecond")),
+            metrics={name: text(value) for name, value in _first_pairs(of.get("metrics"))},
         )
         for of in told
     )
@@ -413,7 +448,7 @@ def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
 # -- where key groups are -------------------------------------------------------------------------
 
 
-def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_flow(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry ``flow``: with its graph."""
 
     def node(kind: Any) -> list[str]:
@@ -449,8 +484,8 @@ def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_places(
-    state: PageState, values: Mapping[str, Any], *, key: str, read: Callable[..., Any]
-) -> PageState:
+    state: RunState, values: Mapping[str, Any], *, key: str, read: Callable[..., Any]
+) -> RunState:
     """Return the state with new places of key groups, from the values of a journal entry.
 
     `key`: where components are in them. `read`: returns a component's places.
@@ -463,12 +498,12 @@ def _apply_places(
     return replace(state, frame=replace(state.frame, placements=placements))
 
 
-def _apply_load(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_load(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry ``load``: with the packed loads of key groups."""
     return replace(state, frame=replace(state.frame, loads=values))
 
 
-def _apply_journal(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_journal(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry ``journal``: entries that the writer dropped."""
     return replace(state, lost=state.lost + count(values.get("lost")))
 
@@ -476,7 +511,7 @@ def _apply_journal(state: PageState, values: Mapping[str, Any]) -> PageState:
 # -- events ---------------------------------------------------------------------------------------
 
 
-def _apply_event(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_event(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry ``event``."""
     line = event_line(values)
     if line is None:
@@ -489,9 +524,11 @@ def _apply_event(state: PageState, values: Mapping[str, Any]) -> PageState:
         state = reduce(state, values)
     if kind in DECISIONS:
         state = _apply_decision(state, values, line)
-    if kind == "LoadMeasured":
-        state = replace(state, measured=line.line)
     changes: dict[str, Any] = {"last_s": max(state.last_s or 0.0, line.at_s)}
+    if kind == "LoadMeasured":
+        changes["measured"] = line
+    if kind in DECISIONS:
+        changes["decision_lines"] = (*state.decision_lines, line)[-_MAX_EVENTS:]
     if kind in LIFECYCLE:
         changes["last_word"] = line
     if kind not in _ELSEWHERE:
@@ -499,11 +536,17 @@ def _apply_event(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, **changes)
 
 
-def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_query_started(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after the start of a run; without the past if the run does not resume."""
     if values.get("resumed") is not True:
-        return PageState(lost=state.lost)
-    frame = replace(state.frame, executors=(), warming={}, waiting=0, suspended=0, in_flight=0)
+        return RunState(lost=state.lost)
+    frame = replace(
+        state.frame,
+        **dict.fromkeys(("waiting", "suspended", "in_flight", "planned", "executors_left_out"), 0),
+        executors=(),
+        warming={},
+        sources=(),
+    )
     movements = tuple(
         replace(m, ended="cut off", ended_s=m.began_s, ended_epoch=m.began_epoch)
         if m.ended_s is None
@@ -515,6 +558,7 @@ def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageSta
     return replace(
         state,
         frame=frame,
+        resumed_after=last,
         points=tuple(point for point in state.points if point.epoch <= last),
         movements=movements,
         suspended_s={},
@@ -523,12 +567,16 @@ def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageSta
     )
 
 
-def _apply_epoch_committed(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_epoch_committed(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with an epoch that has no entry ``progress``, from its event."""
-    frame = replace(state.frame, epoch=count(values["epoch"]), at_s=number(values["at_s"]))
+    frame = replace(
+        state.frame,
+        epoch=count(values["epoch"]),
+        at_s=number(values["at_s"]),
+        latency_ms=_latency_ms(values.get("latency_ms")),
+    )
     point = _point_of(
         frame,
-        values.get("latency_ms"),
         took_ms=number(values.get("duration_ms")),
         rows_in=count(values.get("rows_in")),
         rows_out=count(values.get("rows_out")),
@@ -537,21 +585,21 @@ def _apply_epoch_committed(state: PageState, values: Mapping[str, Any]) -> PageS
     return _with_epoch(state, point)
 
 
-def _apply_executor_change(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_executor_change(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with an executor lost (after ``ExecutorLost``), or live (other events)."""
     name, lost = text(values["executor"]), values["kind"] == "ExecutorLost"
     executors = tuple(replace(e, lost=lost) if e.name == name else e for e in state.frame.executors)
     return replace(state, frame=replace(state.frame, executors=executors))
 
 
-def _apply_rows_unreadable(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_rows_unreadable(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with rows counted that a source could not read."""
     left_out = dict(state.frame.left_out)
     _add_rows(left_out, (text(values["source"]), "unreadable"), values.get("rows"))
     return replace(state, frame=replace(state.frame, left_out=left_out))
 
 
-def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_migration_started(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with a migration, and the pause expected by its size and strategy."""
     size, strategy = count(values.get("state_bytes")), text(values["strategy"])
     copied_bytes, copied_s = state.copied
@@ -583,7 +631,7 @@ def _predicted_s(strategy: str, transfer_s: float) -> float:
     return 2 * transfer_s if strategy == "stop_the_world" else 0.0
 
 
-def _apply_migration_ended(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_migration_ended(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after the end of a migration."""
     name, component = text(values["migration"]), text(values["component"])
     state = _without_copies(state, component, list(state.frame.warming.get(component, {})))
@@ -604,7 +652,7 @@ def _apply_migration_ended(state: PageState, values: Mapping[str, Any]) -> PageS
     )
 
 
-def _apply_warming_started(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_warming_started(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with key groups that are being copied."""
     component, executor = text(values["component"]), text(values["executor"])
     warming = dict(state.frame.warming)
@@ -615,14 +663,14 @@ def _apply_warming_started(state: PageState, values: Mapping[str, Any]) -> PageS
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
-def _apply_warmed(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_warmed(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with the measured bandwidth of copies updated."""
     size, seconds = state.copied
     more = count(values.get("state_bytes")), number(values.get("duration_ms")) / 1e3
     return replace(state, copied=(size + more[0], seconds + more[1]))
 
 
-def _apply_switched(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_switched(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with key groups that run elsewhere from the next epoch on."""
     component = text(values["component"])
     if not values.get("key_groups"):  # rows go elsewhere, or nothing moves yet
@@ -631,7 +679,7 @@ def _apply_switched(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, switched=state.switched | {component})
 
 
-def _without_copies(state: PageState, component: str, key_groups: Any) -> PageState:
+def _without_copies(state: RunState, component: str, key_groups: Any) -> RunState:
     """Return the state in which these key groups are not being copied any more."""
     gone, of = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
     if not gone & of.keys():
@@ -641,7 +689,7 @@ def _without_copies(state: PageState, component: str, key_groups: Any) -> PageSt
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
-def _apply_suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_suspended(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with key groups whose rows wait; without a migration they recover."""
     component, at_s = text(values["component"]), number(values["at_s"])
     since = {component: at_s, **state.suspended_s}
@@ -660,7 +708,7 @@ def _apply_suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, suspended_s=since, movements=movements)
 
 
-def _apply_resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_resumed(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state in which these key groups' waiting rows are processed."""
     component, at_s = text(values["component"]), number(values["at_s"])
     state = _without_copies(state, component, values.get("key_groups"))
@@ -689,7 +737,7 @@ def _apply_resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
 # -- decisions ------------------------------------------------------------------------------------
 
 
-def _apply_decision(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
+def _apply_decision(state: RunState, values: Mapping[str, Any], line: EventLine) -> RunState:
     """Return the state with a decision of the controller, or the judgement of an earlier one."""
     if line.kind in ("DecisionJudged", "RebalancingJudged"):
         return _apply_judgement(state, values, line)
@@ -727,7 +775,7 @@ def _apply_decision(state: PageState, values: Mapping[str, Any], line: EventLine
     return replace(state, decisions=(*state.decisions, decision)[-_MAX_DECISIONS:])
 
 
-def _apply_judgement(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
+def _apply_judgement(state: RunState, values: Mapping[str, Any], line: EventLine) -> RunState:
     """Return the state with a judgement added to its decision."""
     epoch, expected = int(number(values["epoch"])), finite(values["expected"])
     came: dict[str, Any] = {
@@ -754,7 +802,7 @@ def _apply_judgement(state: PageState, values: Mapping[str, Any], line: EventLin
     return replace(state, decisions=tuple(judged if d is latest else d for d in state.decisions))
 
 
-_EVENTS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState]]] = {
+_EVENTS: Final[Mapping[str, Callable[[RunState, Mapping[str, Any]], RunState]]] = {
     "EpochCommitted": _apply_epoch_committed,
     "ExecutorLost": _apply_executor_change,
     "ExecutorAdded": _apply_executor_change,
@@ -768,7 +816,7 @@ _EVENTS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState]]
     "KeyGroupsSuspended": _apply_suspended,
     "KeyGroupsResumed": _apply_resumed,
 }
-_REDUCERS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState]]] = {
+_REDUCERS: Final[Mapping[str, Callable[[RunState, Mapping[str, Any]], RunState]]] = {
     "progress": _apply_progress,
     "sources": _apply_sources,
     "flow": _apply_flow,

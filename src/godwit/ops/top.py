@@ -4,22 +4,20 @@ Each look reads the end of the journal (`godwit.checkpoint.journal.JournalReader
 not grow with the stream, and nothing is asked of the query.  Its last word says whether the query
 lives; when the journal is silent, the lease on the checkpoint does.
 
-The figures are a projection of those entries.  The journal may be of another version, damaged or
-made up: what is not understood is left out, every number is finite and every text short, so whoever
-draws the figures needs no check of its own.
+The figures are a view of the state that those entries reduce to (`godwit.ops.run_state`), in which
+every number is finite and every text short.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from functools import reduce
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -30,26 +28,18 @@ from godwit.cli.arguments import bounded
 from godwit.cli.console import Symbols, symbols_for
 from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
 from godwit.model.errors import GodwitError
-from godwit.model.events import DECISIONS
 from godwit.model.wording import counted, human_bytes, printable
-from godwit.ops.entries import (
-    EventLine,
-    count,
-    event_line,
-    finite,
-    mapping,
-    number,
-    text,
-    unix_time,
-)
-from godwit.ops.liveness import LIFECYCLE, Liveness
+from godwit.ops.liveness import Liveness
+from godwit.ops.run_state import RunState, reduced, rows_per_s
 from godwit.time.durations import elapsed_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.ops.entries import EventLine
+    from godwit.ops.run_state import Movement, SourceAt
 
 _ENTRIES = 1000
 _WIDE = 160
@@ -110,7 +100,7 @@ class Viewer:
 
     def look(self) -> Sight:
         """Return state and figures of the stream, read from the checkpoint, to be drawn."""
-        figures = figures_of(self._reader.tail(_ENTRIES))
+        figures = figures_of(reduce(reduced, self._reader.tail(_ENTRIES), RunState()))
         state, why = self._liveness.look(figures.last_word, figures.last_s)
         return Sight(
             flow=printable(self._flow).replace("\n", " "), state=state, why=why, figures=figures
@@ -163,10 +153,6 @@ def _watch(viewer: Viewer, sight: Sight, console: Console, interval_s: float) ->
 
 
 _EPOCHS_OF_LOAD = 16
-_MAX_EXECUTORS = 10_000  # more than any cluster has; a journal may say anything
-_RATE_S = 10.0
-_LATENCY = ("p50", "p95", "p99", "max")
-_ELSEWHERE = DECISIONS | {"EpochCommitted", "LoadMeasured"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,66 +160,40 @@ class EpochFigures:
     """Figures of one committed epoch."""
 
     epoch: int  # its number
-    began_s: float  # when it began, in seconds, on the driver's clock
-    duration_ms: float  # what it took
-    # source rows, and rows given to sinks and operators
-    rows_in: int
-    rows_out: int
-    # p50, p95, p99, max → milliseconds from arrival to delivery; empty where it is not known
-    latency_ms: Mapping[str, float] = field(default_factory=dict)
+    began_s: float  # Unix time of its start, on the driver's clock
+    duration_ms: float
+    rows_in: int  # source rows
+    rows_out: int  # rows for sinks and operators
+    # p50, p95, p99, max → milliseconds from arrival to delivery; without those that are not known
+    latency_ms: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorFigures:
     """Figures of one executor."""
 
-    # which; how many lanes; whether it is to leave; whether it has gone since
     name: str
     lanes: int
     draining: bool
     lost: bool
-    key_groups: int  # it owns, of all components
-    # time that its lanes were busy with key groups, and CPU time that they spent, the mean of the
-    # last epochs; the first is its load
+    key_groups: int  # of all components
+    # of its lanes, mean of the last epochs with input: time busy with key groups (its load), and
+    # CPU time
     busy_ms: float
     cpu_ms: float
     share: float  # of the load of all executors, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFigures:
-    """Lag of the query behind a source; see `godwit.spark.progress`."""
-
-    description: str
-    behind: int | None
-    input_rows_per_s: float | None
-    processed_rows_per_s: float | None
-    metrics: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationFigures:
-    """Figures of a migration under way."""
-
-    id: str
-    component: str
-    strategy: str
-    moves: int
-    state_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Figures of a run, from the end of the journal."""
+    """Figures that `godwit top` draws, and prints as JSON; times in Unix time, oldest first."""
 
-    # the last event of the query's life (it started, stopped or failed), if it is in sight
-    last_word: EventLine | None
-    last_s: float | None  # when the journal was last told anything with a time; ``None`` if never
-    epochs: tuple[EpochFigures, ...]  # the last ones, oldest first
+    last_word: EventLine | None  # the last event of the query's life (started, stopped, failed)
+    last_s: float | None  # time of the last entry; ``None`` if there is none
+    epochs: tuple[EpochFigures, ...]
     rows_per_s: float  # source rows over the last seconds in which there were epochs
-    # by name; how many more there are, which are not looked at
     executors: tuple[ExecutorFigures, ...]
-    executors_left_out: int
+    executors_left_out: int  # number of further ones
     # largest distance of an executor's load per lane from the mean of those that are not draining,
     # as a share of that mean (paper 2 §4.3.1 gives the distance itself)
     load_distance: float
@@ -242,154 +202,72 @@ class RunFigures:
     planned: int
     waiting: int
     suspended: int
-    # under way; as Spark noted last
-    migrations: tuple[MigrationFigures, ...]
-    sources: tuple[SourceFigures, ...]
-    measured: EventLine | None  # what the controller measured last, if there is one
-    # the controller's, and all else but epochs, oldest first
-    decisions: tuple[EventLine, ...]
-    events: tuple[EventLine, ...]
+    migrations: tuple[Movement, ...]  # under way
+    sources: tuple[SourceAt, ...]
+    measured: EventLine | None  # the controller's last measurement
+    decisions: tuple[EventLine, ...]  # of the controller
+    events: tuple[EventLine, ...]  # other events than epochs, measurements and decisions
 
 
-def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
-    """Return the figures of a run, computed from journal entries.
-
-    `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail`
-    returns them.
-    """
-    events = _values_of_kind(entries, "event")
-    lines = [line for values in events if (line := event_line(values)) is not None]
-    life = [line for line in lines if line.kind in LIFECYCLE]
-    run = _last_run(entries)
-    progress = _values_of_kind(run, "progress")
-    latest: Mapping[str, Any] = progress[-1] if progress else {}
-    run_events = _values_of_kind(run, "event")
-    epochs = _epoch_figures(entries)
-    executors = _executor_figures(progress, run_events)
-    times = [line.at_s for line in lines]
-    times += [e.began_s + e.duration_ms / 1e3 for e in epochs]
+def figures_of(run: RunState) -> RunFigures:
+    """Return the figures of a run, from its state after the last entries of the journal."""
+    frame, executors = run.frame, _executor_figures(run)
     return RunFigures(
-        last_word=life[-1] if life else None,
-        last_s=max(times, default=None),
-        epochs=epochs,
-        rows_per_s=_rows_per_s(epochs),
+        last_word=run.last_word,
+        last_s=run.last_s,
+        epochs=tuple(
+            EpochFigures(
+                epoch=point.epoch,
+                began_s=point.at_s - point.took_ms / 1e3,
+                duration_ms=point.took_ms,
+                rows_in=point.rows_in,
+                rows_out=point.rows_out,
+                latency_ms=point.frame.latency_ms,
+            )
+            for point in run.points
+        ),
+        rows_per_s=rows_per_s(run.points),
         executors=executors,
-        executors_left_out=len(mapping(latest.get("executors"))) - len(executors),
+        executors_left_out=frame.executors_left_out,
         load_distance=_load_distance(executors),
-        in_flight=count(latest.get("inFlightKeyGroups")),
-        planned=count(latest.get("plannedMoves")),
-        waiting=count(latest.get("waitingKeyGroups")),
-        suspended=count(latest.get("suspendedKeyGroups")),
-        migrations=_migration_figures(run_events),
-        sources=_source_figures(run),
-        measured=next((line for line in reversed(lines) if line.kind == "LoadMeasured"), None),
-        decisions=tuple(line for line in lines if line.kind in DECISIONS),
-        events=tuple(line for line in lines if line.kind not in _ELSEWHERE),
+        in_flight=frame.in_flight,
+        planned=frame.planned,
+        waiting=frame.waiting,
+        suspended=frame.suspended,
+        migrations=tuple(
+            m for m in run.movements if m.ended_s is None and m.strategy != "recovery"
+        ),
+        sources=frame.sources,
+        measured=run.measured,
+        decisions=run.decision_lines,
+        events=run.events,
     )
 
 
-def _values_of_kind(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    """Return the values of one kind of journal entries."""
-    return [value for entry in entries if isinstance(value := entry.get(kind), Mapping)]
-
-
-def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the entries since the last start of the query."""
-    for place in range(len(entries) - 1, -1, -1):
-        event = entries[place].get("event")
-        if isinstance(event, Mapping) and event.get("kind") == "QueryStarted":
-            return entries[place:]
-    return entries
-
-
-def _epoch_figures(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
-    """Return the figures of epochs, from progress or else from commit events."""
-    epochs: dict[int, EpochFigures] = {}
-    for entry in entries:
-        event, progress = entry.get("event"), entry.get("progress")
-        if isinstance(progress, Mapping):
-            took = progress.get("durationMs")
-            figures = EpochFigures(
-                epoch=count(progress.get("epoch")),
-                began_s=unix_time(progress.get("timestamp")),
-                duration_ms=number(took.get("epoch")) if isinstance(took, Mapping) else 0.0,
-                rows_in=count(progress.get("numInputRows")),
-                rows_out=count(progress.get("numOutputRows")),
-                latency_ms=_latency_figures(progress.get("latencyMs")),
-            )
-        elif isinstance(event, Mapping) and event.get("kind") == "EpochCommitted":
-            duration_ms = number(event.get("duration_ms"))
-            figures = EpochFigures(
-                epoch=count(event.get("epoch")),
-                began_s=number(event.get("at_s")) - duration_ms / 1e3,
-                duration_ms=duration_ms,
-                rows_in=count(event.get("rows_in")),
-                rows_out=count(event.get("rows_out")),
-                latency_ms=_latency_figures(event.get("latency_ms")),
-            )
-        else:
-            continue
-        epochs.setdefault(figures.epoch, figures)
-    return tuple(epochs.values())
-
-
-def _latency_figures(values: Any) -> dict[str, float]:
-    """Return figure → milliseconds, of an epoch's latency; missing figures are left out."""
-    figures = {name: finite(mapping(values).get(name)) for name in _LATENCY}
-    return {name: ms for name, ms in figures.items() if ms is not None}
-
-
-def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
-    """Return the rows per second over the last epochs."""
-    if not epochs:
-        return 0.0
-    end_s = epochs[-1].began_s + epochs[-1].duration_ms / 1e3
-    recent = [e for e in epochs if 0 <= end_s - e.began_s <= _RATE_S] or [epochs[-1]]
-    span_s = max(end_s - recent[0].began_s, 1e-3)
-    return sum(e.rows_in for e in recent) / span_s
-
-
-def _executor_figures(
-    progress: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
-) -> tuple[ExecutorFigures, ...]:
-    """Return the figures of the executors, from progress and events."""
-    if not progress:
-        return ()
-    latest = progress[-1]
-    cpu_ms: defaultdict[str, float] = defaultdict(float)
+def _executor_figures(run: RunState) -> tuple[ExecutorFigures, ...]:
+    """Return the figures of the executors of the last epoch."""
+    loaded = [p.frame for p in run.points if p.epoch > run.resumed_after and p.rows_in]
+    loaded = loaded[-_EPOCHS_OF_LOAD:]
     busy_ms: defaultdict[str, float] = defaultdict(float)
-    there = dict(islice(mapping(latest.get("executors")).items(), _MAX_EXECUTORS))
-    loaded = [p for p in progress if count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
-    for one in loaded:
-        states = mapping(one.get("executors"))
-        for name in there.keys() & states.keys():
-            values = mapping(states[name])
-            cpu_ms[name] += number(values.get("cpuMs"))
-            busy_ms[name] += number(values.get("busyMs", values.get("cpuMs")))
-    owned: Counter[str] = Counter()
-    for component in mapping(latest.get("keyGroups")).values():
-        counts = mapping(component)
-        for name in there.keys() & counts.keys():
-            owned[name] += count(counts[name])
-    lost: set[str] = set()
-    for event in events:
-        if event.get("kind") == "ExecutorLost":
-            lost.add(str(event.get("executor")))
-        elif event.get("kind") == "ExecutorAdded":
-            lost.discard(str(event.get("executor")))
-    total = sum(busy_ms.values()) or 1.0
+    cpu_ms: defaultdict[str, float] = defaultdict(float)
+    for epoch in loaded:
+        for executor in epoch.executors:
+            busy_ms[executor.name] += executor.busy_ms
+            cpu_ms[executor.name] += executor.cpu_ms
+    executors = run.frame.executors
+    total_ms = sum(busy_ms[executor.name] for executor in executors) or 1.0
     return tuple(
         ExecutorFigures(
-            name=text(name),
-            lanes=count(mapping(there[name]).get("lanes")),
-            draining=mapping(there[name]).get("draining") is True,
-            lost=name in lost,
-            key_groups=owned[name],
-            busy_ms=busy_ms[name] / max(len(loaded), 1),
-            cpu_ms=cpu_ms[name] / max(len(loaded), 1),
-            share=busy_ms[name] / total,
+            name=executor.name,
+            lanes=executor.lanes,
+            draining=executor.draining,
+            lost=executor.lost,
+            key_groups=executor.key_groups,
+            busy_ms=busy_ms[executor.name] / max(len(loaded), 1),
+            cpu_ms=cpu_ms[executor.name] / max(len(loaded), 1),
+            share=busy_ms[executor.name] / total_ms,
         )
-        for name in sorted(there, key=lambda name: (len(name), name))
+        for executor in executors
     )
 
 
@@ -398,41 +276,6 @@ def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
     index = [e.busy_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
     mean = sum(index) / len(index) if index else 0.0
     return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
-
-
-def _migration_figures(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, ...]:
-    """Return the figures of the migrations under way."""
-    there: dict[str, MigrationFigures] = {}
-    for event in events:
-        name = text(event.get("migration"))
-        if event.get("kind") == "MigrationStarted":
-            there[name] = MigrationFigures(
-                id=name,
-                component=text(event.get("component")),
-                strategy=text(event.get("strategy")),
-                moves=count(event.get("moves")),
-                state_bytes=count(event.get("state_bytes")),
-            )
-        elif event.get("kind") in ("MigrationFinished", "MigrationCancelled"):
-            there.pop(name, None)
-    return tuple(there.values())
-
-
-def _source_figures(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
-    """Return the sources' figures in the last entry ``sources``; empty without one."""
-    noted = _values_of_kind(entries, "sources")
-    sources = noted[-1].get("sources") if noted else None
-    return tuple(
-        SourceFigures(
-            description=text(source.get("description")),
-            behind=None if source.get("behind") is None else count(source["behind"]),
-            input_rows_per_s=finite(source.get("inputRowsPerSecond")),
-            processed_rows_per_s=finite(source.get("processedRowsPerSecond")),
-            metrics={text(k): text(v) for k, v in mapping(source.get("metrics")).items()},
-        )
-        for source in (sources if isinstance(sources, list) else [])
-        if isinstance(source, Mapping)
-    )
 
 
 _BAR = 40
@@ -537,7 +380,7 @@ def _moving(figures: RunFigures) -> Text:
     )
 
 
-def _source(source: SourceFigures, symbols: Symbols) -> Text:
+def _source(source: SourceAt, symbols: Symbols) -> Text:
     """Return the line about a source."""
     parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
     if source.input_rows_per_s is not None:

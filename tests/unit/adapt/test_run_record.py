@@ -13,7 +13,7 @@ from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.run_record import RunRecorder
 from godwit.migration import ComponentView, EpochOutcome, LoadSummary
 from godwit.ops.heat import moved_placement
-from godwit.ops.run_state import PageState, reduced
+from godwit.ops.run_state import RunState, reduced
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_key_groups_that_changed_place_are_told_and_no_others(flow: Any) -> None
     alone = moved_placement(second, None)
     assert alone is not None
     assert (alone.lane_of != 65535).nonzero()[0].tolist() == [1]
-    state = PageState()
+    state = RunState()
     for entry in noted:
         state = reduced(state, entry)
     now = state.frame.placements["by_plane"]

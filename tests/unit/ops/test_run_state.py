@@ -15,15 +15,15 @@ from godwit.ops.entries import EventLine
 from godwit.ops.liveness import QueryLife
 from godwit.ops.metrics import Metrics
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
-from godwit.ops.run_state import MAX_POINTS, PageState, reduced
+from godwit.ops.run_state import MAX_POINTS, RunState, reduced
 from godwit.ops.top import figures_of
 
 
-def after(entries: list[dict[str, Any]]) -> PageState:
-    return reduce(reduced, entries, PageState())
+def after(entries: list[dict[str, Any]]) -> RunState:
+    return reduce(reduced, entries, RunState())
 
 
-def shown(state: PageState) -> dict[str, Any]:
+def shown(state: RunState) -> dict[str, Any]:
     sections = sections_of(state, flow="delays", life=QueryLife("running", ""))
     values: dict[str, Any] = json.loads(json.dumps(sections, allow_nan=False))
     return values
@@ -296,7 +296,7 @@ def test_the_backlog_of_page_top_and_metrics_is_what_the_sources_said() -> None:
     }
     entries = [*story(), {"sources": said}, epoch(6)]
     page = {one["name"]: one["behind"] for one in shown(after(entries))["now"]["sources"]}
-    top = {one.description: one.behind for one in figures_of(entries[1:]).sources}
+    top = {one.description: one.behind for one in figures_of(after(entries[1:])).sources}
     metrics = Metrics("delays")
     metrics.add("sources", said)
     samples = [s for family in metrics.registry.collect() for s in family.samples]

@@ -1,6 +1,6 @@
 """The live page of a checkpoint: its journal followed, and served as a page and its changes.
 
-`PageFeed` folds new entries of the journal into a `PageState` on a thread, twice a second, and only
+`PageFeed` folds new entries of the journal into a `RunState` on a thread, twice a second, and only
 while somebody looks.  `PageApplication` is the WSGI application: a page of three static files, a
 stream of server-sent events, figures of an earlier epoch, and the report.
 
@@ -31,7 +31,7 @@ from godwit.ops.entries import text
 from godwit.ops.liveness import Liveness, QueryLife
 from godwit.ops.page.report import asset, report_page
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
-from godwit.ops.run_state import PageState, reduced
+from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Published:
     changed: Mapping[str, int] = field(default_factory=dict)  # section → version of its last change
     texts: Mapping[str, str] = field(default_factory=dict)  # section → as JSON
     series: Series = field(default_factory=lambda: Series((), 1))
-    state: PageState = field(default_factory=PageState)
+    state: RunState = field(default_factory=RunState)
     life: QueryLife = field(default_factory=lambda: QueryLife("reading", ""))
 
 
@@ -131,7 +131,7 @@ class PageFeed:
         return heat_section(frame)
 
     def _publish(
-        self, before: Published, sections: dict[str, Any], state: PageState, life: QueryLife
+        self, before: Published, sections: dict[str, Any], state: RunState, life: QueryLife
     ) -> Published:
         """Publish parts of the page (name → values) as a snapshot; new versions where changed."""
         version = before.version + 1

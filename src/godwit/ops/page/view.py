@@ -1,4 +1,4 @@
-"""Views of a `PageState` as plain values: sections that the page draws.
+"""Views of a `RunState` as plain values: sections that the page draws.
 
 A section is sent again only when it changed; series grow at their end (`Series`), so an epoch adds
 a few numbers to what a page has, and not the page.
@@ -10,15 +10,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.ops.heat import heat_of
+from godwit.ops.run_state import rows_per_s
 
 if TYPE_CHECKING:
     from godwit.ops.liveness import QueryLife
-    from godwit.ops.run_state import Frame, PageState, Point, ShownDecision
+    from godwit.ops.run_state import Frame, Point, RunState, ShownDecision
 
 _MAX_EXECUTORS: Final = 128
 _MAX_LISTED: Final = 60
-_RATE_S: Final = 10.0
 _REPORT_FRAMES: Final = 120
+_OF_EXECUTORS: Final = ("name", "lanes", "draining", "lost", "key_groups", "busy_ms")
+_OF_SOURCES: Final = ("name", "description", "behind")
 COLUMNS: Final = (
     *("epoch", "at_s", "rows_in", "rows_out", "took_ms", "busy_s", "p50_ms", "p99_ms", "backlog"),
     *("written_bytes", "commit_ms", "state_bytes", "left_out", "waiting", "executors"),
@@ -59,7 +61,7 @@ class Series:
         return (self.points[0].at_s if self.points else 0.0, self.step, len(self.points))
 
 
-def sections_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, Any]:
+def sections_of(state: RunState, *, flow: str, life: QueryLife) -> dict[str, Any]:
     """Return part of the page → its values for JSON, without series and heat map."""
     return {
         "run": _headline(state, flow, life),
@@ -82,7 +84,7 @@ def heat_section(frame: Frame) -> dict[str, Any]:
     return heat_of(frame.placements, frame.loads, frame.warming)
 
 
-def frame_at(state: PageState, epoch: int) -> Frame:
+def frame_at(state: RunState, epoch: int) -> Frame:
     """Return the figures of an epoch, of the last kept one before it, or of the first."""
     known = [point.frame for point in state.points if point.epoch <= epoch]
     if known:
@@ -90,7 +92,7 @@ def frame_at(state: PageState, epoch: int) -> Frame:
     return state.points[0].frame if state.points else state.frame
 
 
-def report_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, Any]:
+def report_of(state: RunState, *, flow: str, life: QueryLife) -> dict[str, Any]:
     """Return everything that a page without a server draws: sections, series, heat maps.
 
     ``frames`` are at most about `_REPORT_FRAMES` epochs, each with its number in ``heats``.
@@ -125,7 +127,7 @@ def now_of(frame: Frame) -> dict[str, Any]:
         "epoch": frame.epoch,
         "atS": _round_numbers(frame.at_s),
         "executors": [
-            {**asdict(e), "busy_ms": _round_numbers(e.busy_ms)}
+            {name: _round_numbers(getattr(e, name)) for name in _OF_EXECUTORS}
             for e in frame.executors
             if e.name in names
         ],
@@ -135,7 +137,7 @@ def now_of(frame: Frame) -> dict[str, Any]:
         "componentRows": dict(frame.component_rows),
         "sinkRows": dict(frame.sink_rows),
         "edgeRows": [[start, end, rows] for (start, end), rows in frame.edge_rows.items()],
-        "sources": [asdict(source) for source in frame.sources],
+        "sources": [{n: getattr(s, n) for n in _OF_SOURCES} for s in frame.sources],
         "watermarks": dict(frame.watermarks),
         "hotKeys": {name: dict(keys) for name, keys in frame.hot_keys.items() if keys},
         "leftOut": [[where, reason, rows] for (where, reason), rows in frame.left_out.items()],
@@ -148,36 +150,20 @@ def now_of(frame: Frame) -> dict[str, Any]:
     }
 
 
-def _headline(state: PageState, flow: str, life: QueryLife) -> dict[str, Any]:
+def _headline(state: RunState, flow: str, life: QueryLife) -> dict[str, Any]:
     """Return the headline of the page: flow, state of the query, rows per second."""
     return {
         "flow": flow,
         "state": life.state,
         "why": life.evidence,
-        "rowsPerS": _round_numbers(_rows_per_s(state.points)),
-        "measured": state.measured,
+        "rowsPerS": _round_numbers(rows_per_s(state.points)),
+        "measured": state.measured.line if state.measured else "",
         "lost": state.lost,
         "keyGroups": state.flow.get("keyGroups"),
     }
 
 
-def _rows_per_s(points: tuple[Point, ...]) -> float:
-    """Return the source rows per second over the last seconds in which there were epochs."""
-    if not points:
-        return 0.0
-    end_s = points[-1].at_s
-    recent = [p for p in points[-64:] if 0 <= end_s - p.at_s <= _RATE_S]
-    # A point may be of many epochs, and epochs may be far apart: only from the end of one point on
-    # is it known what came in which time.
-    if len(recent) < 2:
-        recent = [*points[-2:]]
-    span_s = end_s - recent[0].at_s
-    if span_s > 0:
-        return sum(p.rows_in for p in recent[1:]) / span_s
-    return points[-1].rows_in / max(points[-1].busy_s, 1e-3)
-
-
-def _graph_json(state: PageState) -> dict[str, Any]:
+def _graph_json(state: RunState) -> dict[str, Any]:
     """Return the flow's graph; where the journal has none, what figures of epochs tell of it."""
     if state.flow:
         return dict(state.flow)
