@@ -63,10 +63,16 @@ def _public() -> Iterator[tuple[str, Any]]:
     for name in dir(gw):
         value = getattr(gw, name)
         if inspect.ismodule(value):
-            names = getattr(value, "__all__", ("json", "raw", "text", "avro", "protobuf"))
-            yield from ((f"godwit.{name}.{n}", getattr(value, n)) for n in names)
+            connectors = [n for n in dir(value) if _is_of_connector(getattr(value, n))]
+            for member in (*value.__all__, *connectors):
+                yield f"godwit.{name}.{member}", getattr(value, member)
         else:
             yield f"godwit.{name}", value
+
+
+def _is_of_connector(value: object) -> bool:
+    """Return whether a call is one that a connector of this project adds to a module."""
+    return str(getattr(value, "__module__", "")).startswith("godwit.connect.")
 
 
 OBJECTS = {name: value for name, value in _public() if name not in _NO_OBJECTS} | OF_A_QUERY

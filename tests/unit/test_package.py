@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import godwit
+from godwit.model import plugins
 
 LOADED_LATER = {
     *("pyspark", "py4j", "pandas", "pyarrow.dataset", "scipy", "highspy", "matplotlib", "rich"),
@@ -60,7 +62,8 @@ def test_importing_everything_hides_none_of_pythons_own_names() -> None:
 @pytest.mark.parametrize("room", ["sources", "sinks", "formats", "testing"])
 def test_a_room_shows_what_users_call_and_nothing_else(room: str) -> None:
     module = getattr(godwit, room)
-    assert dir(module) == sorted(module.__all__)
+    added = plugins.names(room) if room in get_args(plugins.Group) else ()
+    assert dir(module) == sorted({*module.__all__, *added})
     assert all(inspect.getdoc(getattr(module, name)) for name in dir(module))
 
 

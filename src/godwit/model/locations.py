@@ -36,14 +36,6 @@ ARROW: Final[Mapping[str, str]] = {
 }
 """Scheme of a location → how ``pyarrow.fs`` spells it."""
 
-DELTALAKE: Final[Mapping[str, str]] = {
-    **{scheme: scheme for scheme in ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")},
-    **{scheme: scheme for scheme in ("az", "azure", "adl", "memory")},
-    "s3n": "s3",
-    "gcs": "gs",
-}
-"""Scheme of a location → how the library deltalake spells it."""
-
 
 def is_uri(location: str) -> bool:
     """Return whether a location begins with a scheme, such as ``s3://``."""

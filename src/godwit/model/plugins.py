@@ -1,8 +1,11 @@
 """Entry points: what other packages add to Godwit, by group and name.
 
-A package adds a planner, a command, a policy or a source by an entry point of its distribution, as
-in ``[project.entry-points."godwit.planners"]``.  The names are known without importing anything; an
-object is imported when it is first used.
+A package adds a planner, a command, a policy, a source, a sink or a format of messages by an entry
+point of its distribution, as in ``[project.entry-points."godwit.sinks"]``.  The names are known
+without importing anything; an object is imported when it is first used.
+
+An entry point of the group ``godwit.targets`` reads targets that a checkpoint names, without the
+flow (`godwit.sinks.continuity`); its name is that of a file that only such targets have.
 
 Invariant: a name that a package of this project has is answered with that package's name where the
 package is not installed.
@@ -12,16 +15,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from godwit.model.errors import PluginError
+from godwit.model.naming import NoSuchCallError, no_such_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from importlib.metadata import EntryPoint
 
-Group: TypeAlias = Literal["commands", "observers", "planners", "policies", "sources", "sinks"]
+Group: TypeAlias = Literal[
+    "commands", "formats", "observers", "planners", "policies", "sinks", "sources", "targets"
+]
 
 _OWN: Final = "godwit-streams"
 _LAB: Final = "godwit-lab"
@@ -44,11 +49,18 @@ _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     "sources": {"nexmark": _LAB},
 }
 """Names of the distributions of this project: group → name → distribution."""
+_NO_METADATA: Final = (
+    "whose metadata are not installed, or are of an earlier version: Python uses a copy of the "
+    "package alone, such as a zip file or a source tree"
+)
+_INSTALL: Final = f"pip install {_OWN} (of a source tree: pip install --editable .)"
 
 
 @cache
 def _entries(group: Group) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return name → entry points of a group; several only if packages use the same name."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  few processes look for packages
+
     entries: dict[str, list[EntryPoint]] = defaultdict(list)
     for entry in entry_points(group=f"godwit.{group}"):
         if entry not in entries[entry.name]:
@@ -88,9 +100,8 @@ def load(group: Group, name: str) -> Any:
             raise PluginError(f"There is no {what}.", remedy=f"Known: {', '.join(names(group))}.")
         if package == _OWN:
             raise PluginError(
-                f"{what} is an entry point of {package}, whose metadata are not installed: Python "
-                "uses a copy of the package alone, such as a zip file or a source tree.",
-                remedy=f"pip install {package} (of a source tree: pip install --editable .)",
+                f"{what} is an entry point of {package}, {_NO_METADATA}.",
+                remedy=_INSTALL,
                 package=package,
             )
         raise PluginError(
@@ -113,3 +124,38 @@ def load(group: Group, name: str) -> Any:
             remedy=f"Install {packages[0]} again, in a version for this version of Godwit.",
             package=packages[0],
         ) from error
+
+
+def member(
+    group: Group, module: str, name: str, known: Iterable[str], meant: Mapping[str, str]
+) -> Any:
+    """Return what a package has added to a module of users' calls, such as ``gw.sinks``.
+
+    `known`: public names that the module itself has. `meant`: see `no_such_name`.
+
+    Raises
+    ------
+    PluginError
+        As `load`.
+    NoSuchCallError
+        If there is no such name. The error suggests another; if the calls of this distribution are
+        unknown, since it is not installed, the error says so.
+    """
+    added = names(group)
+    if name in added or name in absent(group):
+        return load(group, name)
+    if not (name.startswith("_") or name in meant or _has_own(group)):
+        raise NoSuchCallError(
+            f"module {module!r} has no attribute {name!r}. Connectors are entry points of {_OWN}, "
+            f"{_NO_METADATA}.",
+            remedy=_INSTALL,
+            call=name,
+        )
+    calls = [call for call in known if call.islower()]
+    raise no_such_name(module, name, sorted([*calls, *added]), meant)
+
+
+def _has_own(group: Group) -> bool:
+    """Return whether the metadata of this project's main distribution has entries of a group."""
+    entries = [entry for same in _entries(group).values() for entry in same]
+    return any(e.dist is not None and e.dist.name.replace("_", "-") == _OWN for e in entries)

@@ -531,8 +531,8 @@ class _Compilation:
                 raise InvalidFlowError(
                     f"Sinks {other!r} and {output.name!r} of flow {self.flow.name!r} are one "
                     "object, which would take the epochs of one for those of the other.",
-                    remedy="Make a sink for each, as in two calls of gw.sinks.postgres(...); they "
-                    "may write to one table where rows are appended.",
+                    remedy="Make a sink for each; several sinks may append rows to one table of a "
+                    "database or a lakehouse.",
                     flow=self.flow.name,
                     sink=output.name,
                 )

@@ -19,21 +19,22 @@ sink             delivery                        needs
 ===============  ==============================  ==========================================
 
 A row that a target cannot take fails its epoch before the commit, or goes to the sink that
-``rejects=`` names. To write a sink of your own, see `gw.sinks.Sink`.
+``rejects=`` names. `delta`, `iceberg`, `kafka` and `postgres` are connectors: entry points of the
+group ``godwit.sinks``, to which other packages may add. To write a sink of your own, see
+`gw.sinks.Sink`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 from godwit.api.names import SINKS
+from godwit.model import plugins
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
-from godwit.model.locations import DELTALAKE, check_location, spelled_location
-from godwit.model.naming import needs_package, no_such_name
+from godwit.model.naming import needs_package
+from godwit.sinks.options import check_columns, check_path
 from godwit.sinks.simple_sinks import (
     ConsoleSink,
     ForeachSink,
@@ -44,20 +45,19 @@ from godwit.sinks.simple_sinks import (
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS, EpochOutput, Sink, SinkContext, Views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import os
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
-    from godwit.connect.delta.sink import DeltaSink
-    from godwit.connect.iceberg.sink import IcebergSink
-    from godwit.connect.kafka.sink import KafkaSink
-    from godwit.connect.postgres.sink import PostgresSink
+    from godwit.connect.delta import delta as delta
+    from godwit.connect.iceberg import iceberg as iceberg
+    from godwit.connect.kafka.write import kafka as kafka
+    from godwit.connect.postgres import postgres as postgres
     from godwit.sinks.parquet_directory import latest_epoch
     from godwit.sinks.parquet_sink import ParquetSink
-    from godwit.sources.message_formats import MessageFormat
-    from godwit.time.durations import Duration
 
 __all__ = [
     "EpochOutput",
@@ -66,30 +66,25 @@ __all__ = [
     "SinkContext",
     "Views",
     "console",
-    "delta",
     "foreach",
     "foreach_table",
-    "iceberg",
-    "kafka",
     "latest_epoch",
     "memory",
     "noop",
     "parquet",
-    "postgres",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Import what few programs use; else say what to use in place of a sink."""
+        """Return a sink of a connector or of another package; suggest one for an unknown name."""
         if name == "latest_epoch":
             return import_module("godwit.sinks.parquet_directory").latest_epoch
-        calls = [known for known in __all__ if known.islower()]
-        raise no_such_name(__name__, name, calls, SINKS)
+        return plugins.member("sinks", __name__, name, __all__, SINKS)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *plugins.names("sinks")})
 
 
 @user_call
@@ -153,283 +148,9 @@ def parquet(
     options = dict(locals())  # the arguments
     from godwit.sinks.parquet_sink import ParquetSink  # noqa: PLC0415  loads Arrow's file formats
 
-    _check_path("Parquet", path)
-    _check_columns("Parquet", partition_by=partition_by)
+    check_path("Parquet", path)
+    check_columns("Parquet", partition_by=partition_by)
     return ParquetSink(**options)
-
-
-@user_call
-def postgres(
-    dsn: str | Mapping[str, Any],
-    table: str,
-    *,
-    mode: Literal["append", "upsert"] = "append",
-    keys: str | Sequence[str] | None = None,
-    create: bool = True,
-    epoch_column: str | None = None,
-    rejects: Sink | None = None,
-) -> PostgresSink:
-    """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
-
-    **Exactly-once**: readers see all rows of an epoch or none, and each epoch's rows once. A table
-    ``godwit_epochs`` in the same schema stores the last epoch of each query and sink. Several
-    queries may append to one table.
-
-    With ``output="complete"`` each epoch replaces all rows of the table in its transaction, so no
-    other query may write to it.
-
-    Parameters
-    ----------
-    dsn
-        Connection string or URI, or a mapping of psycopg's connection parameters.
-    table
-        Name of the table, with or without its schema (``public.by_plane``).
-    mode
-        ``"append"`` inserts rows; ``"upsert"`` replaces the row with the same `keys`, or inserts
-        it.
-    keys
-        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
-        result: the key columns, and the window. Two nulls are equal (needs PostgreSQL 15 or newer).
-    create
-        ``True``: create the table if it is absent. ``False``: the start fails then.
-    epoch_column
-        Integer column that gets the number of the epoch; with it the table can be rolled back
-        (``on_divergence="roll_back"``). Only with ``"append"``.
-    rejects
-        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
-        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch before the
-        commit, or stops the query after it if only the server refuses the row.
-
-    Raises
-    ------
-    SinkError
-        If psycopg is not installed, or an option is wrong.
-
-    Examples
-    --------
-    >>> gw.sinks.postgres("postgresql://host/db", "public.by_plane", mode="upsert")
-    gw.sinks.postgres('dbname=db host=host', 'public.by_plane', mode='upsert')
-    """
-    options = dict(locals())  # the arguments
-    with needs_package("The PostgreSQL sink", "psycopg", "postgres", SinkError):
-        from godwit.connect.postgres.sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
-    if not isinstance(dsn, str | Mapping):
-        raise _wrong_kind("PostgreSQL", "connection", dsn, '"host=... dbname=..." or a mapping')
-    if not isinstance(table, str):
-        raise _wrong_kind("PostgreSQL", "table", table, '"table" or "schema.table"')
-    _check_columns("PostgreSQL", keys=keys)
-    return PostgresSink(**options)
-
-
-@user_call
-def delta(
-    path: str | os.PathLike[str],
-    *,
-    mode: Literal["append", "upsert"] = "append",
-    keys: str | Sequence[str] | None = None,
-    partition_by: str | Sequence[str] = (),
-    storage_options: Mapping[str, str] | None = None,
-    max_partitions: int = MAX_PARTITIONS,
-    lane_bytes: int = LANE_BYTES,
-    rejects: Sink | None = None,
-) -> DeltaSink:
-    """Write each epoch to a Delta Lake table in one commit; exactly-once.
-
-    **Exactly-once**: each epoch is one version of the table, with the epoch's number in it.
-    Several queries may write to one table. With ``output="complete"`` each epoch overwrites the
-    table's rows; otherwise epochs without rows are not written.
-
-    The sink neither compacts the table nor removes old files: run ``OPTIMIZE`` and ``VACUUM`` from
-    any engine.
-
-    Parameters
-    ----------
-    path
-        Path or URI of the table; it is created if absent.
-    mode
-        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it.
-    keys
-        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
-        result: the key columns, and the window. Two nulls are equal.
-    partition_by
-        Partition columns of the table if the sink creates it.
-    storage_options
-        Credentials and settings of the object store, as deltalake takes them.
-    max_partitions
-        Maximum number of partitions that one lane (parallel task) writes in an epoch; an epoch with
-        more fails.
-    lane_bytes
-        A lane with at least this many bytes of output writes files of its own, unless many
-        partitions would make them small; smaller outputs are written together by the driver, so
-        that there are fewer small files.
-    rejects
-        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
-        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
-
-    Raises
-    ------
-    SinkError
-        If deltalake is not installed, or an option is wrong.
-
-    Examples
-    --------
-    >>> gw.sinks.delta("s3://bucket/by_plane", mode="upsert")
-    gw.sinks.delta('s3://bucket/by_plane', mode='upsert')
-    """
-    options = dict(locals())  # the arguments
-    with needs_package("The Delta sink", "deltalake", "delta", SinkError):
-        from godwit.connect.delta.sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
-    _check_path("Delta", path)
-    options["path"] = spelled_location(os.fspath(path), error=SinkError, schemes=DELTALAKE)
-    _check_columns("Delta", keys=keys, partition_by=partition_by)
-    return DeltaSink(**options)
-
-
-@user_call
-def iceberg(
-    table: str,
-    *,
-    catalog: str | Mapping[str, str] = "default",
-    mode: Literal["append", "upsert"] = "append",
-    keys: str | Sequence[str] | None = None,
-    rejects: Sink | None = None,
-) -> IcebergSink:
-    """Write each epoch to an Apache Iceberg table in one commit; exactly-once.
-
-    **Exactly-once**: the snapshot that adds an epoch's rows has the epoch's number. Several queries
-    may write to one table. With ``output="complete"`` each epoch replaces the table's rows;
-    otherwise epochs without rows are not written.
-
-    The driver writes the files, by pyiceberg; no Spark extension is needed. The sink neither
-    expires snapshots nor compacts the table: do that from any engine.
-
-    Parameters
-    ----------
-    table
-        Namespace and name (``"analytics.by_plane"``); both are created if absent. An existing table
-        keeps its partitioning and its properties.
-    catalog
-        Name of a catalog in pyiceberg's configuration, or a mapping of its properties, as in
-        ``{"type": "rest", "uri": "https://..."}``. Passwords are not shown in errors or plans.
-    mode
-        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. An
-        upsert reads and rewrites all rows of the table between the smallest and the largest key of
-        the epoch.
-    keys
-        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
-        result: the key columns, and the window. Two nulls are equal.
-    rejects
-        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
-        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
-
-    Raises
-    ------
-    SinkError
-        If pyiceberg is not installed, or an option is wrong.
-
-    Examples
-    --------
-    >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "warehouse"}
-    >>> gw.sinks.iceberg("analytics.by_plane", catalog=catalog, mode="upsert")
-    gw.sinks.iceberg('analytics.by_plane', mode='upsert')
-    """
-    options = dict(locals())  # the arguments
-    with needs_package("The Iceberg sink", "pyiceberg", "iceberg", SinkError):
-        from godwit.connect.iceberg.sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
-    if not isinstance(table, str) or not table:
-        raise _wrong_kind("Iceberg", "table", table, '"namespace.table"')
-    if not isinstance(catalog, str | Mapping):
-        raise _wrong_kind("Iceberg", "catalog", catalog, "a catalog's name, or its properties")
-    _check_columns("Iceberg", keys=keys)
-    return IcebergSink(**options)
-
-
-@user_call
-def kafka(
-    servers: str | Sequence[str],
-    topic: str,
-    *,
-    value: Literal["bytes", "text", "json"] | MessageFormat = "json",
-    key: str | Sequence[str] | None = None,
-    key_format: MessageFormat | None = None,
-    headers: str | None = None,
-    topic_column: str | None = None,
-    partition_column: str | None = None,
-    partitioner: str = "murmur2_random",
-    exactly_once: bool = True,
-    transaction_timeout: Duration = "1 minute",
-    timeout: Duration = "30 seconds",
-    config: Mapping[str, Any] | None = None,
-    rejects: Sink | None = None,
-) -> KafkaSink:
-    """Write each epoch to a topic of Kafka in one transaction; exactly-once.
-
-    **Exactly-once** for readers of committed messages (``isolation.level=read_committed``): they
-    see all rows of an epoch or none, and each epoch's rows once. The epoch's number is committed in
-    the same transaction, as an offset of the group ``godwit-<query>-<sink>``. A query that is
-    stopped for longer than the broker keeps offsets (``offsets.retention.minutes``, a week by
-    default) may write its last epoch again. With ``output="complete"`` every
-    epoch writes all of the result.
-
-    Parameters
-    ----------
-    servers
-        Bootstrap servers: ``"host:port"``, or a list of them.
-    topic
-        Topic to write to, which must exist. Required even if `topic_column` names other topics for
-        all rows, since the sink stores the number of its last epoch under this topic.
-    value
-        Format of the values: ``"json"``, ``"text"`` and ``"bytes"`` (of the rows' only column), or
-        one of ``gw.formats``. Values have all columns but `headers`, `topic_column` and
-        `partition_column`.
-    key
-        Column with the message key, as text or bytes; of several columns the key is a JSON object.
-        ``None``: messages have no key.
-    key_format
-        One of ``gw.formats`` for the key's columns, in place of text, bytes or JSON.
-    headers
-        Column with the message headers: a map of text to text or bytes. ``None``: no headers.
-    topic_column
-        Column with the name of the topic for each row; a row with null goes to `topic`.
-    partition_column
-        Column with the partition number for each row; for null the partitioner chooses.
-    partitioner
-        Partitioner of librdkafka, which chooses partitions by key; the default agrees with Java
-        clients.
-    exactly_once
-        ``False``: **at least once**, without transactions: after a crash the last epoch may be
-        written twice, and readers see the rows of an epoch one by one.
-    transaction_timeout
-        Time after which the broker aborts an open transaction (``transaction.timeout.ms``). It must
-        be longer than the delivery of an epoch takes.
-    timeout
-        Maximum time to wait for an answer of the cluster; then the start, or the delivery and with
-        it the query, fails with a `SinkError`.
-    config
-        Further settings of librdkafka, as in ``{"compression.type": "zstd"}``. Passwords are not
-        shown in errors or plans.
-    rejects
-        Sink of the rows that cannot be encoded as messages or exceed the topic's maximum size, with
-        the text columns ``sink``, ``reason``, ``key`` and ``row`` (the last two as JSON). ``None``:
-        such a row fails its epoch.
-
-    Raises
-    ------
-    SinkError
-        If confluent-kafka is not installed.
-    InvalidFlowError
-        If an option is wrong.
-
-    Examples
-    --------
-    >>> gw.sinks.kafka("broker:9092", "delays", key="plane")
-    gw.sinks.kafka('broker:9092', 'delays')
-    """
-    options = dict(locals())  # the arguments
-    with needs_package("The Kafka sink", "confluent-kafka", "kafka", SinkError):
-        from godwit.connect.kafka.sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
-    _check_columns("Kafka", key=key)
-    return KafkaSink(**options)
 
 
 @user_call
@@ -548,32 +269,3 @@ def noop() -> NoopSink:
     >>> flow.sink("measured", by_plane, gw.sinks.noop())
     """
     return NoopSink()
-
-
-def _check_path(sink: str, path: object) -> None:
-    """Raise `SinkError` if a sink's path is empty, or is not a path."""
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise _wrong_kind(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
-    if not os.fspath(path):
-        raise SinkError(
-            f"The {sink} sink was given an empty path.",
-            remedy='Give a directory, as in "out/by_plane", or a URI.',
-        )
-    check_location(os.fspath(path), SinkError)
-
-
-def _check_columns(sink: str, **options: object) -> None:
-    """Raise `SinkError` if an option is neither a column's name nor a sequence of names."""
-    for option, columns in options.items():
-        is_named = isinstance(columns, Sequence) and all(isinstance(c, str) for c in columns)
-        if columns is not None and not is_named:
-            raise _wrong_kind(sink, option, columns, "the name of a column, or a list of names")
-
-
-def _wrong_kind(sink: str, what: str, value: object, wanted: str) -> SinkError:
-    """Return the error that an argument (`what`) of a sink has a wrong type; `wanted`: examples."""
-    article = "a " if what in ("path", "connection", "table") else ""
-    return SinkError(
-        f"The {sink} sink was given {article}{what} of type {type(value).__name__}.",
-        remedy=f"Give {wanted}.",
-    )

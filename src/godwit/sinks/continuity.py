@@ -16,7 +16,9 @@ another's      the checkpoint is a copy, and the target is that of the query tha
 =============  ==================================================================================
 
 Everything but the first is refused, unless the user says how to go on.  `check_targets` looks at
-targets on this machine without the flow: nothing is written, and no credentials are needed.
+targets on this machine without the flow: nothing is written, and no credentials are needed.  The
+directory of a connector's target has a file by which it is known, which names an entry point of the
+group ``godwit.targets``: a `LastPoint`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pyarrow.fs as pafs
 
@@ -32,6 +34,7 @@ from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.verification import Finding
+from godwit.model import plugins
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.parquet_directory import ParquetDirectory
@@ -48,6 +51,16 @@ if TYPE_CHECKING:
 Way: TypeAlias = Literal["refuse", "roll_back", "new_writer"]
 OnDivergence: TypeAlias = Way | Mapping[str, Way]
 WAYS: Final[tuple[Way, ...]] = ("refuse", "roll_back", "new_writer")
+
+
+class LastPoint(Protocol):
+    """Function of a connector that reads a target on this machine, without the sink."""
+
+    def __call__(self, target: str, query_id: str, writer: str) -> HistoryPoint | None:
+        """Return the last epoch that a query's writer delivered; ``None`` if it delivered none.
+
+        `target`: path of a directory. Raises any error if the target cannot be read.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +218,6 @@ def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
 
 
 _MARKER = "_godwit.json"
-_DELTA = "_delta_log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,25 +267,27 @@ def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | No
         raise _UnseenError
     if (root / _MARKER).is_file():
         return ParquetDirectory(pafs.LocalFileSystem(), str(root)).last_point()
-    if (root / _DELTA).is_dir():
-        return _last_delivered_to_delta(record, sink)
+    for marker in plugins.names("targets"):
+        if (root / marker).exists():
+            return _last_seen_by_connector(marker, record, sink)
     if root.exists() or not root.parent.exists():
         raise _UnseenError
     return None
 
 
-def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Return a sink's last epoch in a Delta table, if any; raise if the table cannot be read."""
+def _last_seen_by_connector(
+    marker: str, record: CommitRecord, sink: SinkRecord
+) -> HistoryPoint | None:
+    """Return the last epoch of a sink's target, as a connector reads it; raise if it cannot.
+
+    `marker`: name of the file by which the target is known.
+    """
     try:
-        from deltalake import DeltaTable  # noqa: PLC0415  an extra
-
-        from godwit.connect.delta.sink import last_epoch_of  # noqa: PLC0415
-
-        recorded = last_epoch_of(DeltaTable(sink.target), record.query_id, sink.writer)
-    except Exception as error:  # the library also raises bare Exceptions
+        read: LastPoint = plugins.load("targets", marker)
+        return read(sink.target, record.query_id, sink.writer)
+    except Exception as error:  # libraries also raise bare Exceptions
         msg = f": {type(error).__name__}"
         raise _UnseenError(msg) from error
-    return None if recorded is None or recorded.point.epoch < 0 else recorded.point
 
 
 def _divergence_findings(

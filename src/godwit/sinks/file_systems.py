@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _AZURE: Final = {"abfs", "az", "azure", "adl", "wasb", "wasbs"}
-_ACCOUNT: Final = ("azure_storage_account_name", "account_name")  # storage options of deltalake
+_ACCOUNT: Final = (
+    "azure_storage_account_name",
+    "account_name",
+)  # options of stores
 _ENDPOINT: Final = (
     *("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint"),
 )
@@ -76,7 +79,7 @@ def place_of(destination: str, options: Mapping[str, str] = MappingProxyType({})
     Azure's URIs name account and container before or behind the host, or leave the account to an
     option; a server of S3's protocol is named by the URI, by an option or in the environment.
 
-    `destination`: see `destination_of`. `options`: storage options of the library deltalake.
+    `destination`: see `destination_of`. `options`: of the object store: name → value.
 
     Examples
     --------

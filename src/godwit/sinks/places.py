@@ -22,9 +22,10 @@ from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.locations import check_location, spelled_location
 from godwit.plan.compiled import is_whole_result
 from godwit.sinks.file_systems import destination_of, place_of
+from godwit.sinks.target_sink import RESERVED_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from godwit.plan.compiled import CompiledFlow
 
@@ -33,9 +34,6 @@ _Kind: TypeAlias = Literal["source", "sink", "checkpoint"]
 _WRITTEN: Final = {  # names of files, as examples
     "sink": ("epoch=0/part-00000.parquet", "part-00000.parquet"),
     "checkpoint": ("commits/0", "0.json", "0.arrow"),
-}
-_OWN_NAMES: Final = {  # of sinks, in their directories
-    *("_staging", "_godwit", "_delta_log", "_delta_index", "_change_data"),
 }
 _EFFECTS: Final[dict[tuple[_Kind, _Kind], str]] = {
     ("sink", "source"): "the source would read the results",
@@ -59,6 +57,7 @@ class _Place:
     # names of files that it may get, as examples
     writes: tuple[str, ...] = ()
     shares: bool = False  # whether several sinks may write to it
+    reserved: Collection[str] = ()  # names in the directory that are the sink's own
     # whether a source of this directory reads a file, by its path within it
     reads: Callable[[str], bool] = lambda _: True
 
@@ -151,6 +150,7 @@ def _of_sinks(flow: CompiledFlow) -> Iterator[_Place]:
                 writes=getattr(sink, "example_files", _WRITTEN["sink"]),
                 shares=getattr(sink, "takes_other_writers", False)
                 and not is_whole_result(flow, output),
+                reserved=getattr(sink, "reserved_names", RESERVED_NAMES),
             )
 
 
@@ -169,14 +169,14 @@ def _check_pair(first: _Place, second: _Place, flow: str) -> None:
         names = (f"{within}/{name}" for name in inner.writes)
         if not any(map(outer.reads, names)):
             return
-    if within and (inner.kind, outer.kind) == ("checkpoint", "sink") and _is_hidden(within):
+    if within and (inner.kind, outer.kind) == ("checkpoint", "sink") and _is_hidden(within, outer):
         return
     if first.kind == second.kind and not within:
         raise InvalidFlowError(
             f"Sinks {second.name!r} and {first.name!r} of flow {flow!r} write to one place, "
             f"{first.place}.",
-            remedy="Give each sink a target of its own. Several sinks may write to one table of "
-            "PostgreSQL, Delta Lake or Iceberg, or to one topic, but for complete results.",
+            remedy="Give each sink a target of its own. Several sinks may write to one table of a "
+            "database or a lakehouse, or to one topic, but for complete results.",
             flow=flow,
             sink=first.name,
         )
@@ -188,10 +188,10 @@ def _check_pair(first: _Place, second: _Place, flow: str) -> None:
     )
 
 
-def _is_hidden(within: str) -> bool:
+def _is_hidden(within: str, directory: _Place) -> bool:
     """Return whether readers of a sink's directory pass over a path in it, and the sink does."""
     first, _, _ = within.partition("/")
-    return first.startswith(("_", ".")) and first not in _OWN_NAMES
+    return first.startswith(("_", ".")) and first not in directory.reserved
 
 
 def _path_within(inner: tuple[str, ...], outer: tuple[str, ...]) -> str | None:

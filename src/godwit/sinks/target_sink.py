@@ -1,4 +1,4 @@
-"""Common base of sinks whose target stores epochs: Parquet, Delta Lake, PostgreSQL.
+"""Common base of sinks whose target stores epochs, such as Parquet's and those of databases.
 
 Such a target gets the rows of an epoch and the epoch's `HistoryPoint` in one atomic step.  That
 makes a second delivery change nothing, and lets a start compare target and checkpoint
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 import pyarrow as pa
@@ -31,12 +31,17 @@ if TYPE_CHECKING:
     from godwit.sinks.commit_retries import CommitRetries
     from godwit.sinks.sink import CommittedEpochs
 
+RESERVED_NAMES: Final = frozenset(["_staging", "_godwit"])
+"""Names in a target's directory that sinks use beside the rows."""
+
 
 class TargetSink(Sink):
     """Sink whose target stores epochs; subclasses set `_context` in `_fit`."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # errors of the target's library
     takes_other_writers: ClassVar[bool] = False  # several sinks may write to one target
+    # names in the target's directory that are not for others
+    reserved_names: ClassVar[frozenset[str]] = RESERVED_NAMES
     _keys: str | Sequence[str] | None = None  # columns that the user names to identify a row
     _context: SinkContext
 

@@ -1,1 +1,102 @@
-"""Delta Lake: tables to write to."""
+"""Delta Lake: ``gw.sinks.delta``, and the last epoch of a table for checks without the flow."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+from godwit.model.errors import SinkError
+from godwit.model.frames import user_call
+from godwit.model.locations import spelled_location
+from godwit.model.naming import needs_package
+from godwit.sinks.options import check_columns, check_path
+from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.checkpoint.ownership import HistoryPoint
+    from godwit.connect.delta.sink import DeltaSink
+    from godwit.sinks.sink import Sink
+
+SCHEMES: Final[Mapping[str, str]] = {
+    **{scheme: scheme for scheme in ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")},
+    **{scheme: scheme for scheme in ("az", "azure", "adl", "memory")},
+    "s3n": "s3",
+    "gcs": "gs",
+}
+"""Scheme of a location → how the library deltalake spells it."""
+
+
+@user_call
+def delta(
+    path: str | os.PathLike[str],
+    *,
+    mode: Literal["append", "upsert"] = "append",
+    keys: str | Sequence[str] | None = None,
+    partition_by: str | Sequence[str] = (),
+    storage_options: Mapping[str, str] | None = None,
+    max_partitions: int = MAX_PARTITIONS,
+    lane_bytes: int = LANE_BYTES,
+    rejects: Sink | None = None,
+) -> DeltaSink:
+    """Write each epoch to a Delta Lake table in one commit; exactly-once.
+
+    **Exactly-once**: each epoch is one version of the table, with the epoch's number in it.
+    Several queries may write to one table. With ``output="complete"`` each epoch overwrites the
+    table's rows; otherwise epochs without rows are not written.
+
+    The sink neither compacts the table nor removes old files: run ``OPTIMIZE`` and ``VACUUM`` from
+    any engine.
+
+    Parameters
+    ----------
+    path
+        Path or URI of the table; it is created if absent.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it.
+    keys
+        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
+        result: the key columns, and the window. Two nulls are equal.
+    partition_by
+        Partition columns of the table if the sink creates it.
+    storage_options
+        Credentials and settings of the object store, as deltalake takes them.
+    max_partitions
+        Maximum number of partitions that one lane (parallel task) writes in an epoch; an epoch with
+        more fails.
+    lane_bytes
+        A lane with at least this many bytes of output writes files of its own, unless many
+        partitions would make them small; smaller outputs are written together by the driver, so
+        that there are fewer small files.
+    rejects
+        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
+        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
+
+    Raises
+    ------
+    SinkError
+        If deltalake is not installed, or an option is wrong.
+
+    Examples
+    --------
+    >>> gw.sinks.delta("s3://bucket/by_plane", mode="upsert")
+    gw.sinks.delta('s3://bucket/by_plane', mode='upsert')
+    """
+    options = dict(locals())  # the arguments
+    with needs_package("The Delta sink", "deltalake", "delta", SinkError):
+        from godwit.connect.delta.sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
+    check_path("Delta", path)
+    options["path"] = spelled_location(os.fspath(path), error=SinkError, schemes=SCHEMES)
+    check_columns("Delta", keys=keys, partition_by=partition_by)
+    return DeltaSink(**options)
+
+
+def last_point(target: str, query_id: str, writer: str) -> HistoryPoint | None:
+    """Return the last epoch that a query's writer delivered to a table on this machine, if any."""
+    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
+
+    from godwit.connect.delta.sink import last_epoch_of  # noqa: PLC0415
+
+    recorded = last_epoch_of(DeltaTable(target), query_id, writer)
+    return None if recorded is None or recorded.point.epoch < 0 else recorded.point

@@ -88,6 +88,7 @@ from godwit.sinks.rows import (
     with_plain_types,
 )
 from godwit.sinks.target_sink import (
+    RESERVED_NAMES,
     TargetSink,
     is_shared,
     point_text,
@@ -129,6 +130,7 @@ class DeltaSink(TargetSink):
 
     failures = (Exception,)  # the library also raises bare Exceptions
     takes_other_writers = True
+    reserved_names = RESERVED_NAMES | {"_delta_log", "_delta_index", "_change_data"}
     text_of = staticmethod(error_text)
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 

@@ -1,1 +1,76 @@
-"""Apache Iceberg: tables to write to."""
+"""Apache Iceberg: ``gw.sinks.iceberg``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from godwit.model.errors import SinkError
+from godwit.model.frames import user_call
+from godwit.model.naming import needs_package
+from godwit.sinks.options import check_columns, wrong_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.connect.iceberg.sink import IcebergSink
+    from godwit.sinks.sink import Sink
+
+
+@user_call
+def iceberg(
+    table: str,
+    *,
+    catalog: str | Mapping[str, str] = "default",
+    mode: Literal["append", "upsert"] = "append",
+    keys: str | Sequence[str] | None = None,
+    rejects: Sink | None = None,
+) -> IcebergSink:
+    """Write each epoch to an Apache Iceberg table in one commit; exactly-once.
+
+    **Exactly-once**: the snapshot that adds an epoch's rows has the epoch's number. Several queries
+    may write to one table. With ``output="complete"`` each epoch replaces the table's rows;
+    otherwise epochs without rows are not written.
+
+    The driver writes the files, by pyiceberg; no Spark extension is needed. The sink neither
+    expires snapshots nor compacts the table: do that from any engine.
+
+    Parameters
+    ----------
+    table
+        Namespace and name (``"analytics.by_plane"``); both are created if absent. An existing table
+        keeps its partitioning and its properties.
+    catalog
+        Name of a catalog in pyiceberg's configuration, or a mapping of its properties, as in
+        ``{"type": "rest", "uri": "https://..."}``. Passwords are not shown in errors or plans.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. An
+        upsert reads and rewrites all rows of the table between the smallest and the largest key of
+        the epoch.
+    keys
+        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
+        result: the key columns, and the window. Two nulls are equal.
+    rejects
+        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
+        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
+
+    Raises
+    ------
+    SinkError
+        If pyiceberg is not installed, or an option is wrong.
+
+    Examples
+    --------
+    >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "warehouse"}
+    >>> gw.sinks.iceberg("analytics.by_plane", catalog=catalog, mode="upsert")
+    gw.sinks.iceberg('analytics.by_plane', mode='upsert')
+    """
+    options = dict(locals())  # the arguments
+    with needs_package("The Iceberg sink", "pyiceberg", "iceberg", SinkError):
+        from godwit.connect.iceberg.sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
+    if not isinstance(table, str) or not table:
+        raise wrong_option("Iceberg", "table", table, '"namespace.table"')
+    if not isinstance(catalog, str | Mapping):
+        raise wrong_option("Iceberg", "catalog", catalog, "a catalog's name, or its properties")
+    check_columns("Iceberg", keys=keys)
+    return IcebergSink(**options)

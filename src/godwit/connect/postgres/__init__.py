@@ -1,1 +1,80 @@
-"""PostgreSQL: tables to write to."""
+"""PostgreSQL: ``gw.sinks.postgres``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from godwit.model.errors import SinkError
+from godwit.model.frames import user_call
+from godwit.model.naming import needs_package
+from godwit.sinks.options import check_columns, wrong_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.connect.postgres.sink import PostgresSink
+    from godwit.sinks.sink import Sink
+
+
+@user_call
+def postgres(
+    dsn: str | Mapping[str, Any],
+    table: str,
+    *,
+    mode: Literal["append", "upsert"] = "append",
+    keys: str | Sequence[str] | None = None,
+    create: bool = True,
+    epoch_column: str | None = None,
+    rejects: Sink | None = None,
+) -> PostgresSink:
+    """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
+
+    **Exactly-once**: readers see all rows of an epoch or none, and each epoch's rows once. A table
+    ``godwit_epochs`` in the same schema stores the last epoch of each query and sink. Several
+    queries may append to one table.
+
+    With ``output="complete"`` each epoch replaces all rows of the table in its transaction, so no
+    other query may write to it.
+
+    Parameters
+    ----------
+    dsn
+        Connection string or URI, or a mapping of psycopg's connection parameters.
+    table
+        Name of the table, with or without its schema (``public.by_plane``).
+    mode
+        ``"append"`` inserts rows; ``"upsert"`` replaces the row with the same `keys`, or inserts
+        it.
+    keys
+        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
+        result: the key columns, and the window. Two nulls are equal (needs PostgreSQL 15 or newer).
+    create
+        ``True``: create the table if it is absent. ``False``: the start fails then.
+    epoch_column
+        Integer column that gets the number of the epoch; with it the table can be rolled back
+        (``on_divergence="roll_back"``). Only with ``"append"``.
+    rejects
+        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
+        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch before the
+        commit, or stops the query after it if only the server refuses the row.
+
+    Raises
+    ------
+    SinkError
+        If psycopg is not installed, or an option is wrong.
+
+    Examples
+    --------
+    >>> gw.sinks.postgres("postgresql://host/db", "public.by_plane", mode="upsert")
+    gw.sinks.postgres('dbname=db host=host', 'public.by_plane', mode='upsert')
+    """
+    options = dict(locals())  # the arguments
+    with needs_package("The PostgreSQL sink", "psycopg", "postgres", SinkError):
+        from godwit.connect.postgres.sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
+    if not isinstance(dsn, str | Mapping):
+        raise wrong_option("PostgreSQL", "connection", dsn, '"host=... dbname=..." or a mapping')
+    if not isinstance(table, str):
+        raise wrong_option("PostgreSQL", "table", table, '"table" or "schema.table"')
+    check_columns("PostgreSQL", keys=keys)
+    return PostgresSink(**options)
