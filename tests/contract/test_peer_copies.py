@@ -36,8 +36,8 @@ def test_who_sends_copies_is_told(tmp_path: Path) -> None:
     play(played, run)
     began = [event for event in run.events if isinstance(event, events.WarmingStarted)]
     assert {(event.executor, event.peers, event.why) for event in began if event.peers} == {
-        ("local-0", ("local-1",), "as was decided"),
-        ("local-1", ("local-0",), "as was decided"),
+        ("local-0", ("local-1",), "by setting"),
+        ("local-1", ("local-0",), "by setting"),
     }
     warmed = [event for event in run.events if isinstance(event, events.KeyGroupsWarmed)]
     assert sum(event.peer_bytes for event in warmed)

@@ -6,12 +6,12 @@ assignment switches between two epochs and the lane applies the rest.  Invariant
 
 1. The assignment of an epoch is total and fixed while the epoch runs.
 2. A key group that runs is warm where it runs, or was ordered to be loaded there.  A key group
-   that is neither is *suspended*: its rows wait in the changelog and nobody else waits with it.
-3. What is in flight is bounded in key groups and bytes (a *mini-migration*), whatever the plan.
+   that is neither is *suspended*: its rows wait in the changelog, and other key groups go on.
+3. Key groups and bytes in flight are bounded (a *mini-migration*), for every plan.
 
-`MigrationProtocol` is a state machine without I/O: a method for every fact, which returns the
-commands that follow (``commands``).  A runtime drives the `Coordinator`, which owns the protocol
-and the record of copies, and acts through `Ports`.
+`MigrationProtocol` is a state machine without I/O: it has a method for every fact, which returns
+the commands that follow (``commands``).  A runtime drives the `Coordinator`, which owns the
+protocol and the record of copies, and acts through `Ports`.
 
 Source: Ding et al., "Optimal operator state migration for elastic data stream processing", §3
 (wait buffers, progressive migration, transfer phases); the strategies' names are Madsen et al.,

@@ -1,7 +1,7 @@
 """Commands of the protocol to the runtime, carried out in order.
 
-A switch of the assignment concerns the next epoch to start, never the one that runs; as do
-suspension and loading. `MigrationProtocol.next_epoch` gives all of these as one value.
+Switches of the assignment, suspension and loading concern the next epoch, never the running one.
+`MigrationProtocol.next_epoch` returns all of these as one value.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class StartWarming:
     component: str
     executor: str
     key_groups: tuple[int, ...]  # ascending
-    # To be repeated in the report. A newer attempt for the same key groups replaces an older one,
-    # which may go on or stop as the runtime likes.
+    # repeated in the report; a newer attempt for the same key groups replaces an older one, which
+    # may go on or stop
     attempt: str
-    states: tuple[Any, ...] = ()  # the component's states, as it is when this is ordered
-    # who else holds copies that are to be taken first, and of which key groups; what they do not
-    # send, and what their copies miss, is read from the checkpoint
+    states: tuple[Any, ...] = ()  # the component's states at the time of the order
+    # executors with copies to use first, and their key groups; key groups that they do not send,
+    # and changes that their copies lack, are read from the checkpoint
     peers: tuple[PeerCopies, ...] = ()
-    why: str = ""  # why from there; empty where there was nothing to choose
+    why: str = ""  # reason for the source; empty without a choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +52,23 @@ class SwitchAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCopies:
-    """Delete copies that nobody will run from; they may be gone or incomplete."""
+    """Delete unused copies; they may be gone or incomplete."""
 
     component: str
     executor: str
     key_groups: tuple[int, ...]  # ascending
-    states: tuple[Any, ...] = ()  # the component's states, as it is when this is ordered
+    states: tuple[Any, ...] = ()  # the component's states at the time of the order
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Announce what the protocol decided, such as key groups that are suspended.
+    """Announce a decision of the protocol, such as suspended key groups.
 
-    What it says is part of `MigrationProtocol.next_epoch`.
+    The decision is part of `MigrationProtocol.next_epoch`.
     """
 
     event: type[events.Event]
-    values: Mapping[str, Any] = field(default_factory=dict)  # its fields, but epoch and time
+    values: Mapping[str, Any] = field(default_factory=dict)  # its fields, except epoch and time
 
 
 class MigrationOutcome(StrEnum):
@@ -84,12 +84,12 @@ class EndMigration:
 
     id: str  # of the migration
     component: str
-    # finished (after a commit under its last assignment), or cancelled (on request, or because not
-    # a single move was left)
+    # finished (after a commit under its last assignment), or cancelled (on request, or because all
+    # moves were withdrawn)
     outcome: MigrationOutcome
     moved: int  # key groups that changed executor as planned
-    withdrawn: int  # planned moves that were given up
-    reason: str = ""  # why moves were withdrawn; empty where none were
+    withdrawn: int  # planned moves that were cancelled
+    reason: str = ""  # why moves were withdrawn; empty if none were
 
 
 Command = StartWarming | SwitchAssignment | DropCopies | EndMigration | Announce

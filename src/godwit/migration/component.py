@@ -1,4 +1,4 @@
-"""The transitions of one component: how its key groups change executor.
+"""Transitions of one component: how its key groups change executor.
 
 A key group is in one of these states::
 
@@ -11,19 +11,19 @@ A key group is in one of these states::
 
 Invariants, after every fact:
 
-- the next assignment is total and names only executors that are there, or epochs are held;
+- the next assignment is total and names only live executors, or epochs are held;
 - a key group that is not suspended has a copy at its executor that lags by ``max_lag`` at most, or
   is in ``load``, or has run there since;
 - planned moves switch only at a boundary, that is while no epoch runs; during an epoch only the
   loss of an executor moves key groups in the next assignment, and the running epoch keeps its own;
-- what is in flight respects the bounds.
+- transfers in flight respect the bounds.
 
-An executor that dies is a migration that nobody planned: its key groups get a new place at once;
-what has no state there is suspended or loaded, and the rest of the stream goes on.
+The loss of an executor is an unplanned migration: its key groups get a new executor at once; those
+without state there are suspended or loaded, and the other key groups go on.
 
-Source: Ding et al. §3.2, rebuilt for epochs: where the paper reroutes misrouted rows, here an epoch
-has one assignment; where the paper's destination fetches state after the switch, here the copy is
-warmed before it, and the wait buffer is left for losses.
+Source: Ding et al. §3.2, rebuilt for epochs: the paper reroutes misrouted rows, but here an epoch
+has one assignment; the paper's destination fetches state after the switch, but here the copy is
+warmed before it, and wait buffers serve losses only.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ class OngoingMigration:
     """A migration in progress."""
 
     request: MigrationRequested
-    # key group → move not yet in flight, in the order in which they are to be made
+    # key group → move not yet in flight, in order of execution
     moves: dict[int, Move]
-    # whether the target's lanes and executors are in force (since the first boundary)
-    opened: bool = False
-    activated: bool = False  # key groups that can have activated their standby slots
-    # the migration may end once a later epoch than this is committed: one that started under the
-    # last assignment
+    opened: bool = False  # the target's lanes and executors apply, since the first boundary
+    activated: bool = False  # key groups have activated their standby slots where possible
+    # the migration may end once a later epoch is committed, which started under the last
+    # assignment
     ends_after: int = -2
     moved: int = 0
     withdrawn: int = 0
@@ -98,25 +97,25 @@ class OngoingMigration:
 
 @dataclass(slots=True, kw_only=True)
 class TrackedComponent:
-    """The protocol's own record of one component, and its transitions."""
+    """The protocol's mutable record of one component, with its transitions."""
 
     name: str
     assignment: Assignment  # of the next epoch
-    # executor → lanes this component is to have there, where somebody said so
+    # executor → requested number of lanes of this component there
     lanes: dict[str, int]
     # shape ``(num_key_groups,)``: bytes of state, as last reported
     state_bytes: npt.NDArray[np.int64]
     waiting: set[int] = field(default_factory=set)  # key groups with rows in a wait buffer
     # key group that does not run → last epoch whose rows it has processed
     suspended: dict[int, int] = field(default_factory=dict)
-    # key groups that were ordered to be loaded and have not run since
+    # key groups ordered to be loaded that have not run since
     load: set[int] = field(default_factory=set)
     transfers: dict[int, Transfer] = field(default_factory=dict)  # key group → its transfer
-    # executor → key groups that left it and whose copies go at the next commit; until then they are
-    # the way back if the new place dies
+    # executor → key groups that left it, whose copies are dropped at the next commit; until then
+    # key groups can return to them if the new executor dies
     retired: dict[str, set[int]] = field(default_factory=dict)
-    # whether there has been no executor at all: then every key group is lost, even if one comes
-    # back under the same name
+    # all executors were lost: then every key group is lost, even if an executor returns under the
+    # same name
     orphaned: bool = False
     migration: OngoingMigration | None = None
 
@@ -160,7 +159,7 @@ class TrackedComponent:
 
     def committed(self, run: RunState, outcome: EpochOutcome) -> None:
         """Update the component after a commit; `run` still has the commit before."""
-        plan = run.component_views[self.name]
+        view = run.component_views[self.name]
         waited = set(outcome.waited.get(self.name, ()))
         for executor, versions in outcome.reach.get(self.name, {}).items():
             if executor in run.executors and executor not in run.lost:
@@ -168,15 +167,15 @@ class TrackedComponent:
         load = outcome.loads.get(self.name)
         if load is not None:
             self.state_bytes[load.key_groups] = load.state_bytes
-        for g in self.suspended.keys() - plan.suspended - waited:
-            self.suspended[g] = outcome.epoch  # its executor died during the epoch, and yet it ran
-        strays = waited - plan.suspended - self.suspended.keys()
-        for g in strays:  # its lane found no state where there should have been some
-            run.copies.forget_copies(self.name, plan.assignment.executor(g), [g])
+        for g in self.suspended.keys() - view.suspended - waited:
+            self.suspended[g] = outcome.epoch  # it ran, although its executor died during the epoch
+        strays = waited - view.suspended - self.suspended.keys()
+        for g in strays:  # its lane did not find the expected state
+            run.copies.forget_copies(self.name, view.assignment.executor(g), [g])
             self.suspended[g] = run.committed
         run.announce(events.KeyGroupsSuspended, self.name, strays)
-        self.waiting = (self.waiting - plan.consume) | waited
-        self.load -= strays | {g for g in plan.load if plan.assignment.executor(g) not in run.lost}
+        self.waiting = (self.waiting - view.consume) | waited
+        self.load -= strays | {g for g in view.load if view.assignment.executor(g) not in run.lost}
         for executor, key_groups in sorted(self.retired.items()):
             self.drop(run, executor, key_groups)
         self.retired.clear()
@@ -210,8 +209,8 @@ class TrackedComponent:
     def start_transfers(self, run: RunState) -> bool:
         """Order copies to be warmed within the limits: suspended key groups, then planned moves.
 
-        Planned moves wait while any key group is suspended, since its rows wait. Returns whether a
-        copy is warm already, so that its key group can switch at once.
+        Planned moves wait while any key group is suspended, since its rows wait. Returns true if a
+        copy is already warm, so that its key group can switch at once.
         """
         known = set(self.transfers)
         cold = [g for g in self.suspended if g not in self.transfers]
@@ -228,7 +227,7 @@ class TrackedComponent:
             and not migration.activated
         )
         if migration is not None and migration.strategy.warms and not (self.suspended or waits):
-            # To stop the world is to flush first: the epoch that runs must end.
+            # Stopping the world means flushing first: the running epoch must end.
             flushed = run.running is None or not migration.strategy.holds_epochs
             moves = migration.moves.values() if flushed else ()
             self._record_transfers(run, moves, migration.bounds, planned=True)
@@ -255,9 +254,9 @@ class TrackedComponent:
     def _record_transfers(
         self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
-        """Record transfers for the next moves, as many as the limits allow.
+        """Record transfers for the next moves within the limits.
 
-        `planned`: moves of the migration, which are taken from it; else recoveries.
+        `planned`: moves of the migration, which are removed from it; else recoveries.
         """
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(

@@ -1,13 +1,12 @@
-"""The coordinator: coordinates what happens between epochs, through ports.
+"""The coordinator: decisions between epochs on migrations, copies and recovery, through ports.
 
-It owns the migration protocol and the one record of who holds which copies; hands each epoch its
-plan and takes its outcome; has copies warmed and dropped, and events announced.  It has no threads,
-no clock and no I/O: the real runtime and a simulator drive the very same object.  One lock orders
-the calls of several threads; it is held while the coordinator thinks, never while anything is read,
-written or waited for.
+It owns the migration protocol and the single record of copies; gives each epoch its component views
+and takes its outcome; orders copies to be warmed and dropped, and announces events.  It has no
+threads, no clock and no I/O: the real runtime and the simulator drive the same object.  One lock
+orders the calls of several threads; it is held during computation, never during I/O or waits.
 
-Invariants: events are announced in the order in which what they tell was decided; a fact that is
-refused changes nothing and announces nothing; a view is a value that does not change.
+Invariants: events are announced in the order of the decisions that they report; a refused fact
+changes nothing and announces nothing; a view is an immutable value.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Ports(Protocol):
     """The coordinator's ports to cluster, events and clock."""
 
     def warm(self, order: StartWarming) -> None:
-        """Bring copies of key groups up to date in the background, as an order says.
+        """Bring copies of key groups up to date in the background, by an order.
 
         Answered by `Coordinator.warmed` or `Coordinator.warming_failed`; no answer within a
         time-out counts as a failure.
@@ -88,18 +87,18 @@ class Ports(Protocol):
 class Warmed:
     """Result of an order to warm copies."""
 
-    # state → key group → version of the table that is there now
+    # state → key group → version of the executor's table now
     tables: Mapping[Any, Mapping[int, int]]
-    reach: Mapping[int, int]  # key group → epoch up to which the copy misses nothing
-    duration_ms: float = 0.0  # what it took
-    deliveries: tuple[Delivery, ...] = ()  # what came from where
+    reach: Mapping[int, int]  # key group → epoch up to which the copy is complete
+    duration_ms: float = 0.0  # of the order
+    deliveries: tuple[Delivery, ...] = ()  # copies by source
 
 
 class Coordinator:
-    """Conducts one run of a flow, for all threads of its driver.
+    """Coordinates one run of a flow, for all threads of its driver.
 
-    `ports`: the world; it may be asked for something at once.
-    `remembered`: loads of an earlier run, which stand until this one has seen rows.
+    `ports`: they may be called during construction.
+    `remembered`: loads of an earlier run, used until this run has processed rows.
     """
 
     def __init__(
@@ -114,15 +113,15 @@ class Coordinator:
     ) -> None:
         self._ports, self._counted_until_s = ports, ports.now_s()
         self._changed, self._closed = threading.Condition(threading.RLock()), False
-        self.plan = plan  # the physical plan of the epoch that runs, or of the next one
+        self.plan = plan  # physical plan of the running or the next epoch
         self._regrouping: OngoingRegrouping | None = None
-        # to be read under the lock, and changed by nobody else
+        # read under the lock; changed only by the coordinator
         self.copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self.copies)
         self._sources = Sources(policy.copies_from)
         self._ended: dict[str, EndMigration] = {}
         self._ended_regroupings: dict[str, EndRegrouping] = {}
-        # what key groups cost lately; to be asked under the lock
+        # recent cost of key groups; read under the lock
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
         for order in self._protocol.opening:
@@ -132,9 +131,9 @@ class Coordinator:
 
     @contextmanager
     def locked(self) -> Iterator[Coordinator]:
-        """Context in which no other thread's call comes between several calls.
+        """Context that makes several calls atomic towards other threads.
 
-        Waiting threads check their condition afterwards.
+        Waiting threads check their conditions afterwards.
         """
         with self._changed:
             try:
@@ -216,9 +215,9 @@ class Coordinator:
         if self._view.holds:
             self._follow(self._protocol.hold_epoch(self._seconds_passed()))
             return None
-        plans = self._view.components
+        component_views = self._view.components
         self._follow(self._protocol.begin_epoch(epoch))
-        return plans
+        return component_views
 
     @_locked
     def commit(self, outcome: EpochOutcome) -> None:
@@ -275,7 +274,7 @@ class Coordinator:
         """Begin the requested migration, and announce it.
 
         Raises `InvalidPlanError` if the target cannot be reached; `MigrationError` if the component
-        is being migrated already, or is about to be replaced by a regrouping.
+        is already migrating, or is about to be replaced by a regrouping.
         """
         if self._regrouping is not None:
             self._regrouping.check_not_replaced(request)
@@ -338,7 +337,7 @@ class Coordinator:
             raise MigrationError(
                 f"Regrouping {request.id!r} is refused: regrouping {self.regrouping!r} is under "
                 "way.",
-                remedy="Wait for its end or cancel it, then look at what it left.",
+                remedy="Wait for its end or cancel it, then plan again.",
                 regrouping=self.regrouping,
             )
         if not request.stages:
@@ -371,7 +370,7 @@ class Coordinator:
         if order.executor not in self._view.executors:
             return
         if order.component not in self._view.components:
-            return  # regrouped since: what was in progress then was dropped, by an order after this
+            return  # regrouped since: a later order has dropped these copies
         for state, versions in warmed.tables.items():
             self.copies.record_versions(order.executor, state, versions)
         sizes = self._state_bytes_of(order)
@@ -410,7 +409,7 @@ class Coordinator:
 
     @_locked
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event that happens now; `values`: its fields but time and epoch."""
+        """Announce an event that happens now; `values`: its fields except time and epoch."""
         self._ports.announce(self._make_event(kind, **values))
 
     def background_failed(self, what: str, error: str) -> None:
@@ -420,7 +419,7 @@ class Coordinator:
     # -- internals ---------------------------------------------------------------------------------
 
     def _make_event(self, kind: type[events.Event], **values: Any) -> events.Event:
-        """Return an event of a class that happens now; `values`: its fields but time and epoch."""
+        """Return an event that happens now; `values`: its fields except time and epoch."""
         values.setdefault("epoch", self._view.committed)
         return kind(at_s=self._ports.now_s(), **values)
 

@@ -1,9 +1,9 @@
-"""The one record of which executor holds which version of which key group.
+"""Single record of which executor holds which version of which key group.
 
-Two questions are asked of it.  The protocol asks how fresh a copy is: up to which epoch it misses
-nothing (its *reach*), for all states of a component together.  Instructions ask what lies in the
-local store: the version of each state's table.  Both change by the same facts, at the same moment,
-so neither can remember a copy that the other has forgotten.
+It answers two queries.  The protocol needs the freshness of a copy: the epoch up to which it is
+complete (its *reach*), for all states of a component together.  Instructions need the content of
+the local store: the version of each state's table.  Both change by the same facts, at the same
+time, so neither can remember a copy that the other has forgotten.
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ class Copies:
         """
         executors = {executor for _, executor in self._reach}
         columns = {
-            (name, executor): _common([self._reach.get((part, executor)) for part in of])
-            for name, of in parts.items()
+            (name, executor): _common([self._reach.get((part, executor)) for part in old])
+            for name, old in parts.items()
             for executor in executors
         }
-        gone = {name for of in parts.values() for name in of}
-        self._reach = {key: of for key, of in self._reach.items() if key[0] not in gone} | columns
-        self._states = {n: of for n, of in self._states.items() if n not in gone} | dict(states)
+        gone = {name for old in parts.values() for name in old}
+        self._reach = {k: c for k, c in self._reach.items() if k[0] not in gone} | columns
+        self._states = {n: s for n, s in self._states.items() if n not in gone} | dict(states)
 
-    # How fresh.
+    # Freshness.
 
     def reach(self, component: str, executor: str, key_group: int) -> int:
         """Return the epoch up to which an executor's copy of a key group is complete.
 
-        An absent copy is that of an empty table, at -1: while a stream is young, every executor is
-        nearly up to date.
+        An absent copy counts as an empty table, at -1: in the first epochs of a stream every
+        executor is nearly up to date.
         """
         column = self._reach.get((component, executor))
         return -1 if column is None else max(_number(column, key_group), -1)
@@ -109,10 +109,10 @@ class Copies:
 
     def record_reach(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
         """Record the epochs up to which an executor's copies are complete: key group → epoch."""
-        at = component, executor
-        self._reach[at] = _updated(self._reach.get(at), epochs)
+        copy = component, executor
+        self._reach[copy] = _updated(self._reach.get(copy), epochs)
 
-    # What lies there.
+    # Content of local stores.
 
     def versions(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
         """Return the version of an executor's copy of a state for each key group; -1: none."""
@@ -121,7 +121,7 @@ class Copies:
     def versions_of(self, executor: str, state: Hashable, key_groups: IntArray) -> IntArray:
         """Return the versions of an executor's copies of a state, by ascending key group; -1: none.
 
-        Reading only some matters: with hundreds of executors, all would take longer than an epoch.
+        With hundreds of executors, reading all versions would take longer than an epoch.
         """
         versions = np.full(len(key_groups), -1, np.int64)
         column = self._tables.get((executor, state))
@@ -147,10 +147,10 @@ class Copies:
 
     def record_versions(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
         """Record the versions of an executor's copies of a state: key group → version."""
-        at = executor, state
-        self._tables[at] = _updated(self._tables.get(at), versions)
+        table = executor, state
+        self._tables[table] = _updated(self._tables.get(table), versions)
 
-    # What is gone.
+    # Deletions.
 
     def forget_copies(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
         """Remove the records of an executor's copies that are deleted or will be."""

@@ -20,7 +20,7 @@ class RunStarted:
 
     run_id: str  # unique to the run; reports of an earlier run are recognised by it
     executors: Mapping[str, int]  # name → lanes
-    # component → its last durable assignment (of a first run: any)
+    # component → its last durable assignment (any assignment in a first run)
     assignments: Mapping[str, Assignment]
     committed: int = -1  # the last committed epoch; -1 before the first
     # component → key groups with rows in a wait buffer
@@ -32,30 +32,29 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationRequested:
-    """A plan is to be carried out."""
+    """Request to migrate a component to a target assignment."""
 
-    id: str  # the caller's name for the migration
+    id: str  # chosen by the caller
     component: str  # it may have one migration at a time
-    target: Assignment  # the assignment to arrive at, lanes and list of executors included
+    target: Assignment  # with lanes and list of executors
     strategy: Strategy = Strategy.LIVE
     bounds: Bounds = field(default_factory=Bounds)
-    # key group → load, for the order of the moves (see `order_moves`); 1 each if left out
+    # key group → load, for the order of the moves (see `order_moves`); default: 1 each
     loads: Mapping[int, float] = field(default_factory=dict)
-    # key groups in the order in which a plan wants them to move; those that it does not name
-    # follow, by load
+    # key groups in the planned order of their moves; others follow, by load
     order: tuple[int, ...] = ()
-    # key group → bytes of state, where known better than the last commit told
+    # key group → bytes of state, where better known than from the last commit
     state_bytes: Mapping[int, int] = field(default_factory=dict)
-    # whether a person decided it; false of what a controller or a regrouping asks for
+    # requested by a user; false for requests of a controller or a regrouping
     by_hand: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesRequested:
-    """Key groups are to change lane within their executors: no state moves."""
+    """Request to move key groups to other lanes of their executors; no state moves."""
 
     component: str
-    # executor → number of lanes the component is to have there; left out: as before
+    # executor → new number of lanes of the component there; left out: as before
     lanes: Mapping[str, int] = field(default_factory=dict)
     # key group → lane within the executor that owns it; left out: as before
     lane_of: Mapping[int, int] = field(default_factory=dict)

@@ -1,13 +1,13 @@
 """Outcome of an epoch as one value, and recent loads of key groups.
 
-Facts for the protocol, load statistics, progress and the journal are projections of an outcome;
-nobody joins several sources to know what an epoch did.
+Facts for the protocol, load statistics, progress and the journal are projections of an outcome, so
+they agree.
 
-Planners and the controller live on the load of every key group, which would be gone with the
-driver; but a list of thousands of numbers an epoch would drown the journal.  So epochs are summed
-up, and the sums are written now and then: four columns, two bytes a number (the logarithm, exact to
-a tenth of a percent), packed.  The more key groups there are the rarer, so that an epoch adds some
-kilobytes to the journal at most, however many there are.
+Planners and the controller need the load of every key group, also after a restart of the driver;
+but thousands of numbers per epoch are too much for the journal.  So epochs are summed, and the sums
+are written periodically: four columns, two bytes a number (the logarithm, exact to a tenth of a
+percent), compressed.  The period grows with the number of key groups, so that an epoch adds some
+kilobytes to the journal at most.
 """
 
 from __future__ import annotations
@@ -33,62 +33,62 @@ if TYPE_CHECKING:
 class ComponentTraffic:
     """Rows and bytes sent to one component in one epoch, counted by the senders."""
 
-    key_groups: tuple[int, ...]  # those of the component that something was sent to, ascending
+    key_groups: tuple[int, ...]  # key groups with sent rows, ascending
     # rows, size_bytes: rows (or partial states) sent to each, and their share of the bytes
     rows: tuple[int, ...]
     size_bytes: tuple[int, ...]
-    crossed_bytes: int  # bytes that went to another executor than the sender's
-    cpu_ms: float = 0.0  # CPU time that operators upstream spent on parting and serialising them
-    # component upstream → rows from its key groups to those of this one, before any were combined,
-    # as far as they say anything (`godwit.model.key_groups`)
+    crossed_bytes: int  # bytes sent to other executors than the sender's
+    cpu_ms: float = 0.0  # CPU time of operators upstream to split and serialise them
+    # component upstream → rows from its key groups to those of this one, before any combining,
+    # where significant (`godwit.model.key_groups`)
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOutcome:
-    """Everything that one committed epoch did."""
+    """All results and costs of one committed epoch."""
 
     epoch: int
-    batch: int | None = None  # the micro-batch that it covered; ``None``: an epoch without input
+    batch: int | None = None  # number of its micro-batch; ``None``: an epoch without input
     # rows_in, rows_out: source rows after the DataFrame maps, and rows given to sinks and operators
     rows_in: int = 0
     rows_out: int = 0
     sink_rows: Mapping[str, int] = field(default_factory=dict)  # sink → rows staged for it
-    # component → what its key groups cost
+    # component → load of its key groups
     loads: Mapping[str, KeyGroupLoad] = field(default_factory=dict)
-    # component → bytes that are read to restore all its key groups
+    # component → bytes to read to restore all its key groups
     total_state_bytes: Mapping[str, int] = field(default_factory=dict)
-    # component → what operators upstream sent to it; sources are not counted
+    # component → rows that operators upstream sent to it; sources are not counted
     traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
-    # (Operator, operator that it feeds) → rows that it made for it, and their bytes in memory,
-    # whether or not there is an exchange between the two
+    # (operator, downstream operator) → number of rows from one to the other, and their bytes in
+    # memory, with or without an exchange between them
     streams: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    # executor_cpu_ms, executor_busy_ms: executor → milliseconds of CPU that its lanes spent on key
-    # groups, and milliseconds that they were busy with them, all components together
+    # executor_cpu_ms, executor_busy_ms: executor → CPU milliseconds of its lanes for key groups,
+    # and milliseconds that they were busy, all components together
     executor_cpu_ms: Mapping[str, float] = field(default_factory=dict)
     executor_busy_ms: Mapping[str, float] = field(default_factory=dict)
     # component → key groups whose rows went to the wait buffer
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    # component → executor → key group → epoch up to which the copy there misses nothing
+    # component → executor → key group → epoch up to which the copy there is complete
     reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     # executor → state → key group → version of the table in the local store there
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
-    # source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as the
-    # epoch left it, microseconds since 1970-01-01 UTC
+    # source, or ``<source>/<operator>`` where maps recompute the event time → watermark after
+    # the epoch, microseconds since 1970-01-01 UTC
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    # operator → reason → rows that belong to none of its windows: ``late`` for all of them, too far
+    # operator → reason → rows outside of all its windows: ``late`` for all of them, too far
     # ``ahead`` of the clock, ``untimed``
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    # operator → key, as JSON → share of the operator's work, of keys that are hot: of rows where
-    # senders combine them, of rows and pairs of a join, else of time
+    # operator → key, as JSON → share of a hot key in the operator's work: of rows if senders
+    # combine them, of rows and pairs of a join, else of time
     hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # operator → its work, and which keys have most of it
+    # operator → its work, and the keys with most of it
     key_work: Mapping[str, OperatorWork] = field(default_factory=dict)
-    # operator → partials, of windows that were over, of keys that were held in two slots
+    # operator → partials of closed windows whose key was in two slots
     held_twice: Mapping[str, int] = field(default_factory=dict)
-    # state that is a slot → key groups of which it holds nothing
+    # state of a slot → key groups without entries
     empty: Mapping[Any, frozenset[int]] = field(default_factory=dict)
-    # changelog_bytes, snapshot_bytes: what was written
+    # changelog_bytes, snapshot_bytes: bytes written
     changelog_bytes: int = 0
     snapshot_bytes: int = 0
     # phase of the lanes → milliseconds, the sum over lanes
@@ -102,12 +102,12 @@ _STEPS: Final = 1024  # of the logarithm to base 2, of numbers below 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadSummary:
-    """Loads over some epochs with input, as the journal keeps them."""
+    """Loads over some epochs with input, as stored in the journal."""
 
     epoch: int  # the last of them
-    epochs: int  # how many
-    # Component → what its key groups cost in all of them, and their state bytes after the last.
-    # Distinct keys are added up too: a key counts in every epoch that touched it.
+    epochs: int  # number of epochs
+    # Component → total load of its key groups, and their state bytes after the last epoch. Distinct
+    # keys are summed too: a key counts in every epoch that touched it.
     loads: Mapping[str, KeyGroupLoad]
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,9 +170,9 @@ class RecentLoad:
     def busy_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
         """Return key group → busy milliseconds, for each of the last epochs with input."""
         if not self._outcomes and self._remembered is not None:
-            kept = self._remembered.loads.get(component)
+            load = self._remembered.loads.get(component)
             epochs = max(self._remembered.epochs, 1)
-            return () if kept is None else (_by_key_group(kept, 1 / epochs),)
+            return () if load is None else (_by_key_group(load, 1 / epochs),)
         loads = [o.loads[component] for o in self._outcomes if component in o.loads]
         return tuple(_by_key_group(load, 1.0) for load in loads)
 
@@ -194,8 +194,8 @@ class RecentLoad:
                     parts.setdefault((upstream, downstream), []).append(pairs)
         share = 1 / max(len(self._outcomes), 1)
         return {
-            between: KeyGroupPairs.total(found).times(share)
-            for between, found in sorted(parts.items())
+            between: KeyGroupPairs.total(pairs).times(share)
+            for between, pairs in sorted(parts.items())
         }
 
     def due_summary(self) -> LoadSummary | None:

@@ -1,7 +1,7 @@
-"""Next assignments: towards a target, and away from executors that died.
+"""Next assignments: towards a target, and away from lost executors.
 
-Pure functions.  Every result is total; ties are broken by name and number, so that the same facts
-always lead to the same assignment.
+Pure functions.  Every result is total; ties are broken by name and number, so the same facts lead
+to the same assignment.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def arrange(
 
     A key group that moves to its executor in `target` gets its lane in `target`; another gets the
     lane with the fewest key groups. With `align`, key groups that stay on their executor of
-    `target` get their lane there too. `roster`: executors to list, in order, even without key
-    groups; others that still own key groups follow them.
+    `target` also get their lane of `target`. `roster`: executors to list, in order, even without
+    key groups; others that still own key groups follow them.
     """
     names = list(dict.fromkeys((*roster, *current.executors, *places.values())))
     number = {name: index for index, name in enumerate(names)}
@@ -130,7 +130,8 @@ def distribute_evenly(
 ) -> dict[int, str]:
     """Distribute key groups over executors evenly, by bytes of state, then by number.
 
-    The largest goes first, each to the executor that has least (longest processing time first).
+    The largest goes first, each to the executor with the fewest bytes (longest processing time
+    first).
     `candidates`: executors that may take them; other key groups that they own in `assignment`
     count. `state_bytes`: key group → bytes of state; 0 if unknown. Returns key group → executor.
     """
@@ -176,7 +177,7 @@ def check_target(
         raise InvalidPlanError(
             f"The plan for component {component!r} uses executors that do not run: "
             f"{', '.join(unknown)}.",
-            remedy=f"Plan again on those that do: {', '.join(sorted(executors)) or 'none'}.",
+            remedy=f"Plan again on running executors: {', '.join(sorted(executors)) or 'none'}.",
             component=component,
             executors=tuple(unknown),
         )
@@ -205,11 +206,11 @@ def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assi
 def shown_assignments(
     view: ProtocolView, shown_name: Callable[[str], str]
 ) -> dict[str, Assignment]:
-    """Return the next epoch's assignment of each component that users know, upstream first.
+    """Return the next epoch's assignment of each component as shown to users, upstream first.
 
-    Two-phase windows are several components internally and one to users, whose assignment is by the
-    active slots: for each key group that of the slot that takes its rows. `shown_name`: name of a
-    component → name that users know.
+    Two-phase windows are several components internally and one for users, with the assignment of
+    the active slots: each key group is where the slot that takes its rows is. `shown_name`: name of
+    a component → name for users.
     """
     shown: dict[str, Assignment] = {}
     for name, component in view.components.items():
@@ -217,10 +218,10 @@ def shown_assignments(
         if known not in shown:
             shown[known] = places
         elif component.takes:
-            there = with_newcomers(shown[known], view.executors)
+            merged = with_newcomers(shown[known], view.executors)
             owners = {g: places.executor(g) for g in component.takes}
-            shown[known] = there.moved(
-                {g: owner for g, owner in owners.items() if owner in there.executors}
+            shown[known] = merged.moved(
+                {g: owner for g, owner in owners.items() if owner in merged.executors}
             )
     return shown
 
@@ -235,7 +236,7 @@ def order_moves(
     """
     by_key_group = {move.key_group: move for move in moves}
     names = sorted({*current.executors, *(m.destination for m in by_key_group.values())})
-    place = {name: at for at, name in enumerate(names)}
+    place = {name: number for number, name in enumerate(names)}
     lanes = dict(zip(current.executors, current.lanes, strict=True))
     size = current.num_key_groups
     now = np.array([place[name] for name in current.executors], np.int32)[current.executor_of]

@@ -1,12 +1,12 @@
-"""The migration protocol: a state machine, told one fact after another, that returns commands.
+"""Migration protocol: a state machine that takes facts one by one and returns commands.
 
-Each method says what one fact means; `component` holds the transitions of one component, and
-`_react` asks every component the same questions after every fact, so that nothing depends on
-which fact happened to come first.
+Each method records one fact; `component` has the transitions of one component, and `_react`
+advances every component in the same way after every fact, so that the result does not depend on the
+order of facts.
 
-An input that is refused raises and changes nothing.  The calls of the runtime (epochs, executors,
-requests) come once and in order.  Reports of warming come from background jobs: they may be lost,
-late, repeated, or belong to an attempt that has long been replaced.
+A refused input raises and changes nothing.  The calls of the runtime (epochs, executors, requests)
+come once and in order.  Reports of warming come from background jobs: they may be lost, late,
+repeated, or belong to a replaced attempt.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class MigrationProtocol:
-    """The state machine. Deterministic; no I/O, no clock, no threads.
+    """State machine of migrations. Deterministic; no I/O, no clock, no threads.
 
-    Between epochs ask `next_epoch`. All other methods record a fact, and return the commands that
-    follow from it: carry them out in order. Where a fact cannot be true, or a request comes at the
-    wrong time, they raise `MigrationError`, and nothing has changed.
+    Between epochs call `next_epoch`. All other methods record a fact, and return the commands that
+    follow from it: carry them out in order. If a fact is impossible, or a request comes at the
+    wrong time, they raise `MigrationError` and change nothing.
 
     Examples
     --------
@@ -92,8 +92,8 @@ class MigrationProtocol:
             if self._run.executors:
                 everything = set(range(component.assignment.num_key_groups))
                 suspend_or_load(component, self._run, sorted(everything - component.load))
-        # what is to be done before anything else, in order (executors that the durable assignments
-        # name may be gone, and every local store is empty)
+        # first commands of the run, in order (executors of the durable assignments may be gone, and
+        # every local store is empty)
         self.opening = self._react()
 
     def next_epoch(self) -> Mapping[str, ComponentView]:
@@ -106,7 +106,7 @@ class MigrationProtocol:
             why = "; ".join(self._holds) if running is None else f"epoch {running} runs"
             raise MigrationError(
                 f"No epoch may start now: {why}.",
-                remedy="Wait for the commit or the abort, or until epochs are not held.",
+                remedy="Wait for the commit or the abort, or for the release of epochs.",
             )
         return self.view().components
 
@@ -138,7 +138,7 @@ class MigrationProtocol:
         """Advance every component after a fact, and return the commands that follow."""
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
-        # Epochs are held before anything else is ordered, and released after everything is.
+        # Epochs are held before all other orders, and released after them.
         run.orders[:0] = [
             Announce(events.EpochsHeld, {"reason": reason})
             for reason in holds
@@ -172,17 +172,17 @@ class MigrationProtocol:
         for component in self._components.values():
             component.expire(self._run)
 
-    # Epochs. `seconds`: whole seconds that have passed since the last call that said so.
+    # Epochs. `seconds`: whole seconds since the last call with this argument.
 
     def begin_epoch(self, epoch: int) -> tuple[Command, ...]:
         """Record that an epoch begins, as `next_epoch` planned it.
 
-        Raises `MigrationError` if one runs, or it is committed already.
+        Raises `MigrationError` if another epoch runs, or this one is already committed.
         """
         component_views = self.next_epoch()
         if epoch <= self._run.committed:
             raise MigrationError(
-                f"Epoch {epoch} is committed already (the last one is {self._run.committed}).",
+                f"Epoch {epoch} is already committed (the last one is {self._run.committed}).",
                 remedy="Skip an epoch that has its record.",
                 epoch=epoch,
             )
@@ -196,12 +196,12 @@ class MigrationProtocol:
         return self._react()
 
     def hold_epoch(self, seconds: int = 1) -> tuple[Command, ...]:
-        """Let `seconds` pass without an epoch: it is held, or only copies are awaited."""
+        """Let `seconds` pass without an epoch: epochs are held, or only copies are awaited."""
         self._advance_time(seconds)
         return self._react()
 
     def _end_epoch(self, epoch: int, how: str) -> None:
-        """End the running epoch; raise if another one runs, which says `how` this one ended."""
+        """End the running epoch; raise if another one runs. `how`: end of this one, as text."""
         running = self._run.running
         if running != epoch:
             raise MigrationError(
@@ -213,7 +213,7 @@ class MigrationProtocol:
         self._run.running = None
 
     def commit_epoch(self, outcome: EpochOutcome, seconds: int = 1) -> tuple[Command, ...]:
-        """Record that the running epoch is durable, what it did, and that `seconds` have passed."""
+        """Record the outcome of the running epoch, now durable, and that `seconds` have passed."""
         self._end_epoch(outcome.epoch, "committed")
         for component in self._components.values():
             component.committed(self._run, outcome)
@@ -247,14 +247,14 @@ class MigrationProtocol:
             raise MigrationError(
                 f"Migration {request.id!r} of component {c.name!r} is refused: migration "
                 f"{c.migration.request.id!r} is under way.",
-                remedy="Wait for its end or cancel it, then plan again on what it left.",
+                remedy="Wait for its end or cancel it, then plan again on its result.",
                 component=c.name,
                 migration=c.migration.request.id,
             )
         if request.strategy.activates_standby and pair_of(self._run, c.name) is None:
             raise MigrationError(
                 f"Component {c.name!r} cannot migrate by strategy {request.strategy.value!r}: its "
-                "state cannot be made of parts in two places, or nothing would merge them.",
+                "state cannot be split over two executors, or its parts could not be merged.",
                 remedy="Migrate it by 'live'. Aggregates of windows of fixed lengths can be "
                 "migrated so with window(..., consolidate='apart'), without other operators in "
                 "their component.",
@@ -272,7 +272,7 @@ class MigrationProtocol:
             c.assignment,
             request.loads,
         )
-        rank = {key_group: at for at, key_group in enumerate(request.order)}
+        rank = {key_group: number for number, key_group in enumerate(request.order)}
         moves = tuple(sorted(moves, key=lambda move: rank.get(move.key_group, len(rank))))
         c.migration = OngoingMigration(
             request=request, moves={move.key_group: move for move in moves}
@@ -334,13 +334,13 @@ class MigrationProtocol:
         self._run.draining.discard(executor)
         return self._react()
 
-    # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
+    # Reports of warming: they may be lost, late, repeated, or answer a replaced attempt.
 
     def warmed(self, order: StartWarming, reach: Mapping[int, int]) -> tuple[Command, ...]:
         """Record the warm copies of an order, and order unneeded copies to be deleted.
 
         `reach`: key group → epoch; all changes of committed epochs up to it are in the copy. Key
-        groups of the order that are left out are still in progress.
+        groups of the order without an entry are still in progress.
         """
         c = self._component(order.component)
         unwanted, copies = [], self._run.copies
@@ -361,7 +361,7 @@ class MigrationProtocol:
         for g in order.key_groups:
             transfer = c.transfers.get(g)
             if transfer is not None and transfer.attempt == order.attempt and not transfer.warm:
-                # Not at once: what failed just now is likely to fail again just now.
+                # Not at once: an immediate retry is likely to fail again.
                 due = self._run.seconds + 1
                 c.transfers[g] = replace(transfer, due=due, failure=reason)
         return self._react()
@@ -372,7 +372,7 @@ class MigrationProtocol:
         """Record that an executor with an empty local store joined."""
         self._run.executors[executor] = lanes
         for component in self._components.values():
-            relocate(component, self._run)  # there may have been none until now
+            relocate(component, self._run)  # all executors may have been lost
         return self._react()
 
     def remove_executor(self, executor: str) -> tuple[Command, ...]:

@@ -1,17 +1,18 @@
 """Regrouping of operators into other components while the stream runs.
 
-A *regrouping* leads from one physical plan to another, between two epochs.  Operators that are to
-share a component have to be in the same places first, so components come together by ordinary
-migrations: copies are warmed, key groups switch, and no epoch waits.  When all of them rest in the
-same places, the plan changes.  Operators that part stay where they are, and nothing moves.
+A *regrouping* leads from one physical plan to another, between two epochs.  Operators that will
+share a component must first be in the same places, so components are co-located by ordinary
+migrations: copies are warmed, key groups switch, and no epoch waits.  When all of them are at rest
+in the same places, the plan changes.  Operators that are separated stay where they are.
 
 Invariants:
 
-- the plan changes only while no epoch runs, and while nothing of the components concerned moves,
-  is suspended or waits; migrations that were in progress end first;
-- when it changes, no key group changes its place: what a lane holds of an operator, it holds after;
-- every regrouping ends: what is lost or withdrawn on the way is tried again a few times, and then
-  the plan stays as it is, with the reason.
+- the plan changes only while no epoch runs, and while no key group of the affected components
+moves,
+  is suspended or has waiting rows; migrations in progress end first;
+- the change moves no key group: every lane keeps its state of every operator;
+- every regrouping ends: lost or withdrawn moves are retried a few times; then the regrouping is
+  cancelled with the reason.
 
 Source: the basic adaptation operation Migrate(O, C, C') and its compositions, Madsen et al. (Enorm)
 §4.5.
@@ -45,11 +46,11 @@ if TYPE_CHECKING:
 class RegroupingStage:
     """One step of a regrouping."""
 
-    plan: Any  # the physical plan that begins with it, as whoever asks knows it
-    # Component of that plan → components before it that its operators are of; all take the places
-    # of the first of them (see `common_places`). Components that stay as they are are left out.
+    plan: Any  # the physical plan after it, in the caller's type
+    # Component of that plan → former components of its operators; all move to the places of the
+    # first of them (see `common_places`). Unchanged components are left out.
     parts: Mapping[str, tuple[str, ...]]
-    # component of `parts` → its states, by whatever names them
+    # component of `parts` → ids of its states
     states: Mapping[str, tuple[Hashable, ...]]
     # component, before and after → key group → bytes of state, as far as known
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -58,8 +59,8 @@ class RegroupingStage:
 def common_places(parts: Sequence[str], components: Mapping[str, ComponentView]) -> Assignment:
     """Return the assignment that components move to before they are merged: that of the first.
 
-    If the components are slots of two-phase windows, it is by the active slots: so the load stays
-    balanced, and state moves only for windows that are open.
+    For slots of two-phase windows it is the assignment of the active slots: so the load stays
+    balanced, and only the state of open windows moves.
     """
     views = [components[name] for name in parts]
     first = views[0].assignment
@@ -78,35 +79,34 @@ def moves_to_come(
     stages: Iterable[RegroupingStage], components: Mapping[str, ComponentView]
 ) -> dict[str, tuple[Move, ...]]:
     """Return component → moves to the executors of the components that it is merged with."""
-    at = dict(components)
+    present = dict(components)
     moves: dict[str, tuple[Move, ...]] = {}
     for stage in stages:
-        made: dict[str, ComponentView] = {}
+        merged_views: dict[str, ComponentView] = {}
         for name, parts in stage.parts.items():
-            goal = common_places(parts, at)
+            goal = common_places(parts, present)
             if len(parts) > 1:
-                moves |= {part: at[part].assignment.moves_to(goal) for part in parts}
-            made[name] = replace(at[parts[0]], assignment=goal, takes=None)
-        at |= made
-    return {name: of for name, of in moves.items() if of}
+                moves |= {part: present[part].assignment.moves_to(goal) for part in parts}
+            merged_views[name] = replace(present[parts[0]], assignment=goal, takes=None)
+        present |= merged_views
+    return {name: to_make for name, to_make in moves.items() if to_make}
 
 
 _TRIES = 4
-"""Migrations that bring one component to another's places before that is given up."""
+"""Maximum number of migrations to co-locate one component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouping:
     """A request to change the physical plan."""
 
-    id: str  # the caller's name for it
-    # Plans on the way, in order; the last one is what is wanted (`RegroupingStage`). None if
-    # every component is as it is to be.
+    id: str  # chosen by the caller
+    # steps in order; the last one has the requested plan; empty if no component changes
     stages: tuple[RegroupingStage, ...]
-    # component that is made anew → its operators, for people
+    # new component → its operators, as text for users
     components: Mapping[str, str] = field(default_factory=dict)
-    reason: str = ""  # why, where nobody asked for it
-    # limits of the migrations that bring components together
+    reason: str = ""  # of a regrouping by a policy; empty for a user's request
+    # limits of the migrations that co-locate components
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -115,8 +115,8 @@ class EndRegrouping:
     """End of a regrouping."""
 
     id: str
-    done: bool  # whether the next epoch runs under its plan
-    reason: str = ""  # why not; empty if it does
+    done: bool  # the next epoch runs under its plan
+    reason: str = ""  # of a cancellation
 
 
 def merged(
@@ -124,8 +124,8 @@ def merged(
 ) -> dict[str, TrackedComponent]:
     """Return the new components that a stage makes by merging or splitting, with their copies.
 
-    Raises `MigrationError` if one does not exist, has moves or waiting rows, or parts of one are on
-    different executors or lanes.
+    Raises `MigrationError` if a component does not exist, has moves or waiting rows, or parts of it
+    are on different executors or lanes.
     """
     joined = {}
     for name, names in stage.parts.items():
@@ -136,7 +136,7 @@ def merged(
         ):
             raise MigrationError(
                 f"Component {name!r} cannot be made of {', '.join(names)} now.",
-                remedy="Wait until all of them rest in the same places.",
+                remedy="Wait until all of them are at rest in the same places.",
                 component=name,
             )
         joined[name] = _merge_parts(name, parts, stage.state_bytes.get(name, {}))
@@ -166,16 +166,16 @@ def _merge_parts(
 
 
 def is_at_rest(component: ComponentView) -> bool:
-    """Return whether no key group of a component moves, is suspended or has waiting rows."""
+    """Return true if no key group of a component moves, is suspended or has waiting rows."""
     return not (
         component.migration or component.transfers or component.suspended or component.waiting
     )
 
 
-def same_places(one: Assignment, other: Assignment) -> bool:
-    """Return whether all key groups have equal executors and lanes in both assignments."""
-    owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
-    return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
+def same_places(left: Assignment, right: Assignment) -> bool:
+    """Return true if all key groups have equal executors and lanes in both assignments."""
+    owners, others = (np.array(a.executors)[a.executor_of] for a in (left, right))
+    return np.array_equal(owners, others) and np.array_equal(left.lane_of, right.lane_of)
 
 
 class OngoingRegrouping:
@@ -184,15 +184,15 @@ class OngoingRegrouping:
     def __init__(self, coordinator: Coordinator, request: Regrouping) -> None:
         self._coordinator, self.request = coordinator, request
         self._stages = list(request.stages)  # still to come, the first of them in progress
-        # component → migrations that were asked for to bring it to its place
+        # component → number of its migrations so far
         self._tries: Counter[str] = Counter()
-        self._own_migration = ""  # the last one asked for
+        self._own_migration = ""  # id of the last one requested
 
     def announce(self) -> None:
-        """Emit `RegroupingStarted`, with the number of key-group moves and their state bytes."""
+        """Announce the start, with the number of key-group moves and their state bytes."""
         request = self.request
         moves = moves_to_come(request.stages, self._coordinator.view.components)
-        sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
+        sizes = {n: bytes_of for s in request.stages for n, bytes_of in s.state_bytes.items()}
         self._coordinator.announce(
             events.RegroupingStarted,
             regrouping=request.id,
@@ -205,7 +205,7 @@ class OngoingRegrouping:
         )
 
     def advance(self) -> None:
-        """Go on as far as is possible now: begin a migration or the next stage, or give up.
+        """Advance as far as possible: begin a migration or the next stage, or give up.
 
         The coordinator calls it after every change.
         """
@@ -223,7 +223,7 @@ class OngoingRegrouping:
                 self._give_up(error.message)
 
     def _is_ready(self) -> bool:
-        """Return whether the components to merge are at rest, on the same executors and lanes."""
+        """Return true if the components to merge are at rest, on the same executors and lanes."""
         view = self._coordinator.view
         if view.running is not None or view.holds or not view.executors:
             return False
@@ -245,7 +245,7 @@ class OngoingRegrouping:
                 continue
             views = [components[name] for name in parts]
             if any(c.migration or c.suspended for c in views if c is views[0] or c.takes):
-                continue  # where they are to go is about to change
+                continue  # their common places are about to change
             goal = common_places(parts, components)
             for name in parts:
                 component = components[name]
@@ -256,9 +256,9 @@ class OngoingRegrouping:
                 self._tries[name] += 1
                 if self._tries[name] > _TRIES:
                     raise MigrationError(
-                        f"Key groups of {name!r} do not come to those of {parts[0]!r}: "
+                        f"Key groups of {name!r} could not be moved to those of {parts[0]!r}: "
                         f"{_TRIES} migrations left some behind.",
-                        remedy="Look at the events: warming may fail.",
+                        remedy="Look at the events for failed copies.",
                         component=name,
                     )
                 return MigrationRequested(
@@ -273,7 +273,7 @@ class OngoingRegrouping:
         return None
 
     def cancel(self, reason: str) -> None:
-        """Cancel the regrouping, and the migrations that it asked for."""
+        """Cancel the regrouping and its migrations."""
         self._give_up(reason)
         for component in self._coordinator.view.components.values():
             migration = component.migration
@@ -315,7 +315,7 @@ class OngoingRegrouping:
 
 
 MAX_ENDS: Final = 10_000
-"""A controller may begin a migration every few seconds, for months."""
+"""Number of remembered ends: a controller may begin a migration every few seconds, for months."""
 
 
 def forget_oldest(ends: MutableMapping[str, Any]) -> None:

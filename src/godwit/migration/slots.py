@@ -1,14 +1,14 @@
 """Instant and smooth migration: rows switch to an empty standby slot at the destination.
 
 Two components, each of one state, are the two slots of every key group of one operator: each slot
-has a place, copies and losses like any key group, so nothing else of the protocol knows of this.
-One slot of each key group takes rows.  A migration that moves no state activates the standby slot,
-between two epochs, if that is empty; the key group whose other slot is not empty yet, since it
-migrated so a while ago, migrates live; and so does what leaves an executor that is draining, since
-both slots have to.
+has a place, copies and losses like any key group, so the rest of the protocol is independent of
+slots.  One slot of each key group takes rows.  A migration without state activates the standby
+slot, between two epochs, if it is empty.  A key group whose other slot is not empty yet, after an
+earlier instant migration, migrates live; so do key groups that leave a draining executor, since
+both slots must leave it.
 
-Invariant: what a slot holds was put there while it took rows; a slot begins to take them only when
-it is empty, so at any time a key group has at most one slot more than it needs.
+Invariant: a slot gets entries only while it takes rows, and begins to take rows only when it is
+empty, so at any time a key group has at most one slot more than it needs.
 
 Source: instant and smooth migration, Madsen et al. (Enorm) §4.5.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
-    """Return a component's slots (of two-phase windows), and which of the two it is (0 or 1).
+    """Return a component's slots (of two-phase windows), and its number among them (0 or 1).
 
     ``None`` if it has no slots.
     """
@@ -45,7 +45,7 @@ def taken_by(
     """Return the key groups whose rows a slot takes, and those that are switching smoothly.
 
     Of the latter the other slot still takes rows of earlier panes. The first is ``None`` for a
-    component that is no slot.
+    component without slots.
     """
     own = pair_of(run, component.name)
     if own is None:
@@ -104,7 +104,7 @@ def activate_standby(
     migration.activated = True
     both = _pair_and_other(component, components, run)
     if both is None:
-        return  # regrouped since it was asked for: it migrates live
+        return  # regrouped since the request: it migrates live
     pair, slot, other = both
     activating = instant_key_groups(component, components, run)
     places = {g: move.destination for g, move in migration.moves.items() if g in activating}

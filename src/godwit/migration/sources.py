@@ -1,13 +1,13 @@
-"""Sources of copies: other executors, or the checkpoint, whichever is quicker.
+"""Sources of copies: other executors or the checkpoint, by measured throughput.
 
-The checkpoint has everything and costs the old executor nothing; but how fast it can be read
-depends on what it lies on, how many read it at once, and how long chains are, while an executor
-that holds a copy sends each row once.  So each source is measured: bytes of state over seconds from
-the order to the copy in its place, of late.  What has never been measured is tried, the checkpoint
-first; the slower source is tried again now and then, since both change.  Orders of little state
-always read the checkpoint: they would measure what a Spark job costs, not a link.
+The checkpoint is complete and costs the old executor no time; but its throughput depends on the
+storage, the number of readers and the length of chains, while an executor with a copy sends each
+row once.  So both are measured: recent bytes of state per second, from the order to the finished
+copy. An unmeasured source is tried, the checkpoint first; the slower source is tried again
+periodically, since both change.  Orders of little state always read the checkpoint: they would
+measure the cost of a Spark job, not a link.
 
-Only a key group of which the destination holds nothing comes from a peer; what a copy misses is in
+A peer sends only key groups of which the destination has no copy; changes that a copy lacks are in
 the changelog's last segments, which are read anyway.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MIN_BYTES: Final = 2**20
 _MEMORY: Final = 0.7
-"""Weight of a delivery once another came from the same source."""
+"""Weight of earlier deliveries when another one from the same source is added."""
 _RETRY_AFTER: Final = 16
 """Orders from the quicker source, before the slower one is measured again."""
 
@@ -38,10 +38,10 @@ _RETRY_AFTER: Final = 16
 class Delivery:
     """Copies that one source delivered for an order."""
 
-    source: str | None  # executor that sent it; ``None`` for the checkpoint
+    source: str | None  # sending executor; ``None``: the checkpoint
     key_groups: tuple[int, ...]
-    duration_ms: float  # from the asking to the copies in their place
-    failure: str = ""  # why nothing came; empty if it did
+    duration_ms: float  # from the request to the finished copies
+    failure: str = ""  # reason of a failure; empty if the copies came
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Sources:
     ) -> StartWarming:
         """Return an order with the executors that send copies, and the reason for the choice.
 
-        `assignment`: that of the component: a key group is sent by its owner, if it has a copy.
+        `assignment`: of the component: the owner of a key group sends it, if it has a copy.
         `state_bytes`: key group → bytes of state. `dry_run`: only predict; nothing changes.
         """
         holders: dict[str, list[int]] = {}
@@ -96,18 +96,18 @@ class Sources:
                 holder = _best_holder(order, g, copies, assignment.executor(g))
                 if holder is not None:
                     holders.setdefault(holder, []).append(g)
-        size = sum(state_bytes.get(g, 0) for held in holders.values() for g in held)
+        size = sum(state_bytes.get(g, 0) for key_groups in holders.values() for g in key_groups)
         if not holders or self._setting is CopiesFrom.CHECKPOINT:
             return order
         if self._setting is CopiesFrom.PEERS:
-            peers, why = True, "as was decided"
+            peers, why = True, "by setting"
         elif size < _MIN_BYTES:
             return order
         else:
             peers, why = self._quicker(dry_run=dry_run)
         sent = tuple(
-            PeerCopies(executor=name, key_groups=tuple(held))
-            for name, held in sorted(holders.items())
+            PeerCopies(executor=name, key_groups=tuple(key_groups))
+            for name, key_groups in sorted(holders.items())
         )
         return replace(order, peers=sent if peers else (), why=why)
 
@@ -153,16 +153,16 @@ class Sources:
         self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
     ) -> Iterator[CopyRoute]:
         """Yield the routes of the copies of an order whose sources are chosen."""
-        there = [
+        present = [
             g for g in order.key_groups if copies.reach(order.component, order.executor, g) >= 0
         ]
         sent = {g for peer in order.peers for g in peer.key_groups}
-        rest = [g for g in order.key_groups if g not in sent and g not in there]
+        rest = [g for g in order.key_groups if g not in sent and g not in present]
         checkpoint, peers = self.bytes_per_s
         for source, key_groups, rate in (
             *((peer.executor, list(peer.key_groups), peers) for peer in order.peers),
             (None, rest, checkpoint),
-            (order.executor, there, checkpoint),
+            (order.executor, present, checkpoint),
         ):
             if key_groups:
                 here = source == order.executor
@@ -177,7 +177,7 @@ class Sources:
                 )
 
     def _quicker(self, *, dry_run: bool) -> tuple[bool, str]:
-        """Return whether peers are to send copies, and the reason; a `dry_run` changes nothing."""
+        """Return true if peers send the copies, and the reason; a `dry_run` changes nothing."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
             return False, "measured first"
@@ -195,7 +195,7 @@ class Sources:
 def _best_holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
     """Return the executor to copy from: the owner, else that with the freshest copy, if any."""
     if owner != order.executor and copies.reach(order.component, owner, key_group) >= 0:
-        return owner  # before the many are asked who have none
+        return owner  # quick; most executors have no copy
     holders = [
         (-reach, name)
         for name in copies.holders(order.component, key_group)
@@ -213,19 +213,19 @@ class PeerLinks:
     """Schedules peer transfers so that no two share an up- or downlink.
 
     An executor sends to one other and receives from one other at a time (Ding et al. §3.2). Orders
-    come and go while transfers run, so there is no schedule made once: whenever somebody could
-    receive, the first phase of what is left (`godwit.placement.copy_routes`) says from whom. That
-    phase has every link in it that has as much left as the busiest one. Where it has nobody for a
-    receiver, or one who is sending, the receiver takes a free sender all the same, since a link
-    that idles now is lost: if it can, one that the phase has no use for, and of those the one with
-    most left. Key groups are sent whole. Not to be used by two threads at once.
+    come and go while transfers run, so the schedule is not fixed: whenever an executor could
+    receive, its sender is that of the first phase of the remaining transfers
+    (`godwit.placement.copy_routes`). This phase includes every link with as many remaining bytes as
+    the busiest one. If the phase has no sender for a receiver, or a busy one, the receiver takes a
+    free sender, since an idle link is wasted: preferably one outside of the phase, and of those the
+    one with most remaining bytes. Key groups are sent whole. Not thread-safe.
     """
 
     def __init__(self) -> None:
         # attempt → source → key group → bytes
         self._left: dict[str, dict[str, dict[int, int]]] = {}
-        self._to: dict[str, str] = {}  # attempt → who receives
-        self._sending: dict[str, str] = {}  # attempt → who sends
+        self._to: dict[str, str] = {}  # attempt → receiver
+        self._sending: dict[str, str] = {}  # attempt → sender
 
     def add(self, order: StartWarming, state_bytes: Mapping[int, int]) -> None:
         """Add the transfers of an order; `state_bytes`: key group → bytes."""

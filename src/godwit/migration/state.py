@@ -25,40 +25,38 @@ class Transfer:
     key_group: int
     destination: str
     state_bytes: int
-    planned: bool  # whether a migration asked for it; otherwise a suspended key group waits for it
+    planned: bool  # requested by a migration; otherwise a suspended key group waits for it
     attempt: str | None = None  # the attempt in progress; ``None`` before it is ordered
-    # attempts of this round that fell silent: their copies count too, whenever they report
+    # attempts of this round that timed out: their copies count too, if they report later
     former: tuple[str, ...] = ()
-    warm: bool = False  # whether the attempt has reported (the copy may have fallen behind since)
+    warm: bool = False  # the attempt has reported (the copy may lag since)
     rounds: int = 1  # rounds of catching up so far
-    tries: int = 0  # attempts of this round that failed or fell silent
-    due: int = 0  # second at which silence becomes a failure, and a failure another attempt
-    failure: str = ""  # why the last attempt failed; empty if it only fell silent
+    tries: int = 0  # attempts of this round that failed or timed out
+    due: int = 0  # second of the time-out, or of the next attempt after a failure
+    failure: str = ""  # reason of the last failure; empty after a time-out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """Read-only view of a component in the protocol: how it runs in the next epoch, what moves."""
+    """Read-only view of a component: how it runs in the next epoch, and its moves."""
 
     assignment: Assignment  # the place of every key group
     suspended: frozenset[int] = frozenset()  # key groups whose rows go to their wait buffers
     waiting: frozenset[int] = frozenset()  # key groups that have rows waiting
-    # key groups that may be anywhere: their lanes load them before they process
+    # key groups that lanes load before they process them
     load: frozenset[int] = frozenset()
-    transfers: tuple[Transfer, ...] = ()  # what is in flight, by key group
+    transfers: tuple[Transfer, ...] = ()  # in flight, by key group
     moves: tuple[Move, ...] = ()  # planned moves that are not in flight yet, in order
     migration: str | None = None  # the migration in progress, if any
     strategy: Strategy | None = None  # of that migration
-    # whether that migration has moved everything, and waits for an epoch under its assignment
-    settling: bool = False
-    # Of a component that is one of two slots of every key group: where it is the one that takes
-    # rows. ``None`` of others.
+    settling: bool = False  # all moves are made; an epoch under the new assignment is awaited
+    # of a slot of two-phase windows: key groups whose rows it takes; ``None`` for other components
     takes: frozenset[int] | None = None
-    # those of them whose other slot takes rows of panes that it has
+    # those of them whose other slot still takes rows of its panes
     smooth: frozenset[int] = frozenset()
-    # key groups that would migrate without their state now, since their other slot is empty
+    # key groups that can migrate without state now, since their other slot is empty
     instant: frozenset[int] = frozenset()
-    by_hand: bool = False  # whether a person decided the migration in progress
+    by_hand: bool = False  # a user requested the migration in progress
 
     @property
     def consume(self) -> frozenset[int]:
@@ -75,14 +73,14 @@ class ComponentView:
 class ProtocolView:
     """Read-only view of the protocol's state."""
 
-    executors: Mapping[str, int]  # name → lanes of those that are there
-    draining: frozenset[str]  # those of them that are to leave
+    executors: Mapping[str, int]  # name → lanes of live executors
+    draining: frozenset[str]  # those of them that are draining
     committed: int  # the last committed epoch
     running: int | None  # the epoch that runs now, if any
-    holds: tuple[str, ...]  # why no epoch may start; empty where one may
+    holds: tuple[str, ...]  # reasons why no epoch may start
     components: Mapping[str, ComponentView]  # component → its state
-    # component → migrations by hand that have begun in this run: also of one that begins and ends
-    # between two views, the later view tells
+    # component → number of users' migrations begun in this run, so that one that begins and ends
+    # between two views is seen too
     begun_by_hand: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -96,7 +94,7 @@ class ProtocolView:
         return not self.holds and any(c.settling or c.consume for c in self.components.values())
 
     def owns_nothing(self, executor: str) -> bool:
-        """Return whether an executor has no key group, and none moves to it."""
+        """Return true if an executor has no key groups, and none move to it."""
         return not any(
             (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
             or any(transfer.destination == executor for transfer in c.transfers)
@@ -114,15 +112,15 @@ class ProtocolView:
 class SlotPair:
     """Two slots of every key group."""
 
-    states: tuple[Any, Any]  # the first slots' state, and the second ones'
+    states: tuple[Any, Any]  # state of the first slots, and of the second
     second: set[int] = field(default_factory=set)  # key groups whose second slot takes rows
     # key groups whose other slot still takes rows of earlier panes
     smooth: set[int] = field(default_factory=set)
-    # key groups whose first, and whose second slot holds nothing
+    # key groups whose first, and whose second slot is empty
     empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def is_active(self, slot: int, key_group: int) -> bool:
-        """Return whether a slot (0 or 1) takes the rows of a key group."""
+        """Return true if a slot (0 or 1) takes the rows of a key group."""
         return (key_group in self.second) == (slot == 1)
 
     def record_empty(self, empty: Mapping[Any, frozenset[int]]) -> None:
@@ -138,25 +136,25 @@ class RunState:
     """State that all components of a run share: executors, epochs, and orders so far."""
 
     run_id: str  # unique to the run
-    policy: Policy  # what holds for the whole run
-    # what becomes of key groups without a fresh copy: ``on_start`` until the first commit, then
+    policy: Policy
+    # treatment of key groups without a fresh copy: ``on_start`` until the first commit, then
     # ``on_loss``
     on_cold: LossPolicy
-    executors: dict[str, int]  # name → lanes of those that are there
-    copies: Copies  # who holds what
+    executors: dict[str, int]  # name → lanes of live executors
+    copies: Copies
     committed: int  # the last committed epoch
-    draining: set[str] = field(default_factory=set)  # those of them that are to leave
-    running: int | None = None  # the epoch that runs, if any
-    # component → how it runs in the epoch that runs, or that ran last
+    draining: set[str] = field(default_factory=set)  # of the executors
+    running: int | None = None  # the running epoch, if any
+    # component → how it runs in the running or the last epoch
     component_views: Mapping[str, ComponentView] = field(default_factory=dict)
-    # executors that died since it started; Spark may yet have finished their lanes elsewhere
+    # executors lost since its start; Spark may have run their lanes elsewhere
     lost: set[str] = field(default_factory=set)
-    seconds: int = 0  # whole seconds that have passed, as facts say: the only clock
+    seconds: int = 0  # whole seconds that have passed, by reported facts: the only clock
     attempts: int = 0  # number of attempts at warming so far
     begun_by_hand: dict[str, int] = field(default_factory=dict)  # as of `ProtocolView`
     # components that are two slots of every key group of one operator
     slots: tuple[SlotPair, ...] = ()
-    orders: list[Command] = field(default_factory=list)  # what the fact at hand has led to
+    orders: list[Command] = field(default_factory=list)  # results of the current fact
 
     @property
     def horizon(self) -> int:

@@ -1,6 +1,6 @@
 """Migration strategies, limits on migrations, and the policy for lost executors.
 
-A strategy decides *when* a key group switches to its new executor, and whether epochs run
+A strategy decides *when* a key group switches to its new executor, and if epochs run
 meanwhile. All strategies use one protocol, so they can be compared on the same stream.
 """
 
@@ -158,7 +158,7 @@ class Bounds:
         applies their changes after the switch.
     max_rounds
         Maximum number of attempts to catch up for a copy that keeps falling behind; then its key
-        group switches all the same, and its lane loads what is missing. So every migration ends.
+        group switches anyway, and its lane loads the missing changes. So every migration ends.
 
     Raises
     ------
@@ -179,11 +179,16 @@ class Bounds:
     max_rounds: int = 4
 
     def __post_init__(self) -> None:
-        for name, least in (("max_moves", 1), ("max_bytes", 1), ("max_lag", 0), ("max_rounds", 1)):
+        for name, minimum in (
+            ("max_moves", 1),
+            ("max_bytes", 1),
+            ("max_lag", 0),
+            ("max_rounds", 1),
+        ):
             check_number(
                 f"The bound {name} of a migration",
                 getattr(self, name),
-                least=least,
+                least=minimum,
                 error=InvalidPlanError,
             )
 

@@ -647,7 +647,7 @@ def test_a_plan_onto_a_draining_executor_is_refused_and_one_under_way_is_cut_sho
     [
         (lambda p: p.commit_epoch(EpochOutcome(epoch=11)), r"11 was committed, but.*\(none\)"),
         (lambda p: p.abort_epoch(11), "Epoch 11 was aborted"),
-        (lambda p: p.begin_epoch(10), "Epoch 10 is committed already"),
+        (lambda p: p.begin_epoch(10), "Epoch 10 is already committed"),
         (lambda p: p.cancel("x", ""), "no migration 'x'"),
         (
             lambda p: p.change_lanes(LanesRequested(component="max")),

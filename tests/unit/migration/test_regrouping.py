@@ -260,7 +260,7 @@ def test_what_never_comes_together_is_given_up() -> None:
         story.run()
     ended = story.coordinator.ended_regrouping("r1")
     assert isinstance(ended, EndRegrouping)
-    assert "do not come to those of 'b'" in ended.reason
+    assert "could not be moved to those of 'b'" in ended.reason
 
 
 def test_reports_about_components_that_are_gone_are_passed_over() -> None:

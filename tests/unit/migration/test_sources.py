@@ -156,8 +156,8 @@ def test_each_destination_s_copies_are_foreseen_with_who_sends_them_and_what_is_
     )
     told = {(r.destination, r.source): (r.key_groups, r.size_bytes, r.why) for r in routes}
     assert told == {
-        ("a", "b"): ((3,), 40, "as was decided"),
-        ("c", "a"): ((0,), 10, "as was decided"),
+        ("a", "b"): ((3,), 40, "by setting"),
+        ("c", "a"): ((0,), 10, "by setting"),
         ("c", "c"): ((2,), 0, ""),
-        ("d", "a"): ((1,), 20, "as was decided"),
+        ("d", "a"): ((1,), 20, "by setting"),
     }
