@@ -88,6 +88,12 @@ def test_the_distribution_has_a_name_of_its_own_and_the_packages_version() -> No
     assert all(line.startswith("godwit-streams[") for line in of_its_own)
 
 
+def test_tests_of_the_product_import_nothing_of_the_laboratory() -> None:
+    files = (path for path in Path(__file__).parents[1].rglob("*.py") if path != Path(__file__))
+    imports = re.compile(r"^\s*(?:from|import) (?:godwit_lab|lab)\b", re.MULTILINE)
+    assert [str(path) for path in files if imports.search(path.read_text())] == []
+
+
 def test_no_text_says_to_install_the_package_of_another_project() -> None:
     root = Path(__file__).parents[2]
     texts = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("src/**/*.py")]

@@ -173,7 +173,7 @@ def planned(expected: float = 0.0) -> Planned:
         problem=problem, parts={"sum": slice(0, 4)}, rows_per_s=np.ones(4),
         link_bytes_per_s=1.0, held_bytes=np.zeros(4), variance=None,
     )  # fmt: skip
-    return Planned(measured=measured, assignment=problem.current, selected=selected, planner="flux")
+    return Planned(measured=measured, assignment=problem.current, selected=selected, planner="milp")
 
 
 def period(*busy_ms: float, rows: int = 10_000, assignment: Assignment = EVEN) -> PeriodStatistics:

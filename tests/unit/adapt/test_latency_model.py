@@ -289,7 +289,7 @@ def test_nobody_goes_if_the_plan_without_them_has_lanes_too_busy_for_the_target(
     )
     terms = Terms(max_load_distance=0.1, even_enough=0.1, horizon_s=1.0, seconds_per_byte=0.0)
     selected = select_moves(problem, places, terms, Budget())
-    plan = Planned(measured=measured, assignment=places, selected=selected, planner="flux")
+    plan = Planned(measured=measured, assignment=places, selected=selected, planner="milp")
     at = epochs(stage(*[0.2] * 6), lanes=2.0, cores=2.0, executors=3, offered=1.2)
     said = slowness_reason([plan], at, latency(f"{target_s} seconds").wanted(at), 2)
     assert bool(said) == slow

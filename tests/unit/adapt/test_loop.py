@@ -19,7 +19,6 @@ from godwit.adapt.planner_thread import PlannerThread, run_without_limit
 from godwit.adapt.scaling import WantedExecutors, fixed, latency, scripted, utilisation
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
-from godwit.model.assignment import even_assignment
 from godwit.placement.solution import make_solution
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def skewed(factor: float = 2.0, key_groups: int = 64, rows: float = 30.0) -> np.
 
 
 def control(**changed: object) -> Control:
-    return control_of(**({"period": f"{PERIOD_S} seconds", "planner": "flux"} | changed))
+    return control_of(**({"period": f"{PERIOD_S} seconds", "planner": "milp"} | changed))
 
 
 def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> None:
@@ -166,32 +165,6 @@ def test_components_made_anew_are_balanced_once_the_controller_is_told_of_them()
     world.control.regroup(Topology(stages=(("row",),)))
     world.run(3 * PERIOD_S)
     assert world.distance("row") < 0.1
-
-
-def test_a_planner_that_collocates_is_asked_about_all_components_and_brings_pairs_together() -> (
-    None
-):
-    part = {name: Part(rows=np.full(16, 60.0), state_bytes=1000) for name in ("a", "b")}
-    start = even_assignment(16, list(FOUR), list(FOUR.values()))
-    apart = start.moved({g: f"e{(g + 1) % 4}" for g in range(16)})
-    world = ControlledCluster(
-        part,
-        FOUR,
-        chains=[("a", "b")],
-        assignments={"a": start, "b": apart},
-        settings=control(planner="albic"),
-    )
-
-    def crossing() -> int:
-        places = [c.assignment for c in world.coordinator.view.components.values()]
-        return sum(places[0].executor(g) != places[1].executor(g) for g in range(16))
-
-    before = crossing()
-    world.run(8 * PERIOD_S)
-    assert before == 16
-    assert crossing() < before / 2
-    assert max(world.distance("a"), world.distance("b")) < 1.0
-    assert not world.told(events.PlannerFailed)
 
 
 def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
@@ -671,7 +644,9 @@ def test_a_planner_that_never_returns_is_given_up_and_the_stream_goes_on() -> No
 
 def test_a_planner_that_cannot_take_the_problem_says_why() -> None:
     unlike = FOUR | {"e3": 1}
-    world = ControlledCluster({"sum": Part(rows=skewed())}, unlike, settings=control(planner="ssm"))
+    world = ControlledCluster(
+        {"sum": Part(rows=skewed(4.0))}, unlike, settings=control(planner="intra_executor")
+    )
     world.run(4 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert "executors have different capacities" in failed.reason
@@ -922,20 +897,15 @@ def test_what_was_given_back_and_is_not_gone_yet_was_drained_by_nobody_s_hand() 
 # -- policies -------------------------------------------------------------------------------------
 
 
-def test_static_moves_nothing_and_resource_centric_and_executor_centric_even_it_out() -> None:
+def test_static_moves_nothing_and_resource_centric_evens_it_out() -> None:
     worst = {}
-    for elasticity in ("static", "resource_centric", "executor_centric", "naive_executor_centric"):
-        settings = control(elasticity=elasticity)
-        world = ControlledCluster({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings).run(
-            6 * PERIOD_S
-        )
+    for elasticity in ("static", "resource_centric"):
+        world = ControlledCluster(
+            {"sum": Part(rows=skewed(4.0))}, FOUR, settings=control(elasticity=elasticity)
+        ).run(6 * PERIOD_S)
         worst[elasticity] = max(world.load_index("sum").values())
-        moved = world.told(events.MigrationStarted)
-        assert bool(moved) == (elasticity != "static")
-        for started in world.told(events.RebalancingStarted):
-            assert started.variance_after < started.variance_before
+        assert bool(world.told(events.MigrationStarted)) == (elasticity != "static")
     assert worst["resource_centric"] < 0.75 * worst["static"]
-    assert worst["executor_centric"] < 0.85 * worst["static"]
 
 
 def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period() -> None:
@@ -946,20 +916,6 @@ def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period()
     assert world.control is not None
     assert 0 < world.control.status["epochsObserved"] < PERIOD_S / 0.1
     assert not world.told(events.LoadMeasured, events.MigrationStarted)
-
-
-def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None:
-    settings = control(elasticity="executor_centric")
-    world = ControlledCluster({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings)
-    before = world.coordinator.view.components["sum"].assignment
-    world.run(6 * PERIOD_S)
-    after = world.coordinator.view.components["sum"].assignment
-    moved = np.flatnonzero(before.executor_of != after.executor_of)
-    assert len(moved)
-    from_home = [before.executor(g) for g in moved.tolist()]
-    assert from_home.count("e0") > len(from_home) / 2
-    assert world.control is not None
-    assert world.control.status["remote"] == {"keyGroups": len(moved), "bytesPerS": 0.0}
 
 
 def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:

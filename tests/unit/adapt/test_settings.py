@@ -28,8 +28,7 @@ def keep(problem: Problem) -> Any:
     [
         ({"planner": "milk"}, "cannot plan by 'milk'"),
         ({"planner": 3}, "given 3 as its planner"),
-        ({"planner": "fusion"}, "does not compute an assignment of key groups"),
-        ({"planner": "flux", "options": {"seed": 1}}, "'flux' has no option 'seed'"),
+        ({"planner": "milp", "options": {"seed": 1}}, "'milp' has no option 'seed'"),
         ({"elasticity": "anarchic"}, "no elasticity 'anarchic'. Use one of resource_centric"),
         (
             {"min_executors": 4, "max_executors": 2},

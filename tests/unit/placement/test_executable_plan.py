@@ -8,10 +8,10 @@ import pytest
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.placement.allocation.milp import plan_milp
+from godwit.placement.metrics import SplitKeys
 from godwit.placement.preview import preview
 from godwit.placement.problem import ComponentFacts, Limits, Problem, joint_problem
-from godwit.placement.solution import Solution, Status, executable_plan
-from godwit_lab.planners.baselines import plan_potc
+from godwit.placement.solution import Solution, Status, executable_plan, make_solution
 
 
 def uneven(running: Assignment, **limits: Any) -> Problem:
@@ -66,8 +66,11 @@ def test_what_is_carried_out_was_judged() -> None:
     )
     with pytest.raises(InvalidPlanError, match="exceed max_moves"):
         executable_plan(lies)
+    first, half = np.array([0, 0], np.int32), np.array([1.0, 0.5])
+    second = np.array([0, 1], np.int32)
+    split = SplitKeys(first=first, second=second, share=half, merging=np.zeros(2))
     with pytest.raises(InvalidPlanError, match="splits"):
-        executable_plan(plan_potc(problem))
+        executable_plan(make_solution(problem, problem.current, method="test", split=split))
 
 
 def test_capacity_is_the_number_of_lanes_and_empty_executors_are_there() -> None:

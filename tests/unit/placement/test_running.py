@@ -8,9 +8,7 @@ import pytest
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidProblemError
 from godwit.model.key_groups import OTHERS, KeyGroupPairs
-from godwit.placement import planner
-from godwit.placement.problem import ComponentFacts, Limits, joint_problem
-from godwit.placement.solution import executable_plans
+from godwit.placement.problem import ComponentFacts, joint_problem
 
 N = 8
 
@@ -61,22 +59,3 @@ def test_key_groups_are_numbered_through_and_traffic_crosses_components() -> Non
 def test_an_executor_to_drain_that_is_not_there_is_named() -> None:
     with pytest.raises(InvalidProblemError, match="'ghost'"):
         joint_problem({"first": facts()}, {}, draining=["ghost"])
-
-
-def test_albic_brings_together_what_talks_and_every_component_gets_its_own_moves() -> None:
-    even = even_assignment(N, ["a", "b"], [1, 1])
-    other = even.moved({g: ("b", "a")[int(even.executor_of[g])] for g in range(N)})
-    components = {
-        "first": ComponentFacts(assignment=even, load=np.ones((1, N)), state_bytes=np.ones(N)),
-        "second": ComponentFacts(assignment=other, load=np.ones((1, N)), state_bytes=np.ones(N)),
-    }
-    problem = joint_problem(components, {("first", "second"): one_to_one()}, limits=Limits())
-    solution = planner("albic")(problem, pairs=N)
-    together = solution.assignment[:N] == solution.assignment[N:]
-    assert together.sum() >= N // 2
-    parts = executable_plans(solution)
-    after = {name: facts.assignment for name, facts in components.items()}
-    for name, part in parts.items():
-        after[name] = part.target(after[name])
-    places = np.concatenate([after[name].executor_of for name in ("first", "second")])
-    assert places.tolist() == solution.assignment.tolist()

@@ -115,7 +115,7 @@ class Run:
     """A stream in virtual time, whose controller has a thread of its own."""
 
     def __init__(self, **settings: Any) -> None:
-        given: dict[str, Any] = {"period": "50 ms", "min_epochs": 2, "planner": "flux"} | settings
+        given: dict[str, Any] = {"period": "50 ms", "min_epochs": 2, "planner": "milp"} | settings
         rows = np.full(16, 30.0)
         rows[::2] *= 4.0
         self.noted: list[tuple[str, dict[str, Any]]] = []
@@ -173,8 +173,8 @@ def test_epochs_are_handed_over_and_key_groups_move() -> None:
             return all(map(run.told, (events.MigrationFinished, events.RebalancingStarted)))
 
         until(moved)
-        assert run.told(events.RebalancingStarted)[0].planner == "flux"
-        assert run.controlling.status["planner"] == "flux"
+        assert run.told(events.RebalancingStarted)[0].planner == "milp"
+        assert run.controlling.status["planner"] == "milp"
     finally:
         run.controlling.close()
 

@@ -21,7 +21,6 @@ from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import PANE
 from godwit.time.event_time import EpochTime
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
-from godwit_lab.experiments.paper3.figure7 import consolidated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,15 +79,6 @@ def test_an_hour_of_the_papers_windows_takes_86_partials_whatever_the_epochs(
     assert sorted(found) == sorted(
         (k, *span, len(vs), sum(vs)) for (k, span), vs in expected.items()
     )
-
-
-@pytest.mark.parametrize(
-    ("kinds", "minutes", "most"),
-    [(FOUR, 1, 86), ([(20, 1)], 2, 420), ([(20, 20), (30, 30)], 7, 66)],
-)
-def test_partials_of_an_hour_are_few(kinds: list[tuple[int, int]], minutes: int, most: int) -> None:
-    partials = consolidated(minutes, *kinds, stay=True)
-    assert partials <= most < consolidated(minutes, *kinds, stay=False)
 
 
 def test_what_stays_takes_late_rows_and_survives_a_start_that_knows_of_it_or_not(

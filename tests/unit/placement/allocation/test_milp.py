@@ -16,7 +16,6 @@ from godwit.placement.allocation.milp import load_distance_bound, plan_milp, pro
 from godwit.placement.allocation.model import build_model, single_units
 from godwit.placement.problem import Limits, Problem
 from godwit.placement.solution import Status, validate_solution
-from godwit_lab.planners.baselines import plan_flux
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,13 +124,13 @@ def test_drain_that_does_not_balance_is_forced_and_said_so() -> None:
     assert solution.status is Status.FEASIBLE
 
 
-def test_large_problem_is_solved_by_search_below_flux_with_a_bound() -> None:
+def test_large_problem_is_solved_by_search_far_below_flux_with_a_bound() -> None:
     asked = skewed_cluster(20, max_moves=20)
     assert program_size(build_model(asked, single_units(asked))) > 600
     solution = plan_milp(asked, rounds=40)
     validate_solution(solution)
     assert solution.num_moves <= 20
-    assert solution.load_distance < 0.5 * plan_flux(asked).load_distance
+    assert solution.load_distance < 0.5 * 1.309  # of the plan of Flux, which is 15.31 at first
     assert solution.bound is not None
     assert 0 <= solution.bound <= solution.load_distance
     assert solution.gap is not None
