@@ -10,7 +10,7 @@ same moves in the same order, made by `godwit.placement.solution.executable_plan
 from __future__ import annotations
 
 import operator
-import uuid
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
@@ -477,7 +477,7 @@ class QueryPlacement:
         limits = checked_bounds(bounds)
         default = self._coordinator.view.components[name].default_strategy
         chosen = default if strategy is None else Strategy(strategy)
-        migration = uuid.uuid4().hex[:8]
+        migration = secrets.token_hex(4)
         sizes = self._state_bytes(name)
         with self._coordinator.locked() as coordinator:
             if self._run.controller is not None:
