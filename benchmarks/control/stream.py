@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 
 import godwit as gw
+from godwit.engine.lane.executor import current_executor
 from godwit.model import events
-from godwit.ops.demo.scenarios import slow_rows
 from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -31,9 +33,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.columns.python_values import KeyRows
+
 __all__ = ["Epoch", "Fed", "Setup", "fed_stream"]
 
 _AHEAD = 2
+_ROW_MS = 1.0  # time that the function takes for a row
 _SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int64())])
 
 
@@ -169,6 +174,8 @@ def fed_stream(setup: Setup, control: gw.Control | None) -> Iterator[Fed]:
         ) as cluster:
             spark = cluster.session("control", {"spark.sql.shuffle.partitions": "2"})
             spark.sparkContext.setLogLevel("OFF")
+            # executors do not have this file
+            cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
             (work / "in").mkdir()
             flow = gw.Flow("control", num_key_groups=setup.key_groups)
             reader = spark.readStream.schema("k int, v long").option("maxFilesPerTrigger", 1)
@@ -194,3 +201,36 @@ def fed_stream(setup: Setup, control: gw.Control | None) -> Iterator[Fed]:
                 query.stop()
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def slow_rows(
+    slow_file: str, key: tuple[int], rows: KeyRows, state: list[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Count and sum a key's rows, and spend a set time on each; a function for ``process``.
+
+    `slow_file`: file that names the executor that is slow, if any, and its factor. `key`, `rows`,
+    `state`: as of any function for ``process``.
+    """
+    time.sleep(len(rows) * _ROW_MS / 1e3 * _slowdown(slow_file))
+    n, total = state or (0, 0)
+    n, total = n + len(rows), total + sum(rows.column("v"))
+    state[:] = [n, total]
+    yield key[0], n, total
+
+
+_looked: dict[str, tuple[float, float]] = {}
+_LOOK_S = 0.2
+
+
+def _slowdown(slow_file: str) -> float:
+    """Return the slow-down factor of this executor, read from a file every now and then."""
+    looked_s, factor = _looked.get(slow_file, (0.0, 1.0))
+    now_s = time.monotonic()
+    if now_s - looked_s >= _LOOK_S:
+        try:
+            name, slowdown = Path(slow_file).read_text().split()
+        except FileNotFoundError:
+            name, slowdown = "", "1"
+        factor = float(slowdown) if name == current_executor("") else 1.0
+        _looked[slow_file] = (now_s, factor)
+    return factor

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.ops.advise.stage_advice import StageAdvice
-    from godwit.ops.demo.recording import Mark, Recording, ScenarioRun
+    from godwit.ops.demo.recording import Mark, Recording
 
 _PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
 _STAGES = 6
@@ -150,43 +150,3 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
         spans_by_row[row].append((start, start + width))
         rows.append((row, is_left))
     return rows
-
-
-def scenario_figure(runs: Sequence[ScenarioRun], *, title: str) -> Figure:
-    """Return a figure of runs: epoch time, backlog, imbalance, executors and bytes over time."""
-    figure = Figure(figsize=(10, 11), layout="constrained")
-    rows = figure.subplots(5, 1, sharex=True)
-    for run in runs:
-        epochs = run.recording.epochs
-        at_s = [epoch.at_s for epoch in epochs]
-        label = f"controller {'on' if run.controlled else 'off'}"
-        for axes, values in zip(
-            rows,
-            (
-                [epoch.duration_ms / 1e3 for epoch in epochs],
-                run.behind_rows,
-                run.imbalance,
-                run.executors,
-                [moved / 2**20 for moved in run.moved_bytes],
-            ),
-            strict=True,
-        ):
-            colour = _BLUE if run.controlled else _RED
-            axes.plot(
-                at_s, values, color=colour, label=label, linewidth=1.3, marker=".", markersize=3
-            )
-    for axes, name in zip(
-        rows,
-        ("epoch time (s)", "rows behind", "busiest / mean", "executors", "MiB of state moved"),
-        strict=True,
-    ):
-        axes.set_ylabel(name)
-        axes.set_ylim(bottom=0)
-    times = [[epoch.duration_ms / 1e3 for epoch in run.recording.epochs] for run in runs]
-    rows[0].set_ylim(0, max(map(_highest_shown, times)) * 1.2)
-    end = max([*(epoch.at_s for run in runs for epoch in run.recording.epochs), 1e-3])
-    _draw_marks(rows, runs[0].recording.marks, 0.0, end, row_height=0.12)
-    rows[0].set_title(title, fontsize=10, wrap=True)
-    rows[0].legend(fontsize=8)
-    rows[-1].set_xlabel("seconds since the stream began")
-    return figure

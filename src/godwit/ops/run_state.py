@@ -542,10 +542,14 @@ def _apply_query_started(state: RunState, values: Mapping[str, Any]) -> RunState
         return RunState(lost=state.lost)
     frame = replace(
         state.frame,
-        **dict.fromkeys(("waiting", "suspended", "in_flight", "planned", "executors_left_out"), 0),
         executors=(),
-        warming={},
+        executors_left_out=0,
         sources=(),
+        warming={},
+        in_flight=0,
+        planned=0,
+        waiting=0,
+        suspended=0,
     )
     movements = tuple(
         replace(m, ended="cut off", ended_s=m.began_s, ended_epoch=m.began_epoch)

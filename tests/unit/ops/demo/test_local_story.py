@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from godwit.cli.main import main
 from godwit.model import events
 from godwit.ops.demo.local_story import play
 from godwit.ops.demo.story import Settings, load_days
@@ -69,10 +68,3 @@ def test_its_results_are_exact_though_key_groups_move_and_an_executor_dies(tmp_p
     assert sum(last.values()) == 48
     assert "the first epoch is done" in audience.said
     assert audience.epochs[: len(recording.epochs)] == list(range(len(recording.epochs)))
-
-
-@installed
-def test_it_has_no_scenarios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["demo", "--local", "--scenario", "skew", "--work-dir", str(tmp_path / "w")]
-    assert main(arguments) == 2
-    assert "--scenario skew needs executors that are processes" in capsys.readouterr().err
