@@ -79,10 +79,13 @@ def run_page(
     given = {} if page == "README" else {"gw": gw, "spark": spark}
     namespace: dict[str, Any] = {"__name__": "__main__", **given}
     namespace |= PREPARED[page](spark) if page in PREPARED else {}
+    queries: list[gw.Query] = []
     for block in blocks_of(page):
+        # A later block may give the name of a query to another one.
+        queries += [value for value in namespace.values() if isinstance(value, gw.Query)]
         if not block.reason:
             exec(compile(block.code, PAGES[page].name, "exec"), namespace)  # the page's own code
-    queries = [value for value in namespace.values() if isinstance(value, gw.Query)]
+    queries += [value for value in namespace.values() if isinstance(value, gw.Query)]
     for query in queries:
         query.stop()
     monkeypatch.undo()
