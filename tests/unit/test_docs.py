@@ -13,7 +13,8 @@ import godwit
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md", "lab/README.md")),
+    ROOT / "lab/src/godwit_lab/experiments/README.md",
     *sorted(
         page for page in (ROOT / "docs").rglob("*.md") if page.parent.name not in {"archive", "lab"}
     ),
