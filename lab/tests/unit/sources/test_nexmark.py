@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import doctest
+import sys
 from typing import Any
 
 import numpy as np
@@ -110,6 +112,11 @@ def test_an_unknown_kind_is_refused_and_the_source_has_the_name_that_users_write
     assert vars(gw)["sources"].nexmark is nexmark
     with pytest.raises(gw.errors.SourceError, match="Did you mean 'bids'"):
         nexmark("bid")
+
+
+def test_the_example_does_as_it_says() -> None:
+    examples = doctest.testmod(sys.modules[NexmarkSource.__module__])
+    assert (examples.attempted, examples.failed) == (1, 0)
 
 
 def test_few_rows_are_known_to_be_few_so_that_the_driver_reads_them() -> None:
