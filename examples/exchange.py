@@ -171,10 +171,10 @@ def collect(_key: Any, rows: gw.KeyRows, state: dict) -> None:
 
 def weigh(_key: Any, timer: Any, state: dict) -> Iterator[Any]:
     prices = state.setdefault("prices", {})
-    for stock, close in state["minutes"].pop(timer.at).items():
+    for stock, close in state["minutes"].pop(timer.time).items():
         prices[stock] = [prices.get(stock, [close])[0], close]
     mean = sum(last / first for first, last in prices.values()) / len(prices)
-    yield timer.at + MOMENT, 1000 * mean
+    yield timer.time + MOMENT, 1000 * mean
 
 
 # -- events ---------------------------------------------------------------------------------------

@@ -392,7 +392,7 @@ def q12(house: Streams) -> Any:
         rows.timers.set(dt.datetime.fromtimestamp(start + WINDOW_S, dt.UTC))
 
     def tell(key: Any, timer: Any, state: dict) -> Iterator[Any]:
-        start = int(timer.at.timestamp()) - WINDOW_S
+        start = int(timer.time.timestamp()) - WINDOW_S
         yield key[0], start, state.pop(start)
 
     bidders = house.bids.key_by("bidder")

@@ -69,7 +69,7 @@ def note(key: Any, rows: Any, states: Any) -> None:
 def fired(key: Any, timer: Any, states: Any) -> Any:
     """Tell of a timer; counts of values and rows must agree."""
     assert sum(states.per_value.values()) == states.seen.value
-    yield key[0], int((timer.at - START).total_seconds())
+    yield key[0], int((timer.time - START).total_seconds())
 
 
 def timed_flow(spark: SparkSession, directory: Path) -> gw.Flow:

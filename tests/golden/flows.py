@@ -371,7 +371,7 @@ def _note(_key: Any, rows: Any, state: Any) -> None:
 
 
 def _silent(key: Any, timer: Any, state: Any) -> Any:
-    yield key[0], timer.at, state["rows"]
+    yield key[0], timer.time, state["rows"]
     timer.drop_state()
 
 

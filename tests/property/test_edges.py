@@ -140,7 +140,7 @@ def test_a_timer_waits_for_rows_of_its_very_time(edge: int) -> None:
         remind,
         state=int,
         timers="event",
-        on_timer=lambda key, timer, state: [(key[0], timer.at)],
+        on_timer=lambda key, timer, state: [(key[0], timer.time)],
         output="k string, at timestamp",
     )
     flow.sink("out", told, gw.sinks.noop())

@@ -52,7 +52,7 @@ def wound(key: Any, rows: Any, state: dict[str, int]) -> None:
 
 
 def rung(key: Any, timer: Any, state: dict[str, int]) -> Any:
-    yield *key, int(timer.at.timestamp()) // 60
+    yield *key, int(timer.time.timestamp()) // 60
 
 
 def with_table(key: Any, rows: Any, state: dict[str, int], names: Any) -> Any:

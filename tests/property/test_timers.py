@@ -74,7 +74,7 @@ def on_rows(key: tuple[str], rows: Any, state: dict[str, int]) -> Iterator[Told]
 
 
 def on_timer(key: tuple[str], timer: Any, state: dict[str, int]) -> Iterator[Told]:
-    moment = moment_of(timer.at)
+    moment = moment_of(timer.time)
     state["n"] = state.get("n", 0) + 1000
     yield key[0], "timer", moment, state["n"], len(timer.timers.list())
     yield from act(key[0], "timer", moment, 0, timer)

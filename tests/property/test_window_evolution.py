@@ -46,7 +46,7 @@ def note(key: tuple[str], rows: Any, seen: dict[str, int]) -> None:
 
 
 def ring(key: tuple[str], timer: Any, seen: dict[str, int]) -> Iterable[tuple[Any, ...]]:
-    yield key[0], timer.at, seen["n"]
+    yield key[0], timer.time, seen["n"]
 
 
 class Run:

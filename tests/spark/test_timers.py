@@ -27,7 +27,7 @@ def remind(_key: Any, rows: Any, _state: Any) -> None:
 
 
 def fired(key: Any, timer: Any, _state: Any) -> Any:
-    yield key[0], int((timer.at - EPOCH).total_seconds())
+    yield key[0], int((timer.time - EPOCH).total_seconds())
 
 
 def test_a_quiet_stream_fires_timers_and_a_restart_fires_none_twice(
@@ -79,7 +79,7 @@ def note(_key: Any, rows: Any, states: Any) -> None:
 
 
 def tell(key: Any, timer: Any, states: Any) -> Any:
-    yield key[0], int((timer.at - EPOCH).total_seconds()), states.total.value
+    yield key[0], int((timer.time - EPOCH).total_seconds()), states.total.value
     states.recent.clear()
 
 

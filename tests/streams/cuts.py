@@ -311,7 +311,7 @@ def _in_order(drawn: Drawn) -> None:
         seen = list((state.seen.value if named else state) or [])
         if len(seen) > 2:
             timer.drop_state()
-        return [(key[0], timer.at, f"timer {seen}", 0)]
+        return [(key[0], timer.time, f"timer {seen}", 0)]
 
     options: dict[str, Any] = {"state": list}
     if named:

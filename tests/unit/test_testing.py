@@ -123,7 +123,7 @@ def test_timers_of_processing_time_fire_as_the_clock_moves() -> None:
         remind,
         state=dict,
         timers="processing",
-        on_timer=lambda key, timer, state: [(key[0], timer.at)],
+        on_timer=lambda key, timer, state: [(key[0], timer.time)],
         output="symbol string, at timestamp",
         name="remind",
     )
@@ -546,7 +546,7 @@ def test_timers_that_are_due_fire_first_and_those_set_are_told(clock: Any) -> No
         yield ("rows",)
 
     def fire(key: Any, timer: Any, state: Any) -> Iterator[tuple[str]]:
-        yield (f"timer of {timer.at:%H:%M}",)
+        yield (f"timer of {timer.time:%H:%M}",)
 
     done = gw.testing.process(
         note,

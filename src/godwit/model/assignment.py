@@ -269,8 +269,8 @@ class Assignment:
             if executor_of[key_group] == e:
                 continue
             executor_of[key_group] = -1
-            held = np.bincount(lane_of[executor_of == e], minlength=self.lanes[e])
-            executor_of[key_group], lane_of[key_group] = e, int(held.argmin())
+            counts = np.bincount(lane_of[executor_of == e], minlength=self.lanes[e])
+            executor_of[key_group], lane_of[key_group] = e, int(counts.argmin())
         return replace(self, version=self.version + 1, executor_of=executor_of, lane_of=lane_of)
 
     def on(self, executors: Sequence[str], lanes: Sequence[int]) -> Assignment:

@@ -15,8 +15,8 @@ def _figures_text(numbers: Mapping[str, float]) -> str:
 
     Empty without any.
     """
-    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-    return f" ({told})" if told else ""
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    return f" ({figures})" if figures else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,8 +284,8 @@ class ScaledOut(_Scaling):
 
     def _one_line_text(self) -> str:
         more = counted(self.wanted - self.before, "more executor")
-        kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
-        return f"scaling out, {more} for {self.wanted}{kept}: {self._why}"
+        keeping = f", keeping {', '.join(self.kept)}" if self.kept else ""
+        return f"scaling out, {more} for {self.wanted}{keeping}: {self._why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

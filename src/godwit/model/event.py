@@ -97,7 +97,7 @@ class Event:
 def _to_json(value: Any) -> Any:
     """Return a field's value for JSON: a tuple as a list, a mapping as a dict."""
     if isinstance(value, tuple):
-        return [_to_json(one) for one in value]
+        return [_to_json(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value
 
 

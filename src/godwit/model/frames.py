@@ -76,10 +76,10 @@ def user_class(cls: type[T]) -> type[T]:
 
     An attribute that its instances do not have is answered with those that they have.
     """
-    made: Any = cls
-    made.__init__ = user_call(made.__init__)
+    changed: Any = cls
+    changed.__init__ = user_call(changed.__init__)
     if not hasattr(cls, "__getattr__"):
-        made.__getattr__ = _no_such_attribute
+        changed.__getattr__ = _no_such_attribute
     return cls
 
 
@@ -136,17 +136,17 @@ def _wrong_arguments(
             f"{name} has no argument {unknown[0]!r}.",
             remedy=f"{meant}It takes {listing(known, limit=len(known)) or 'no arguments'}.",
         )
-    told = str(error).partition("() ")[2]
+    problem = str(error).partition("() ")[2]
     remedy = f"It takes {listing(known) or 'no arguments'}."
     by_name = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
-    if "positional argument" in told and "were given" in told and by_name:
+    if "positional argument" in problem and "were given" in problem and by_name:
         before = [p for p in known if parameters[p].kind in _BY_POSITION]
         call = ", ".join([*before, f"{by_name[0]}=..."])
         remedy = f"Give {'the others' if before else 'arguments'} by name, as in {name}({call}). "
         remedy += f"{_OTHER_CALLS.get(name, '')}It takes {listing(known)}."
-        told = f"takes {counted(len(before), 'argument')} by position, and "
-        told += f"{len(positional) - (len(parameters) - len(known))} were given"
-    return WrongArgumentsError(f"{name}() {told}.", remedy=remedy)
+        problem = f"takes {counted(len(before), 'argument')} by position, and "
+        problem += f"{len(positional) - (len(parameters) - len(known))} were given"
+    return WrongArgumentsError(f"{name}() {problem}.", remedy=remedy)
 
 
 def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
@@ -257,20 +257,20 @@ def user_traceback(error: BaseException) -> str:
 
     Causes of the error (``raise ... from``) are included in the same way.
     """
-    told = traceback.TracebackException.from_exception(error)
+    report = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
-    pending: list[traceback.TracebackException | None] = [told]
-    found = False
+    pending: list[traceback.TracebackException | None] = [report]
+    has_frames = False
     while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
+        part = pending.pop()
+        if part is None or id(part) in seen:
             continue
-        seen.add(id(one))
-        frames = [frame for frame in one.stack if not frame.filename.startswith(_OUR_FILES)]
-        found = found or bool(frames)
-        one.stack = traceback.StackSummary.from_list(frames)
-        pending += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
-    return "".join(told.format()) if found else ""
+        seen.add(id(part))
+        frames = [frame for frame in part.stack if not frame.filename.startswith(_OUR_FILES)]
+        has_frames = has_frames or bool(frames)
+        part.stack = traceback.StackSummary.from_list(frames)
+        pending += [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ())]
+    return "".join(report.format()) if has_frames else ""
 
 
 def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
@@ -325,16 +325,16 @@ def function_failed(
     *,
     called: str,
     attempts: int = 1,
-    of: str = "",
+    rows_of: str = "",
 ) -> UserFunctionError:
     """Return the error that a user's function of an operator raised `error`.
 
-    `key`: that it was called for; ``None``: for many at once, or for what `of` says, such as a
-    state. `called`: its call as text, such as ``"function(key, rows, state)"``. `attempts`: number
-    of calls.
+    `key`: the key of the call; ``None``: the call was for the rows that `rows_of` describes.
+    `called`: the call as text, such as ``"function(key, rows, state)"``. `attempts`: number of
+    calls.
     """
     text = user_traceback(error)
-    called_for = of if key is None else f"key {key!r}"
+    called_for = rows_of if key is None else f"key {key!r}"
     if not text:
         # No frame of the user's: the function ran, but what it returned is no iterable.
         what = f"returned something that is not rows, for {called_for}: {error}"

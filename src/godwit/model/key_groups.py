@@ -97,10 +97,10 @@ class PerKeyGroup(Mapping[int, int]):
         return cls(key_groups[last], numbers[last])
 
     def __getitem__(self, key_group: int) -> int:
-        at = int(np.searchsorted(self.key_groups, key_group))
-        if at == len(self.key_groups) or self.key_groups[at] != key_group:
+        index = int(np.searchsorted(self.key_groups, key_group))
+        if index == len(self.key_groups) or self.key_groups[index] != key_group:
             raise KeyError(key_group)
-        return int(self.numbers[at])
+        return int(self.numbers[index])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.key_groups.tolist())
@@ -186,14 +186,14 @@ class KeyGroupLoad:
     @classmethod
     def total(cls, loads: Sequence[KeyGroupLoad]) -> KeyGroupLoad:
         """Sum loads; bytes of state are those of the last load that has them."""
-        at = _concatenate([load.key_groups for load in loads])
-        size = 1 + int(at.max(initial=-1))
+        loaded = _concatenate([load.key_groups for load in loads])
+        size = 1 + int(loaded.max(initial=-1))
         is_touched = np.zeros(size, np.bool_)
-        is_touched[at] = True
+        is_touched[loaded] = True
 
         def summed(name: str) -> npt.NDArray[np.float64]:
             values = _concatenate([getattr(load, name) for load in loads])
-            return np.bincount(at, values, size).astype(np.float64, copy=False)
+            return np.bincount(loaded, values, size).astype(np.float64, copy=False)
 
         rows, keys = summed("rows").astype(np.int64), summed("keys").astype(np.int64)
         cpu_ms, busy_ms = summed("cpu_ms"), summed("busy_ms")
@@ -327,10 +327,12 @@ class KeyGroupPairs:
             return NO_PAIRS
         first, width = int(target.min()), int(target.max()) - int(target.min()) + 1
         codes = source.astype(np.int64) * width + (target.astype(np.int64) - first)
-        found, inverse = np.unique(codes, return_inverse=True)
+        distinct, inverse = np.unique(codes, return_inverse=True)
         weights = np.broadcast_to(np.asarray(rows, np.float64), codes.shape)
         sums = np.bincount(inverse, weights).astype(np.float64)
-        return _merge_rare(cls(source=found // width, target=found % width + first, rows=sums))
+        return _merge_rare(
+            cls(source=distinct // width, target=distinct % width + first, rows=sums)
+        )
 
     @classmethod
     def total(cls, parts: Sequence[KeyGroupPairs]) -> KeyGroupPairs:
@@ -350,8 +352,10 @@ class KeyGroupPairs:
     @property
     def known(self) -> KeyGroupPairs:
         """The pairs whose receiving key group is known (not `OTHERS`)."""
-        of = self.target != OTHERS
-        return KeyGroupPairs(source=self.source[of], target=self.target[of], rows=self.rows[of])
+        is_known = self.target != OTHERS
+        return KeyGroupPairs(
+            source=self.source[is_known], target=self.target[is_known], rows=self.rows[is_known]
+        )
 
 
 def _merge_rare(pairs: KeyGroupPairs) -> KeyGroupPairs:

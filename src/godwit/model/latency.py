@@ -119,13 +119,13 @@ class LatencyHistogram:
         if not parts:
             return cls()
         if len(parts) == 1:
-            (one,) = parts
+            (only,) = parts
             return cls(
-                buckets=one.buckets,
-                counts=one.counts,
-                sum_s=one.sum_s,
-                max_s=one.max_s,
-                ahead=one.ahead,
+                buckets=only.buckets,
+                counts=only.counts,
+                sum_s=only.sum_s,
+                max_s=only.max_s,
+                ahead=only.ahead,
             )
         counts = np.zeros(max(int(part.buckets[-1]) for part in parts) + 1, np.int64)
         for part in parts:
@@ -173,8 +173,10 @@ class LatencyHistogram:
             return [0.0 for _ in shares]
         reached = np.cumsum(self.counts)
         wanted = [math.ceil(share * int(reached[-1]) - 1e-9) for share in shares]
-        at = np.searchsorted(reached, wanted).clip(max=len(reached) - 1)
-        quantiles: list[float] = np.minimum(_middle_us(self.buckets[at]) / 1e6, self.max_s).tolist()
+        index = np.searchsorted(reached, wanted).clip(max=len(reached) - 1)
+        quantiles: list[float] = np.minimum(
+            _middle_us(self.buckets[index]) / 1e6, self.max_s
+        ).tolist()
         return quantiles
 
     def below(self, bounds_s: Iterable[float]) -> list[int]:

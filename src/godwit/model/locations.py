@@ -137,10 +137,10 @@ def spelled_location(
     >>> spelled_location("s3a://bucket/out", error=SinkError)
     's3://bucket/out'
     """
-    found = _URI.match(location)
-    if found is None or not is_remote(location):
+    match = _URI.match(location)
+    if match is None or not is_remote(location):
         return location
-    scheme, rest = found[1].lower(), location[found.end(1) :]
+    scheme, rest = match[1].lower(), location[match.end(1) :]
     if scheme in schemes:
         host, slash, path = rest.removeprefix("://").partition("/")
         if slash and rest.startswith("://"):  # blanks and letters beyond ASCII as URIs write them
@@ -163,8 +163,8 @@ def _instead(scheme: str, rest: str) -> str:
         path = "/dbfs/" + rest.lstrip(":/")
         return f"Databricks mounts it as a local path: write {path}. "
     if scheme in {"wasb", "wasbs", "az", "azure", "adl"}:
-        found = re.match(r"://[^@/]+@([^./]+)\.[^/]*/?([^?]*)", rest)
-        account, path = ("ACCOUNT", "PATH") if found is None else found.groups()
+        match = re.match(r"://[^@/]+@([^./]+)\.[^/]*/?([^?]*)", rest)
+        account, path = ("ACCOUNT", "PATH") if match is None else match.groups()
         uri = f"abfss://CONTAINER@{account}.dfs.core.windows.net/{path}"
         return f"Azure's storage is written {uri}. "
     return ""

@@ -373,7 +373,7 @@ class _RegroupingEvent(Event):
     @property
     def _new_components(self) -> str:
         """The new components and their operators, as text."""
-        return "; ".join(f"{name} of {of}" for name, of in self.components.items())
+        return "; ".join(f"{name} of {operators}" for name, operators in self.components.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

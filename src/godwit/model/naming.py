@@ -167,9 +167,9 @@ def check_number(
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if is_number and value >= least:
         return
-    told = repr(value) if isinstance(value, Real) else f"{value!r}, of type {type(value).__name__}"
+    given = repr(value) if isinstance(value, Real) else f"{value!r}, of type {type(value).__name__}"
     raise error(
-        f"{what} is {told}.",
+        f"{what} is {given}.",
         remedy=f"Give at least {least}{', a whole number' if whole else ''}.",
         value=value,
     )

@@ -72,11 +72,11 @@ class FlowChanged(Event):
     results: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
-        told = [f"{name} starts empty" for name in self.added]
-        told += [f"{name} is back, with the state it left" for name in self.returned]
-        told += [f"{name} is gone, its state is kept" for name in self.removed]
-        told += [f"{old} is now {new}" for old, new in self.renamed.items()]
-        return f"flow changed after epoch {self.epoch}: {'; '.join((*told, *self.results))}"
+        changes = [f"{name} starts empty" for name in self.added]
+        changes += [f"{name} is back, with the state it left" for name in self.returned]
+        changes += [f"{name} is gone, its state is kept" for name in self.removed]
+        changes += [f"{old} is now {new}" for old, new in self.renamed.items()]
+        return f"flow changed after epoch {self.epoch}: {'; '.join((*changes, *self.results))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ class RowsLeftOut(Event):
             "ahead of the clock": self.ahead,
             "without an event time": self.untimed,
         }
-        told = ", ".join(f"{counted(n, 'row')} {reason}" for reason, n in reasons.items() if n)
+        counts = ", ".join(f"{counted(n, 'row')} {reason}" for reason, n in reasons.items() if n)
         where = f"; sink {self.sink} has them" if self.sink else ""
         slack = ""
         if self.late and self.no_slack:
@@ -228,7 +228,7 @@ class RowsLeftOut(Event):
                 f"; the watermark of {', '.join(self.no_slack)} has no slack, so rows out of order "
                 'may be late: give flow.source(..., slack="10 minutes")'
             )
-        return f"operator {self.operator} left out in epoch {self.epoch}: {told}{where}{slack}"
+        return f"operator {self.operator} left out in epoch {self.epoch}: {counts}{where}{slack}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,17 +52,17 @@ class Secrets:
             return cls()
         user, query = _confidential_parts(uri)
         parts = [part for text in user for part in (text, *re.split(r"[:@/?#]", text))]
-        found = cls(((uri, shown),), _each_once([*parts, *(value for _, value in query)]))
+        secrets = cls(((uri, shown),), _each_once([*parts, *(value for _, value in query)]))
         named = (value for name, value in query if _is_confidential(name))
-        _remember(found.whole, (*parts, *named))
-        return found
+        _remember(secrets.whole, (*parts, *named))
+        return secrets
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> Self:
         """Return the values with confidential names, which this process hides from now on."""
-        found = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
-        _remember((), found)
-        return cls((), found)
+        secrets = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
+        _remember((), secrets)
+        return cls((), secrets)
 
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets(self.whole + other.whole, self.parts + other.parts)
@@ -78,11 +78,11 @@ class Secrets:
 
     def cause(self, error: BaseException) -> BaseException | None:
         """Return `error` if it contains no secret, and may be shown as a cause; else ``None``."""
-        told: BaseException | None = error
-        while told is not None:
-            if self.hide(str(told)) != str(told):
+        cause: BaseException | None = error
+        while cause is not None:
+            if self.hide(str(cause)) != str(cause):
                 return None
-            told = told.__cause__ or told.__context__
+            cause = cause.__cause__ or cause.__context__
         return error
 
 
@@ -135,8 +135,8 @@ class _Hiding(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hide the known secrets in a log record and its traceback; return ``True`` to log it."""
-        told = record.getMessage()
-        if (shown := hidden(told)) != told:
+        message = record.getMessage()
+        if (shown := hidden(message)) != message:
             record.msg, record.args = shown, None
         if record.exc_info and record.exc_text is None:
             stack = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
@@ -164,8 +164,8 @@ def shown_uri(uri: str) -> str:
     match = _SCHEME.match(uri)
     if match is None:
         return uri
-    start, at = match.end(), _end_of_user(uri, match.end())
-    shown = uri[:start] + (HIDDEN + uri[at:] if at > start else uri[start:])
+    start, end_of_user = match.end(), _end_of_user(uri, match.end())
+    shown = uri[:start] + (HIDDEN + uri[end_of_user:] if end_of_user > start else uri[start:])
     base, mark, query = shown.partition("?")
     if not mark:
         return shown
@@ -196,10 +196,10 @@ def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
     match = _SCHEME.match(uri)
     assert match is not None
     start = match.end()
-    at = _end_of_user(uri, start)
-    user = uri[start:at]
+    end_of_user = _end_of_user(uri, start)
+    user = uri[start:end_of_user]
     password = user.partition(":")[2]
-    query = uri[at:].partition("?")[2]
+    query = uri[end_of_user:].partition("?")[2]
     values = []
     for field in query.split("&"):
         name, equals, value = field.partition("=")

@@ -176,13 +176,13 @@ def positional_parameters(function: Callable[..., Any], count: int) -> list[insp
     can be called with as many.
     """
     for signature in (own_signature(function), _wrapped_signature(function, count)):
-        found = [
+        parameters = [
             parameter
             for parameter in (signature.parameters.values() if signature else ())
             if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
         ]
-        if found:
-            return found
+        if parameters:
+            return parameters
     return []
 
 

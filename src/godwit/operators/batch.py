@@ -135,7 +135,7 @@ class BatchProcess(KeyedOperator):
                 None,
                 error,
                 called=CALLED,
-                of=f"{len(groups.of_row)} rows of {groups.count} keys",
+                rows_of=f"{len(groups.of_row)} rows of {groups.count} keys",
             ) from error
 
     def _unpack_result(self, result: Any) -> tuple[Any, Any, Any]:
@@ -189,21 +189,21 @@ class BatchProcess(KeyedOperator):
     ) -> npt.NDArray[np.int64]:
         """Return the position in `keys` of each returned key; refuse unknown and repeated keys."""
         every = pa.concat_batches([keys, returned])
-        of = group_rows(hash_keys(every), every, 1).of_row
-        place = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
-        place[of[: groups.count]] = np.arange(groups.count)
-        at: npt.NDArray[np.int64] = place[of[groups.count :]]
-        times = np.bincount(at[at >= 0], minlength=1)
-        wrong, what = np.flatnonzero(at < 0), "of a key that has no row in the epoch"
+        group_of = group_rows(hash_keys(every), every, 1).of_row
+        place = np.full(int(group_of.max(initial=-1)) + 1, -1, np.int64)
+        place[group_of[: groups.count]] = np.arange(groups.count)
+        positions: npt.NDArray[np.int64] = place[group_of[groups.count :]]
+        times = np.bincount(positions[positions >= 0], minlength=1)
+        wrong, what = np.flatnonzero(positions < 0), "of a key that has no row in the epoch"
         if not len(wrong) and times.max() > 1:
-            wrong, what = np.flatnonzero(at == times.argmax())[1:], "a second time"
+            wrong, what = np.flatnonzero(positions == times.argmax())[1:], "a second time"
         if len(wrong):
             key = tuple(column[int(wrong[0])].as_py() for column in returned.columns)
             raise self._wrong_result(
                 f"a state {what}: {key!r}",
                 "Return at most one state for each row of `states`.",
             )
-        return at
+        return positions
 
     def _keys_to_drop(self, dropped: Any, count: int) -> npt.NDArray[np.bool_]:
         """Return the mask of the keys to drop that the function returned; or raise."""

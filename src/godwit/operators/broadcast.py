@@ -137,7 +137,7 @@ class Broadcast:
 class BroadcastTable:
     """Contents of a table after some epoch."""
 
-    of: Broadcast
+    declared: Broadcast
     rows: StateRows  # one for each key
     mapping: Mapping[Any, Any]  # key → its other columns, as functions see it
 
@@ -145,24 +145,26 @@ class BroadcastTable:
     def empty(cls, broadcast: Broadcast) -> BroadcastTable:
         """Return the broadcast table `broadcast` without rows."""
         return cls(
-            of=broadcast, rows=latest_entries([], broadcast.schema), mapping=MappingProxyType({})
+            declared=broadcast,
+            rows=latest_entries([], broadcast.schema),
+            mapping=MappingProxyType({}),
         )
 
     def updated_with(self, entries: StateRows) -> BroadcastTable:
         """Return the table with newer entries applied; raise if it exceeds the size limit."""
-        rows = latest_entries([self.rows, entries], self.of.schema)
+        rows = latest_entries([self.rows, entries], self.declared.schema)
         size = rows.keys.nbytes + rows.values.nbytes
         if len(rows.hashes) > MAX_KEYS or size > MAX_BYTES:
             raise EpochFailedError(
-                f"Table {self.of.name!r}, which is broadcast to operator {self.of.operator!r}, has "
+                f"Broadcast table {self.declared.name!r} of {self.declared.operator!r} has "
                 f"{len(rows.hashes)} keys and {size} bytes; a broadcast table has at "
                 f"most {MAX_KEYS} keys and {MAX_BYTES} bytes, since every lane holds all of it.",
                 remedy="Join with it by key, as in left.key_by(...).join_newest(other.key_by(...))"
                 ", or map it to fewer rows and columns.",
-                operator=self.of.operator,
-                broadcast=self.of.name,
+                operator=self.declared.operator,
+                broadcast=self.declared.name,
             )
-        keys, values = self.of.to_python(entries)
+        keys, values = self.declared.to_python(entries)
         mapping = dict(self.mapping)
         if all(key in mapping for key in keys):
             removed = [False] * len(keys) if entries.removed is None else entries.removed.tolist()
@@ -172,7 +174,7 @@ class BroadcastTable:
                 else:
                     mapping[key] = value  # in its place
         else:  # a new key, or not a number, which equals nothing
-            mapping = dict(zip(*self.of.to_python(self.of.sorted(rows)), strict=True))
+            mapping = dict(zip(*self.declared.to_python(self.declared.sorted(rows)), strict=True))
         return replace(self, rows=rows, mapping=MappingProxyType(mapping))
 
 
@@ -253,7 +255,7 @@ class BroadcastOperator(KeyedOperator):
         table = self._by_state.get(state)
         if table is None:
             return self.inner.describe_state(state)
-        origins = {f"table {of.name!r}": of.origin for of in self.broadcasts}
+        origins = {f"table {broadcast.name!r}": broadcast.origin for broadcast in self.broadcasts}
         return msgspec.structs.replace(table.describe(), means={ORIGINS: origins})
 
     def check_stored_state(

@@ -88,7 +88,7 @@ class Timers:
         """
         return None if self._now < FIRST else datetime_of(self._now)
 
-    def set(self, at: dt.datetime) -> None:
+    def set(self, time: dt.datetime) -> None:
         """Set a timer: ``on_timer`` is called once the timers' clock has passed its time.
 
         If the time has passed already, it fires in this epoch, after the key's rows. Setting a
@@ -96,7 +96,7 @@ class Timers:
 
         Parameters
         ----------
-        at
+        time
             Time of the timer, a datetime; without a time zone it is taken as UTC.
 
         Examples
@@ -106,17 +106,17 @@ class Timers:
         >>> timers.list()
         [datetime.datetime(2024, 5, 1, 8, 0, tzinfo=datetime.timezone.utc)]
         """
-        moment = _microseconds(at)
+        moment = _microseconds(time)
         place = bisect.bisect_left(self._times, moment)
         if place == len(self._times) or self._times[place] != moment:
             self._times.insert(place, moment)
 
-    def cancel(self, at: dt.datetime) -> bool:
+    def cancel(self, time: dt.datetime) -> bool:
         """Cancel the timer that is set to a time.
 
         Parameters
         ----------
-        at
+        time
             Time of the timer, a datetime; without a time zone it is taken as UTC.
 
         Returns
@@ -131,7 +131,7 @@ class Timers:
         >>> timers.cancel(dt.datetime(2024, 5, 1, 8)), timers.cancel(dt.datetime(2024, 5, 1, 9))
         (True, False)
         """
-        moment = _microseconds(at)
+        moment = _microseconds(time)
         place = bisect.bisect_left(self._times, moment)
         exists = place < len(self._times) and self._times[place] == moment
         if exists:
@@ -191,29 +191,31 @@ def columns_of_rows(
 
     `groups`: the key of each row; `keys`: the keys as Python values.
     """
-    of = operator.row_class
+    row_class = operator.row_class
     of_keys = KeysOfRows(operator.user_keys.names, keys, groups.starts.tolist())
-    if of is None:
+    if row_class is None:
         return Columns(rows.values, operator.inputs, groups.order, of_keys)
     names = rows.values.schema.names
-    columns = [(rows.values if name in names else rows.keys).column(name) for name in of.names]
+    columns = [
+        (rows.values if name in names else rows.keys).column(name) for name in row_class.names
+    ]
     read = Columns(
-        pa.RecordBatch.from_arrays(columns, names=of.names),
+        pa.RecordBatch.from_arrays(columns, names=row_class.names),
         operator.inputs,
         groups.order,
         of_keys,
-        of,
+        row_class,
     )
     try:
-        for name, column in zip(of.names, columns, strict=True):
-            if not of.admits_all(name, column):
+        for name, column in zip(row_class.names, columns, strict=True):
+            if not row_class.admits_all(name, column):
                 read[name]  # which raises, and not in the function
     except MisfitError as error:
         key = keys[int(np.searchsorted(groups.starts, error.index, side="right")) - 1]
-        field = of.field(error.column)
+        field = row_class.field(error.column)
         raise UserFunctionError(
             f"Operator {operator.name!r}: a row of key {key!r} does not fit "
-            f"{of.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
+            f"{row_class.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
             f"{error.reason}.",
             remedy="Leave such rows out in a map before, or declare the field as "
             f"{field.name}: {error.admitting or f'{hint_text(field.hint)} | None'}.",
@@ -232,7 +234,7 @@ class FiredTimer:
 
     Attributes
     ----------
-    at
+    time
         Time to which the timer was set, a datetime in UTC.
     timers
         The key's other timers, to set and cancel (`godwit.Timers`).
@@ -240,13 +242,13 @@ class FiredTimer:
     Examples
     --------
     >>> def remind(key, timer, state):
-    ...     return [(key[0], timer.at)]
+    ...     return [(key[0], timer.time)]
     >>> fired = gw.FiredTimer(dt.datetime(2024, 5, 1, 8), gw.Timers([], 0))
     >>> remind(("N1",), fired, None)
     [('N1', datetime.datetime(2024, 5, 1, 8, 0))]
     """
 
-    at: dt.datetime  # the moment it was set to
+    time: dt.datetime
     timers: Timers  # the key's other timers
     _dropped: bool = False
 
@@ -366,9 +368,9 @@ class Calls:
         first, last = work.starts[group], work.starts[group + 1]
         if work.moments is not None:
             for begin, end in _runs(work.moments, first, last):
-                at = work.moments[begin]
-                yield from self._timer_calls(work, group, state, timers, due=at - 1)
-                timers._now = at  # noqa: SLF001 - for operators alone
+                moment = work.moments[begin]
+                yield from self._timer_calls(work, group, state, timers, due=moment - 1)
+                timers._now = moment  # noqa: SLF001 - for operators alone
                 state = yield from self._row_call(work, group, state, timers, span=(begin, end))
             yield from self._timer_calls(work, group, state, timers, due=work.before.due)
         else:
@@ -428,10 +430,10 @@ class Calls:
                     operator=self.operator,
                     key=key,
                 )
-            at = of_key.timers.pop(0)
+            moment = of_key.timers.pop(0)
             if work.moments is not None and now is None:
-                timers._now = at  # noqa: SLF001 - for operators alone
-            fired = FiredTimer(datetime_of(at), timers)
+                timers._now = moment  # noqa: SLF001 - for operators alone
+            fired = FiredTimer(datetime_of(moment), timers)
             of_key.touched = True
             assert self.timing.on_timer is not None, "timers have a function"
             yield Call(self.timing.on_timer, fired, state)
@@ -461,17 +463,17 @@ def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]
         begin = end
 
 
-def _microseconds(at: dt.datetime) -> int:
+def _microseconds(time: dt.datetime) -> int:
     """Convert a datetime (UTC without zone) to microseconds of Unix time, or raise.
 
     A time that is beyond the first or last datetime in UTC is that datetime.
     """
-    if not isinstance(at, dt.datetime) or at != at:  # noqa: PLR0124 - pandas' NaT is a datetime
-        msg = f"a timer is set to a datetime, not to {at!r}"
+    if not isinstance(time, dt.datetime) or time != time:  # noqa: PLR0124 - pandas' NaT is a datetime
+        msg = f"a timer is set to a datetime, not to {time!r}"
         raise TypeError(msg)
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=dt.UTC)
-    return min(max((at - _EPOCH) // _MICROSECOND, FIRST), LAST)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=dt.UTC)
+    return min(max((time - _EPOCH) // _MICROSECOND, FIRST), LAST)
 
 
 class Meter:

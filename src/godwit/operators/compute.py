@@ -247,9 +247,9 @@ class ComputeOperator(KeyedOperator):
         except EpochFailedError as error:
             if self._wide is None or not _is_overflow(error):
                 raise
-        wide, there = self._wide, np.flatnonzero(known)
-        parts = [_with_columns_of(wide, part) for part in (take_rows(prior, there), rows)]
-        order, starts = rows_by_group(np.concatenate([there, groups.of_row]), groups.count)
+        wide, stored = self._wide, np.flatnonzero(known)
+        parts = [_with_columns_of(wide, part) for part in (take_rows(prior, stored), rows)]
+        order, starts = rows_by_group(np.concatenate([stored, groups.of_row]), groups.count)
         exact = wide.merge_in_order(take_rows(pa.concat_batches(parts), order), starts)
         wide.results(keys, exact)  # which raises if one does not fit
         return exact.select(self.schema.values.names)
@@ -272,10 +272,10 @@ class ComputeOperator(KeyedOperator):
         `known`: mask of the keys that had a result before. `prior`, `after`: states before and
         after the epoch. Results that did not change are left out.
         """
-        there = pa.array(known)
-        before = self.finish(keys.filter(there), prior.filter(there))
+        stored = pa.array(known)
+        before = self.finish(keys.filter(stored), prior.filter(stored))
         same = np.zeros(len(known), np.bool_)
-        same[known] = _same_rows(before, after.filter(there))
+        same[known] = _same_rows(before, after.filter(stored))
         parts = [
             part.filter(pa.array(mask)).append_column(
                 CHANGE, pa.array(np.full(int(mask.sum()), sign, np.int8))
@@ -392,11 +392,11 @@ def _with_columns_of(wide: ComputeOperator, states: pa.RecordBatch) -> pa.Record
 def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return a mask of equal rows; null equals null, nested values never count as equal."""
     same = np.ones(left.num_rows, np.bool_)
-    for one, other in zip(left.columns, right.columns, strict=True):
-        if pa.types.is_nested(one.type):
+    for before, after in zip(left.columns, right.columns, strict=True):
+        if pa.types.is_nested(before.type):
             return np.zeros(left.num_rows, np.bool_)
-        equal = pc.fill_null(pc.equal(one, other), fill_value=False)
-        both_null = pc.and_(pc.is_null(one), pc.is_null(other))
+        equal = pc.fill_null(pc.equal(before, after), fill_value=False)
+        both_null = pc.and_(pc.is_null(before), pc.is_null(after))
         same &= pc.or_(equal, both_null).to_numpy(zero_copy_only=False)
     return same
 

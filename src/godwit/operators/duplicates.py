@@ -166,18 +166,18 @@ class DropDuplicatesWithin(EventTimeOperator):
         """
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
-        of = np.repeat(groups.of_row, 3)
-        order = np.lexsort((near, of))
-        wanted = order[starts_run(near[order], of[order])]
+        group = np.repeat(groups.of_row, 3)
+        order = np.lexsort((near, group))
+        wanted = order[starts_run(near[order], group[order])]
         wanted = wanted[near[wanted] >= self.grid.first_open(closed)]
-        of, near = of[wanted], near[wanted]
+        group, near = group[wanted], near[wanted]
         moment = self.schema.keys.field(self.pane_position).type
         looked_for = pa.RecordBatch.from_arrays(
-            [*distinct.take(pa.array(of)).columns, column_of(near, None, moment)],
+            [*distinct.take(pa.array(group)).columns, column_of(near, None, moment)],
             schema=self.schema.keys,
         )
-        known, values = state.find(looked_for, groups.key_groups[of])
-        return of[known], values_of(values.column(0))[known]
+        known, values = state.find(looked_for, groups.key_groups[group])
+        return group[known], values_of(values.column(0))[known]
 
 
 def first_within(
@@ -195,9 +195,9 @@ def first_within(
     for _ in range(_ROUNDS):
         if not left.size:
             break
-        first, at = np.unique(keys[left], return_index=True)
-        through.append(left[at])
-        latest[first] = times[left[at]]
+        first, first_row = np.unique(keys[left], return_index=True)
+        through.append(left[first_row])
+        latest[first] = times[left[first_row]]
         left = left[np.abs(times[left] - latest[keys[left]]) > within_us]
     if left.size:
         # Few keys with many such rows: one row after the other. Rows that come through are more
@@ -207,10 +207,10 @@ def first_within(
         rest = []
         slices = times[left] // width
         rows = zip(left.tolist(), keys[left].tolist(), slices.tolist(), strict=True)
-        for (row, of, slice_), moment in zip(rows, times[left].tolist(), strict=True):
-            near = (passed.get((of, slice_ + step)) for step in (-1, 0, 1))
+        for (row, key, slice_), moment in zip(rows, times[left].tolist(), strict=True):
+            near = (passed.get((key, slice_ + step)) for step in (-1, 0, 1))
             if all(other is None or abs(moment - other) > within_us for other in near):
-                passed[of, slice_] = moment
+                passed[key, slice_] = moment
                 rest.append(row)
         through.append(np.array(rest, np.int64))
     return np.sort(np.concatenate(through))

@@ -39,7 +39,7 @@ def emitted_batch(
         schema=operator.output,
         operator=operator.name,
         zone=operator.zone,
-        of=operator.output_class,
+        row_class=operator.output_class,
     ).to_batch()
 
 
@@ -53,15 +53,15 @@ class Emitted:
     schema: pa.Schema  # columns that the rows should have
     operator: str
     zone: str = UTC  # of datetimes that have none, in columns of instants
-    of: RowClass | None = None  # class that the rows should be instances of
+    row_class: RowClass | None = None  # class that the rows should be instances of
 
     def to_batch(self) -> pa.RecordBatch:
         """Convert the emitted rows to columns; refuse rows and values that do not fit."""
         if not self.rows:
             return pa.RecordBatch.from_pylist([], self.schema)
-        if self.of is not None:
-            batch = self._to_columns(self._fields_of_instances(self.of))
-            self._refuse_nulls(self.of, batch)
+        if self.row_class is not None:
+            batch = self._to_columns(self._fields_of_instances(self.row_class))
+            self._refuse_nulls(self.row_class, batch)
             return batch
         rows = self.rows
         width = len(self.schema)
@@ -187,8 +187,8 @@ class Emitted:
         key = self.keys[bisect.bisect_right(self.ends, index)]
         if not remedy:
             remedy = "Return a tuple in the order of the output columns, or a dict of them"
-            if self.of is not None:
-                remedy = f"Correct what {self.of.cls.__qualname__} is made with"
+            if self.row_class is not None:
+                remedy = f"Correct what {self.row_class.cls.__qualname__} is made with"
         return UserFunctionError(
             f"Operator {self.operator!r}: the function emitted, for key {key!r}, {what}.",
             remedy=f"{hint}{remedy}; they are {columns_text(self.schema)}.",
@@ -203,8 +203,8 @@ def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> t
     for index, value in enumerate(values):
         try:
             pa.array([value], field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as one:
-            return index, str(one)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as misfit:
+            return index, str(misfit)
     return 0, str(error)
 
 
@@ -230,10 +230,10 @@ def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
     if pa.types.is_integer(dtype):
         return bool(value != int(value))
     if pa.types.is_struct(dtype):
-        of = {dtype.field(i).name: dtype.field(i).type for i in range(dtype.num_fields)}
+        types = {dtype.field(i).name: dtype.field(i).type for i in range(dtype.num_fields)}
         if not isinstance(value, dict):  # Arrow takes a list of pairs, or a tuple of values
-            value = dict(value if isinstance(value, list) else zip(of, value, strict=False))
-        return any(_loses_fraction(value.get(name), part) for name, part in of.items())
+            value = dict(value if isinstance(value, list) else zip(types, value, strict=False))
+        return any(_loses_fraction(value.get(name), part) for name, part in types.items())
     if pa.types.is_map(dtype):
         pairs = value.items() if isinstance(value, dict) else value
         return any(

@@ -66,7 +66,7 @@ class LaneLoop:
 
         async def end_all() -> None:
             """Wait for the cancelled tasks on the loop."""
-            others = asyncio.all_tasks() - {kept.task for kept in self._kept.values()}
+            others = asyncio.all_tasks() - {resources.task for resources in self._kept.values()}
             await cancel_all([task for task in others if task is not asyncio.current_task()])
 
         try:
@@ -84,11 +84,11 @@ class LaneLoop:
         """
         if not factories:
             return {}
-        kept = self._kept.get(owner)
-        if kept is None or kept.task.done():
-            kept = self._kept[owner] = _Resources(operator, factories)
-            weakref.finalize(owner, _close_resources, weakref.ref(self), kept).atexit = False
-        return await asyncio.shield(kept.opened)
+        resources = self._kept.get(owner)
+        if resources is None or resources.task.done():
+            resources = self._kept[owner] = _Resources(operator, factories)
+            weakref.finalize(owner, _close_resources, weakref.ref(self), resources).atexit = False
+        return await asyncio.shield(resources.opened)
 
     def close(self) -> None:
         """Close all resources and the event loop, within a time limit."""
@@ -99,10 +99,10 @@ class LaneLoop:
         async def close_resources() -> None:
             """Close the resources of all operators."""
             every = list(self._kept.values())
-            for kept in every:
-                kept.over.set()
+            for resources in every:
+                resources.over.set()
             if every:
-                await asyncio.wait({kept.task for kept in every}, timeout=_GRACE_S)
+                await asyncio.wait({resources.task for resources in every}, timeout=_GRACE_S)
 
         with contextlib.suppress(NotDoneError):
             asyncio.run_coroutine_threadsafe(close_resources(), self._loop).result(2 * _GRACE_S)
@@ -160,17 +160,17 @@ class _Resources:
             await self.over.wait()
 
 
-async def _open_resource(made: Any, stack: contextlib.AsyncExitStack) -> Any:
+async def _open_resource(resource: Any, stack: contextlib.AsyncExitStack) -> Any:
     """Return the resource that a factory's result stands for, and register its closing in `stack`.
 
     `made`: the result: a context manager, which is entered; an awaitable, which is awaited; or the
     resource.
     """
-    if hasattr(made, "__aenter__"):
-        return await stack.enter_async_context(made)
-    if hasattr(made, "__enter__"):
-        return stack.enter_context(made)
-    return await made if hasattr(made, "__await__") else made
+    if hasattr(resource, "__aenter__"):
+        return await stack.enter_async_context(resource)
+    if hasattr(resource, "__enter__"):
+        return stack.enter_context(resource)
+    return await resource if hasattr(resource, "__await__") else resource
 
 
 def _resource_error(operator: str, name: str, error: BaseException) -> UserFunctionError:
@@ -184,11 +184,11 @@ def _resource_error(operator: str, name: str, error: BaseException) -> UserFunct
     )
 
 
-def _close_resources(loop: weakref.ref[LaneLoop], kept: _Resources) -> None:
+def _close_resources(loop: weakref.ref[LaneLoop], resources: _Resources) -> None:
     """Close the resources of an operator after it was garbage-collected."""
-    of = loop()
-    if of is not None:
-        of.call_soon(kept.over.set)
+    lane_loop = loop()
+    if lane_loop is not None:
+        lane_loop.call_soon(resources.over.set)
 
 
 def lane_loop() -> LaneLoop:

@@ -168,11 +168,11 @@ class InOrder(EventTimeOperator):
         until, arrived = data.time.until, self._entries(data)
         due = is_past(self._times_of(arrived), until)
         now, later = (arrived.take(np.flatnonzero(mask)) for mask in (due, ~due))
-        held = now.take(np.empty(0, np.int64))
+        waiting = now.take(np.empty(0, np.int64))
         if self.closes(data.time):
             position = len(self.keys)
-            held = data.states[HELD].scan(EntryRange(column=position, end=until))
-            now = held.followed_by(now)
+            waiting = data.states[HELD].scan(EntryRange(column=position, end=until))
+            now = waiting.followed_by(now)
         order = self._in_order(now)
         now = now.take(order)
         own = self.keys.names
@@ -186,8 +186,8 @@ class InOrder(EventTimeOperator):
             replace(data, rows=rows, states=states, moments=self._times_of(now))
         )
         changed = dict(output.changed)
-        if len(later.hashes) or len(held.hashes):
-            changed[HELD] = self._written(later, held, data.num_key_groups)
+        if len(later.hashes) or len(waiting.hashes):
+            changed[HELD] = self._written(later, waiting, data.num_key_groups)
         groups = output.groups
         if groups is None and len(data.rows.hashes):
             groups = group_rows(data.rows.hashes, data.rows.keys, data.num_key_groups)
@@ -230,13 +230,13 @@ class InOrder(EventTimeOperator):
         own, seen = rows.keys.select(self.keys.names), rows.values.select(self.inner.inputs.names)
         return merge_columns(own, seen, pa.schema([*own.schema, *seen.schema]))
 
-    def _written(self, later: StateRows, held: StateRows, num_key_groups: int) -> Changed:
+    def _written(self, later: StateRows, waiting: StateRows, num_key_groups: int) -> Changed:
         """Return the entries to add, and those to remove since their rows were processed."""
-        rows = later.followed_by(held)
+        rows = later.followed_by(waiting)
         key_groups = key_groups_of(rows.hashes, num_key_groups)
         order = np.argsort(key_groups, kind="stable")
         removed = np.arange(len(order)) >= len(later.hashes)
-        rows = replace(rows, removed=removed if len(held.hashes) else None)
+        rows = replace(rows, removed=removed if len(waiting.hashes) else None)
         return rows.take(order), key_groups[order]
 
 

@@ -470,7 +470,9 @@ class KeyedOperator(ABC):
 
     def describe_states(self) -> dict[str, StateDescription]:
         """Describe the schema of every state for the checkpoint, by name."""
-        return {of.state: self.describe_state(of.state) for of in self.states}
+        return {
+            description.state: self.describe_state(description.state) for description in self.states
+        }
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
         """Return a converter of the operator's only state from `stored`; ``None`` if that fits."""

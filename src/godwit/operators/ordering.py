@@ -69,9 +69,9 @@ def starts_run(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def expand_ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
     """Return the numbers of all ranges ``first[i]:first[i] + count[i]``, and each number's i."""
-    of = np.repeat(np.arange(len(first)), count)
+    range_of = np.repeat(np.arange(len(first)), count)
     before = np.repeat(np.cumsum(count) - count, count)
-    return of, first[of] + np.arange(len(of)) - before
+    return range_of, first[range_of] + np.arange(len(range_of)) - before
 
 
 def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArray, IntArray]:

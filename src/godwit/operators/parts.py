@@ -56,7 +56,9 @@ class DividesHotKeys(KeyedOperator):
     def __init__(self, *, keys: pa.Schema, **options: Any) -> None:
         super().__init__(keys=pa.schema([*keys, PART_FIELD]), **options)  # type: ignore[call-arg]
         self._own, self.max_parts = keys, MAX_PARTS
-        self._whole_of = {part_state_of(of.state): of.state for of in super().states}
+        self._whole_of = {
+            part_state_of(description.state): description.state for description in super().states
+        }
         self.part_states = tuple(self._whole_of)
 
     @abstractmethod
@@ -107,7 +109,8 @@ class DividesHotKeys(KeyedOperator):
         part = columns_of([PART_FIELD])
         if stored.entries[:1] == today.entries[:1] == part:
             stored, today = (
-                msgspec.structs.replace(one, entries=one.entries[1:]) for one in (stored, today)
+                msgspec.structs.replace(layout, entries=layout.entries[1:])
+                for layout in (stored, today)
             )
         super().check_stored_state(self._whole_of.get(state, state), stored, today)
 
@@ -132,8 +135,8 @@ class DividesHotKeys(KeyedOperator):
                 of_state = dict(zip(merging, of_entries, strict=True))
                 prepare = partial(self.merge_left, merging, of_state)
             states = {
-                of: _WholeAndParts(data.states[of], data.states[parts])
-                for parts, of in self._whole_of.items()
+                name: _WholeAndParts(data.states[name], data.states[parts])
+                for parts, name in self._whole_of.items()
             }
             output = self.process_keys(data, groups, identities, states=states, prepare=prepare)
         changed: dict[str, Changed] = {}
@@ -173,7 +176,7 @@ def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.R
     Rows of hot keys go to parts by the hash of the row, others to the undivided key. `keys`: names
     of the key columns, which come first in `rows`.
     """
-    at, parts = len(keys), pa.nulls(rows.num_rows, PART_FIELD.type)
+    position, parts = len(keys), pa.nulls(rows.num_rows, PART_FIELD.type)
     if time.spreads is not None and time.spreads.keys:
         hashes = hash_undivided(rows.select(keys))
         routes = time.spreads.current.route_rows(hashes, 0, rows)
@@ -181,7 +184,8 @@ def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.R
             parts = pa.array(routes[1], PART_FIELD.type, mask=routes[1] == 0)
     columns, names = rows.columns, rows.schema.names
     return pa.RecordBatch.from_arrays(
-        [*columns[:at], parts, *columns[at:]], names=[*names[:at], PART, *names[at:]]
+        [*columns[:position], parts, *columns[position:]],
+        names=[*names[:position], PART, *names[position:]],
     )
 
 
@@ -250,10 +254,10 @@ def call_merge(
     except BaseException as error:
         raise function_failed(operator, merge, key, error, called="merge(state, other)") from error
     if merged is None:
-        of = "".join(f"state {name!r} of " for name in named.values())
+        of_states = "".join(f"state {name!r} of " for name in named.values())
         raise UserFunctionError(
-            f"{function_name(merge)}, given as merge= of {of}operator {operator!r}, returned "
-            f"nothing for key {key!r}.",
+            f"{function_name(merge)}, given as merge= of {of_states}operator {operator!r}, "
+            f"returned nothing for key {key!r}.",
             remedy="Return the merged state, also if it is the first argument, changed.",
             operator=operator,
             key=key,

@@ -176,7 +176,7 @@ class ProcessOperator(KeyedOperator):
         """Call the functions for every key with rows, due timers or expired state."""
         due = self._due_columns(data.time)
         if data.time.due and due:
-            parts = [EntryRange(column=of.column, end=of.until + 1) for of in due]
+            parts = [EntryRange(column=timers.column, end=timers.until + 1) for timers in due]
             entries = [data.state.scan(part) for part in parts]
             groups, keys, _ = data.grouped_with(len(self.keys), entries)
         elif len(data.rows.hashes):
@@ -230,9 +230,9 @@ class ProcessOperator(KeyedOperator):
 
             def reset(group: int) -> None:
                 """Restore a key's state and timers before its calls are repeated."""
-                one = slice(group, group + 1)
+                only = slice(group, group + 1)
                 blobs = prior.column(0).slice(group, 1)
-                of_keys[one] = self._decode_states(known[one], blobs, keys[one])
+                of_keys[only] = self._decode_states(known[only], blobs, keys[only])
 
             before, after = timer_times(self.clock, time)
             work = KeysToCall(
@@ -342,9 +342,9 @@ class ProcessOperator(KeyedOperator):
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
         """Decode each key's state, or raise; a key that is not `known` gets a new state."""
-        there = np.flatnonzero(known)
-        if len(there) < len(blobs):
-            blobs = blobs.take(pa.array(there))
+        stored = np.flatnonzero(known)
+        if len(stored) < len(blobs):
+            blobs = blobs.take(pa.array(stored))
         edges = boundaries_of(blobs).tolist()
         data = blob_bytes(blobs).data
         try:
@@ -352,7 +352,7 @@ class ProcessOperator(KeyedOperator):
                 [data[start:end] for start, end in itertools.pairwise(edges)]
             )
         except UnencodableError as error:
-            key = keys[int(there[error.index])]
+            key = keys[int(stored[error.index])]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot read its state of key {key!r} as "
                 f"{state_type_name(self._state_type)}: {error}.",
@@ -360,7 +360,7 @@ class ProcessOperator(KeyedOperator):
                 operator=self.name,
                 key=key,
             ) from error
-        if len(there) < len(keys):
+        if len(stored) < len(keys):
             read = iter(states)
             new = self._state_type
             states = [next(read) if old else new() for old in known.tolist()]
@@ -374,16 +374,16 @@ class ProcessOperator(KeyedOperator):
         `removed`: positions of these keys.
         """
         dropped = None
-        kept: Sequence[int] = range(len(states))
+        staying: Sequence[int] = range(len(states))
         if removed:
             dropped = np.zeros(len(states), np.bool_)
             dropped[removed] = True
-            kept = np.flatnonzero(~dropped).tolist()
-            states = [states[group] for group in kept]
+            staying = np.flatnonzero(~dropped).tolist()
+            states = [states[group] for group in staying]
         try:
             blobs: list[bytes] = self._codec.encode(states)
         except UnencodableError as error:
-            key = keys[kept[error.index]]
+            key = keys[staying[error.index]]
             state = states[error.index]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot write its state of key {key!r}, of type "
@@ -394,7 +394,7 @@ class ProcessOperator(KeyedOperator):
                 type=state_type_name(type(state)),
             ) from error
         if removed:
-            kept_blobs = dict(zip(kept, blobs, strict=True))
+            kept_blobs = dict(zip(staying, blobs, strict=True))
             blobs = [kept_blobs.get(group, b"") for group in range(len(keys))]
         return pa.array(blobs, pa.large_binary()), dropped
 
@@ -410,7 +410,8 @@ def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list
     data = blob_bytes(blobs)[boundaries[0] : boundaries[-1]]
     times = np.frombuffer(data.tobytes(), "<i8").tolist()
     return [
-        times[edges[i] : edges[i + 1]] if there else [] for i, there in enumerate(known.tolist())
+        times[edges[i] : edges[i + 1]] if has_timers else []
+        for i, has_timers in enumerate(known.tolist())
     ]
 
 
@@ -435,7 +436,7 @@ def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Arra
 
 def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
     """Encode the timers of every key; return two columns: all timers, and the earliest."""
-    times = np.fromiter((at for of_key in timers for at in of_key), "<i8")
+    times = np.fromiter((moment for of_key in timers for moment in of_key), "<i8")
     edges = np.zeros(len(timers) + 1, np.int64)
     np.cumsum([8 * len(of_key) for of_key in timers], out=edges[1:])
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(times)]

@@ -116,11 +116,11 @@ class Spreads:
         """Read the hot keys of an operator from a commit record."""
         return cls(
             keys={
-                of.hash: HotKey(
-                    key=of.key,
-                    grids=msgspec.convert(of.grids, tuple[Grid, ...], from_attributes=True),
+                hot_key.hash: HotKey(
+                    key=hot_key.key,
+                    grids=msgspec.convert(hot_key.grids, tuple[Grid, ...], from_attributes=True),
                 )
-                for of in recorded
+                for hot_key in recorded
             }
         )
 
@@ -129,10 +129,10 @@ class Spreads:
         return tuple(
             SpreadKey(
                 hash=key_hash,
-                key=of.key,
-                grids=msgspec.convert(of.grids, tuple[SpreadGrid, ...], from_attributes=True),
+                key=hot_key.key,
+                grids=msgspec.convert(hot_key.grids, tuple[SpreadGrid, ...], from_attributes=True),
             )
-            for key_hash, of in sorted(self.keys.items())
+            for key_hash, hot_key in sorted(self.keys.items())
         )
 
     def grid_of(self, key_hash: int) -> Grid:
@@ -160,33 +160,35 @@ class Spreads:
     def expired_at(self, closed: int) -> Spreads:
         """Return the hot keys without former grids whose rows expired by watermark `closed`."""
         keys = {}
-        for key_hash, of in self.keys.items():
-            grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
+        for key_hash, hot_key in self.keys.items():
+            grids = (*(g for g in hot_key.grids[:-1] if g.over > closed), hot_key.grid)
             if grids != (WHOLE,):
-                keys[key_hash] = replace(of, grids=grids)
+                keys[key_hash] = replace(hot_key, grids=grids)
         return Spreads(keys=keys)
 
     @property
     def current(self) -> Spreads:
         """Hot keys with the present division into parts only, without former ones."""
-        return Spreads(keys={h: replace(of, grids=of.grids[-1:]) for h, of in self.keys.items()})
+        return Spreads(
+            keys={h: replace(hot_key, grids=hot_key.grids[-1:]) for h, hot_key in self.keys.items()}
+        )
 
     @property
     def former_parts(self) -> dict[int, tuple[int, ...]]:
         """Hash of a hot key → its former parts that still hold rows, but for 0 (undivided)."""
         left = {
-            key_hash: tuple(part for grid in of.grids[:-1] for part in grid.parts if part)
-            for key_hash, of in self.keys.items()
+            key_hash: tuple(part for grid in hot_key.grids[:-1] for part in grid.parts if part)
+            for key_hash, hot_key in self.keys.items()
         }
         return {key_hash: parts for key_hash, parts in left.items() if parts}
 
     def former_key_groups(self, num_key_groups: int) -> list[int]:
         """Return the key groups, ascending, of the `former_parts` of all keys."""
-        found = [
+        key_groups = [
             key_group_of_part(key_hash, np.array(parts, np.int64), num_key_groups)
             for key_hash, parts in self.former_parts.items()
         ]
-        return sorted({int(key_group) for groups in found for key_group in groups})
+        return sorted({int(key_group) for groups in key_groups for key_group in groups})
 
     def route_rows(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
@@ -283,21 +285,20 @@ def measure_work(
     right: IntArray,
     pairs: IntArray,
     *,
-    at: IntArray | None = None,  # shape ``(n,)``: row of each key in `keys`; ``None``: the same
-    named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
+    row_of: IntArray | None = None,  # shape ``(n,)``: row of each key in `keys`; ``None``: the same
+    named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: mask of the keys to return
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:
     """Return a lane's work: in total, and of keys with at least 5 % of it or divided into parts.
 
-    Work is a number of rows and pairs. `is_part`, `left`, `right`, `pairs`: of each key. `at`: its
-    row in `keys`, if not the same. `named`: mask of the keys to return in place of those.
+    Work is a number of rows and pairs. `named`: mask of the keys to return instead.
     """
     each = left + right + pairs
     total = int(each.sum())
     if not total:
         return OperatorWork()
     chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part if named is None else named)
-    some = keys.take(pa.array(chosen if at is None else at[chosen]))
+    some = keys.take(pa.array(chosen if row_of is None else row_of[chosen]))
     return OperatorWork(
         total=total,
         keys=summed(
@@ -330,16 +331,16 @@ def work_by_time(
     of_group = np.bincount(of_key, rows, minlength=len(load.key_groups))
     per_row = load.busy_ms * 1e3 / np.maximum(of_group, 1)
     each = (rows * per_row[of_key]).astype(np.int64)
-    there = np.flatnonzero(rows)
-    each, first = each[there], groups.first_row[there]
-    is_part = np.zeros(len(there), np.bool_)
+    present = np.flatnonzero(rows)
+    each, first = each[present], groups.first_row[present]
+    is_part = np.zeros(len(present), np.bool_)
     if PART in keys.schema.names:
         mask = mask_of(keys.column(PART).take(pa.array(first)))
         is_part[:] = True if mask is None else mask
         keys = keys.drop_columns(PART)
-    none = np.zeros(len(there), np.int64)
+    none = np.zeros(len(present), np.int64)
     names = is_part if each.sum() < _MIN_TIME_US else None
-    return measure_work(keys, is_part, each, none, none, at=first, named=names, hash_of=hash_of)
+    return measure_work(keys, is_part, each, none, none, row_of=first, named=names, hash_of=hash_of)
 
 
 def keys_as_json(keys: pa.RecordBatch) -> list[str]:

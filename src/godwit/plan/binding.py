@@ -229,15 +229,16 @@ def _check_same_keys(
             "the other, and so on.",
             operator=node.name,
         )
-    for one, other in zip(keys, others, strict=True):
-        if one.type != other.type:
+    for column, matched in zip(keys, others, strict=True):
+        if column.type != matched.type:
             raise InvalidFlowError(
-                f"Operator {node.name!r} joins column {one.name!r} of {origin}, whose type is "
-                f"{one.type}, with {other.name!r} of {right[1]}, whose type is {other.type}.",
-                remedy=f"Cast one of them in a map before key_by, such as {other.name!r} to "
-                f"{one.type}.",
+                f"Operator {node.name!r} joins column {column.name!r} of {origin}, whose type is "
+                f"{column.type}, with {matched.name!r} of {right[1]}, whose type is "
+                f"{matched.type}.",
+                remedy=f"Cast one of them in a map before key_by, such as {matched.name!r} to "
+                f"{column.type}.",
                 operator=node.name,
-                column=other.name,
+                column=matched.name,
             )
 
 

@@ -219,9 +219,9 @@ class _Compilation:
 
     def former_names(self) -> dict[str, str]:
         """Return operator → former name; refuse two operators with one former name."""
-        found: dict[str, str] = {}
+        former: dict[str, str] = {}
         for node in self.flow.operators:
-            if node.formerly and node.formerly in found.values():
+            if node.formerly and node.formerly in former.values():
                 raise InvalidFlowError(
                     f"Two operators of flow {self.flow.name!r} say that they were formerly "
                     f"{node.formerly!r}.",
@@ -230,8 +230,8 @@ class _Compilation:
                     operator=node.name,
                 )
             if node.formerly:
-                found[node.name] = node.formerly
-        return found
+                former[node.name] = node.formerly
+        return former
 
     def bind(self, node: OperatorNode) -> list[Input]:
         """Bind an operator to the types of its columns; return its inputs."""
@@ -302,19 +302,19 @@ class _Compilation:
             check_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
         column = None if time is None else time.column
-        found = self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
+        inputs = self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
         if tables_of(node):
             assert isinstance(node, ProcessNode), "no other operator has tables"
-            found += self.bind_tables(node, len(found))
+            inputs += self.bind_tables(node, len(inputs))
         if isinstance(node, ProcessNode) and time is not None:
             inner = self.operators[node.name]
             arriving = pa.schema([*([] if node.keys else KEY_OF_ALL), *exchanged])
             self.operators[node.name] = InOrder(inner, arriving=arriving, time=time)
-        return found
+        return inputs
 
     def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
         """Bind an operator's broadcast tables; return their inputs, numbered from `first`."""
-        found: list[Input] = []
+        bound: list[Input] = []
         tables = []
         for name, table in node.tables.items():
             schema, origin = self.columns.of(table.stream)
@@ -323,11 +323,11 @@ class _Compilation:
             columns = _keys_first(schema, table.keys)
             check_storable(node.name, columns, f"has the {where}, which lanes keep")
             inputs = self.inputs(
-                node.name, table.stream, table.keys, columns, first=first + len(found)
+                node.name, table.stream, table.keys, columns, first=first + len(bound)
             )
             for edge in inputs:
                 assert isinstance(edge, SourceInput), "KeyedStream.process refuses other streams"
-                found.append(replace(edge, table=name))
+                bound.append(replace(edge, table=name))
             tables.append(
                 Broadcast(
                     name=name,
@@ -340,7 +340,7 @@ class _Compilation:
                 )
             )
         self.operators[node.name] = BroadcastOperator(self.operators[node.name], tables)
-        return found
+        return bound
 
     def bind_duplicates(
         self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
@@ -385,11 +385,11 @@ class _Compilation:
         ):
             columns = _keys_first(schema, keys)
             times = time_columns(stream)  # of several, `join_operator` tells
-            found = self.inputs(
+            side_inputs = self.inputs(
                 node.name, stream, keys, columns, time=next(iter(times), None), first=len(inputs)
             )
-            numbers.append(len(found))
-            inputs += found
+            numbers.append(len(side_inputs))
+            inputs += side_inputs
         operator = join_operator(node, left, right, (numbers[0], numbers[1]))
         self.operators[node.name] = operator
         self.timed.update(source.name for source in sources_of(node))
@@ -562,17 +562,17 @@ def _with_expressions(
     node: ComputeNode | WindowedNode, schema: pa.Schema
 ) -> ComputeNode | WindowedNode:
     """Return a node whose aggregates have expressions where no column has that name."""
-    found = {}
+    aggregates = {}
     for result, aggregate in node.aggregates.items():
         try:
-            found[result] = computed(aggregate, schema)
+            aggregates[result] = computed(aggregate, schema)
         except InvalidFlowError as error:
             raise InvalidFlowError(
                 f"Result {result!r} of operator {node.name!r}: {error.message}",
                 remedy=error.remedy,
                 **{**error.context, "operator": node.name, "result": result},
             ) from error
-    return replace(node, aggregates=found)
+    return replace(node, aggregates=aggregates)
 
 
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
@@ -595,10 +595,10 @@ def _keys_of(
     operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
 ) -> list[pa.Field]:
     """Return an operator's key columns; refuse other types. `origin`: its input, for errors."""
-    found = [
+    fields = [
         _checked_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys
     ]
-    for field in found:
+    for field in fields:
         if not is_key_type(field.type):
             raise InvalidFlowError(
                 f"Operator {operator!r} is keyed by column {field.name!r} of {origin}, whose type "
@@ -607,7 +607,7 @@ def _keys_of(
                 operator=operator,
                 column=field.name,
             )
-    return found
+    return fields
 
 
 def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:

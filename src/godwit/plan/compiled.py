@@ -173,9 +173,9 @@ class CompiledFlow:
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
         """All operators, upstream before downstream; independent of the physical plan."""
-        of = {operator.name: operator for c in self.components for operator in c.operators}
+        by_name = {operator.name: operator for c in self.components for operator in c.operators}
         fed = (name for edge in self.inputs for name in (edge.operator, *edge.others))
-        return tuple(of[name] for name in dict.fromkeys(fed))
+        return tuple(by_name[name] for name in dict.fromkeys(fed))
 
     @property
     def levels(self) -> int:
@@ -204,8 +204,8 @@ class CompiledFlow:
 
     def component_of(self, operator: str) -> Component:
         """Return the component that holds the operator of that name."""
-        found = self.operator(operator)
-        return next(c for c in self.components if any(found is o for o in c.operators))
+        known = self.operator(operator)
+        return next(c for c in self.components if any(known is o for o in c.operators))
 
     @property
     def physical_plan(self) -> PhysicalPlan:
@@ -229,11 +229,11 @@ class CompiledFlow:
         Source: partition attributes and fusion, Madsen et al. (Enorm) §4.3 and §4.4.
         """
         named = [name for component in plan.components for name in component.operators]
-        there = [operator.name for operator in self.operators]
-        if sorted(named) != sorted(there):
+        present = [operator.name for operator in self.operators]
+        if sorted(named) != sorted(present):
             raise InvalidPlanError(
                 f"The physical plan is of operators {listing(sorted(named))}, and flow "
-                f"{self.name!r} has {listing(sorted(there))}.",
+                f"{self.name!r} has {listing(sorted(present))}.",
                 remedy="Name every operator of the flow once.",
                 flow=self.name,
             )
@@ -259,29 +259,29 @@ class CompiledFlow:
 
     def inputs_of(self, operator: str) -> tuple[Input, ...]:
         """Return the inputs of the operator of that name."""
-        found = self.operator(operator).name
-        return tuple(i for i in self.inputs if found == i.operator or found in i.others)
+        name = self.operator(operator).name
+        return tuple(i for i in self.inputs if name == i.operator or name in i.others)
 
     def sources_of(self, operator: str) -> tuple[str, ...]:
         """Return the names of all sources upstream of the operator of that name."""
-        found: dict[str, None] = {}
+        sources: dict[str, None] = {}
         pending, seen = [operator], {operator}
         while pending:
             for edge in self.inputs_of(pending.pop()):
                 if isinstance(edge, SourceInput):
-                    found[edge.source] = None
+                    sources[edge.source] = None
                 elif edge.upstream not in seen:
                     seen.add(edge.upstream)
                     pending.append(edge.upstream)
-        return tuple(found)
+        return tuple(sources)
 
     def inputs_fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
         """Return the inputs, of other operators, that read the output of an operator."""
-        found = self.operator(operator).name
+        name = self.operator(operator).name
         return tuple(
             edge
             for edge in self.inputs
-            if isinstance(edge, UpstreamInput) and edge.upstream == found
+            if isinstance(edge, UpstreamInput) and edge.upstream == name
         )
 
     @property
@@ -292,11 +292,11 @@ class CompiledFlow:
         maps compute the event time anew, by the names of the inputs that read them
         (`SourceInput.branch`), which stay when operators are added or removed.
         """
-        found: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}
+        branches: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}
         for edge in self.inputs:
             if isinstance(edge, SourceInput) and edge.retimed:
-                found.setdefault((edge.source, edge.retimed), []).append(edge.branch)
-        return tuple(map(tuple, found.values()))
+                branches.setdefault((edge.source, edge.retimed), []).append(edge.branch)
+        return tuple(map(tuple, branches.values()))
 
     def watermark_of(self, edge: SourceInput) -> str:
         """Return the name of the watermark that the rows of an input advance.
@@ -318,8 +318,8 @@ class CompiledFlow:
 
     def outputs_of(self, operator: str) -> tuple[Output, ...]:
         """Return the outputs of the operator of that name."""
-        found = self.operator(operator).name
-        return tuple(output for output in self.outputs if output.operator == found)
+        name = self.operator(operator).name
+        return tuple(output for output in self.outputs if output.operator == name)
 
 
 def _bind_component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:

@@ -207,9 +207,9 @@ def _draw_edge(
     arrow = f"M{to_x - 7} {to_y - 4} L{to_x} {to_y} L{to_x - 7} {to_y + 4}"
     maps = ""
     if edge.maps:
-        told = f"{edge.maps} map{'s' if edge.maps > 1 else ''}"
+        label = f"{edge.maps} map{'s' if edge.maps > 1 else ''}"
         maps = (
             f'<text x="{bend}" y="{(y + to_y) // 2 - 6}" fill="currentColor" stroke="none" '
-            f'text-anchor="middle" font-size="11">{told}</text>'
+            f'text-anchor="middle" font-size="11">{label}</text>'
         )
     return f'<path d="{curve}"/><path d="{arrow}"/>{maps}'

@@ -127,10 +127,10 @@ def event_time_of(
         column = follow[0]
     if column not in schema.names:
         sources = listing([source.name for source in sources_of(stream)])
-        told = f"It is the event_time= of {sources}. "
+        declared = f"It is the event_time= of {sources}. "
         raise InvalidFlowError(
             f"{where} {does} of column {column!r}, which {origin} does not have.",
-            remedy=f"{did_you_mean(column, schema.names)}{told if time is None else ''}"
+            remedy=f"{did_you_mean(column, schema.names)}{declared if time is None else ''}"
             + (
                 "Correct the name, or leave the column in the maps"
                 if any(isinstance(feed, SourceNode) for feed in feeds)
@@ -186,10 +186,10 @@ def check_output_time(
             )
         return None, None
     if not isinstance(event_time, str) or event_time not in output.names:
-        told = repr(event_time) if isinstance(event_time, str) else type_name(event_time)
+        given = repr(event_time) if isinstance(event_time, str) else type_name(event_time)
         hint = did_you_mean(event_time, output.names) if isinstance(event_time, str) else ""
         raise InvalidFlowError(
-            f"Operator {operator!r} has the event time {told}, which is no column of its output.",
+            f"Operator {operator!r} has the event time {given}, which is no column of its output.",
             remedy=f"{hint}Its output columns are {listing(output.names)}.",
             operator=operator,
         )
@@ -207,19 +207,19 @@ def check_output_time(
 
 def time_columns(stream: StreamNode) -> list[str]:
     """Return the columns that may be a stream's event time by default."""
-    found: dict[str, None] = {}
+    columns: dict[str, None] = {}
     for branch in branches_of(stream):
         feed = branch.feed
         if isinstance(feed, WindowedNode | ProcessNode) and feed.event_time is not None:
-            found[feed.event_time] = None
+            columns[feed.event_time] = None
         elif isinstance(feed, WindowedNode) and feed.function is None:
-            found[WINDOW_END] = None
+            columns[WINDOW_END] = None
         elif isinstance(feed, DropDuplicatesNode | JoinNode):
-            found.update(dict.fromkeys(time_columns(feed.upstream)))
+            columns.update(dict.fromkeys(time_columns(feed.upstream)))
         else:
             times = [source.time for source in sources_of(feed)]
-            found.update(dict.fromkeys(time.column for time in times if time is not None))
-    return list(found)
+            columns.update(dict.fromkeys(time.column for time in times if time is not None))
+    return list(columns)
 
 
 def _follows_watermark(stream: StreamNode, column: str) -> bool:

@@ -16,7 +16,7 @@ from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.model.wording import counted
 from godwit.operators.aggregates.conditions import Conditional
 from godwit.operators.operator import KeyedOperator
-from godwit.operators.states.declared import MapState
+from godwit.operators.states.declared import ListState, MapState
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.operator import EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
@@ -385,7 +385,9 @@ def action_of(node: OperatorNode) -> str:
         return "pass rows to a sink"
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
-        named = ", ".join(f"{name} ({_declared_text(of)})" for name, of in node.states.items())
+        named = ", ".join(
+            f"{name} ({_declared_text(state)})" for name, state in node.states.items()
+        )
         return f"process with {_function_name(node)}, {states} {named}"
     if isinstance(node, ProcessNode) and node.frames is not None:
         state = _columns_text(node.state_type.columns)
@@ -424,10 +426,10 @@ def _aggregate_text(aggregate: Aggregate) -> str:
 def _declared_text(state: Declared) -> str:
     """Return a named state as text, such as ``list of int``."""
     kind = type(state).__name__.removesuffix("State").lower()
-    of = _type_text(state.of)
-    by = f" by {_type_text(state.by)}" if isinstance(state, MapState) else ""
+    type_text = _type_text(state.element_type if isinstance(state, ListState) else state.value_type)
+    by = f" by {_type_text(state.key_type)}" if isinstance(state, MapState) else ""
     merged = "" if state.merge is None else f", parts merged by {function_name(state.merge)}"
-    return f"{kind} of {of}{by}{merged}"
+    return f"{kind} of {type_text}{by}{merged}"
 
 
 def _type_text(declared: object) -> str:

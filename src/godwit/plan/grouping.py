@@ -36,15 +36,15 @@ def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     The same columns decide the key groups of both (`KeyedOperator.placed_by`), and no user's
     function stands between. Windows that the user wants consolidated apart are left out.
     """
-    found = []
+    inputs = []
     for operator in flow.operators:
         for edge in flow.inputs_fed_by(operator.name):
             receiver = flow.operator(edge.operator)
             if edge.others or receiver.consolidates:
                 continue
             if keeps_keys(operator, edge) and _placed_alike(operator, receiver, edge):
-                found.append(edge)
-    return tuple(found)
+                inputs.append(edge)
+    return tuple(inputs)
 
 
 def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, edge: UpstreamInput) -> bool:
@@ -67,8 +67,8 @@ def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
         names = (
             () if isinstance(operators, str) or not isinstance(operators, Iterable) else operators
         )
-        found = tuple(names)
-        if not found or not all(isinstance(operator, str) for operator in found):
+        listed = tuple(names)
+        if not listed or not all(isinstance(operator, str) for operator in listed):
             raise InvalidPlanError(
                 f"Component {name!r} was given as {operators!r}.",
                 remedy=f"Give a name, and the names of at least one operator, {_EXAMPLE}.",
@@ -78,7 +78,7 @@ def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
             check_name("component", name)
         except InvalidFlowError as error:
             raise InvalidPlanError(error.message, remedy=error.remedy, component=name) from None
-        checked[str(name)] = tuple(map(str, found))  # NumPy's text is a type of its own
+        checked[str(name)] = tuple(map(str, listed))  # NumPy's text is a type of its own
     return checked
 
 
@@ -89,14 +89,14 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
     operator is left, whose name it then takes. Raises `InvalidPlanError` if an operator does not
     exist or is named twice, or two components would have one name.
     """
-    anew = {name: tuple(operators) for name, operators in components.items()}
-    taken = [operator for operators in anew.values() for operator in operators]
-    there = [operator.name for operator in flow.operators]
+    changed = {name: tuple(operators) for name, operators in components.items()}
+    taken = [operator for operators in changed.values() for operator in operators]
+    present = [operator.name for operator in flow.operators]
     for name in taken:
-        if name not in there:
+        if name not in present:
             raise InvalidPlanError(
                 f"There is no operator {name!r} to make a component of.",
-                remedy=f"{did_you_mean(name, there)}Operators are {listing(there)}.",
+                remedy=f"{did_you_mean(name, present)}Operators are {listing(present)}.",
                 flow=flow.name,
                 operator=name,
             )
@@ -107,7 +107,7 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
                 flow=flow.name,
                 operator=name,
             )
-    plans = [ComponentPlan(name=name, operators=of) for name, of in anew.items()]
+    plans = [ComponentPlan(name=name, operators=members) for name, members in changed.items()]
     for component in flow.physical_plan.components:
         left = tuple(name for name in component.operators if name not in taken)
         if left:

@@ -157,7 +157,7 @@ def _former_layouts(
     operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
 ) -> dict[int, Former]:
     """Return flow version → layout of a state written under it, if that differs from today's."""
-    found = {}
+    former = {}
     versions = log.versions_since(min(flows, default=log.flow))
     today = columns_of(operator.schema_of(stored.state).values)
     for flow in sorted(flows):
@@ -165,8 +165,8 @@ def _former_layouts(
             written = _written_state(versions, log, stored, flow)
             upgrade = operator.upgrade_state_from(stored.state, written)
         if upgrade is not None or written.description.columns != today:
-            found[flow] = Former(columns=written.description.columns, upgrade=upgrade)
-    return found
+            former[flow] = Former(columns=written.description.columns, upgrade=upgrade)
+    return former
 
 
 def _written_state(
@@ -228,7 +228,7 @@ def _former_rows(
     operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
     """Return flow version → layout of waiting rows, if not today's; raise if one does not fit."""
-    found = {}
+    former = {}
     today = columns_of(operator.waiting_schema)
     states = operator.describe_states()
     written_by = {segment.flow: segment.operator for segment in waiting}
@@ -251,10 +251,10 @@ def _former_rows(
                 operator=operator.name,
             )
         if columns != today:
-            found[flow] = Former(
+            former[flow] = Former(
                 columns=columns, upgrade=ColumnsByName(schema=operator.waiting_schema)
             )
-    return found
+    return former
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,14 +63,16 @@ def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iter
     for branch in branches_of(edge.upstream):
         feed = branch.feed
         assert not isinstance(feed, SourceNode), "Stream.feed_back_to refuses such a stream"
-        held = time if edge.loop.own.holds_watermark else None
+        held_by = time if edge.loop.own.holds_watermark else None
         yield Feedback(
             loop=edge.loop.name,
             operator=feed.name,
             maps=columns.arrow_maps(branch),
             schema=edge.loop.own.schema,
-            time=held,
-            delay_us=0 if held is None else delay_us(feed, held, edge.loop.name, columns.names_of),
+            time=held_by,
+            delay_us=0
+            if held_by is None
+            else delay_us(feed, held_by, edge.loop.name, columns.names_of),
         )
 
 
@@ -125,15 +127,15 @@ def _check_loop_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
     """Raise if the rows fed back have other columns than the loop."""
     fed, origin = columns.of(edge.upstream)
     loop, name = columns.of(edge.loop)
-    found = list(differences(loop, name, fed, origin))
-    if found:
+    different = list(differences(loop, name, fed, origin))
+    if different:
         raise InvalidFlowError(
             f"The stream that is fed back to the loop {edge.loop.name!r} has other columns than "
-            f"the loop: {'; '.join(found)}.",
+            f"the loop: {'; '.join(different)}.",
             remedy="Give both the same columns, of the same types: in a map before "
             "feed_back_to(...), or in flow.feedback(name, schema).",
             source=edge.loop.name,
-            differences=found,
+            differences=different,
         )
 
 

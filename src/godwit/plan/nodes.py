@@ -250,7 +250,7 @@ def branches_of(node: StreamNode) -> tuple[Branch, ...]:
 
 def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
     """Return the distinct sources that the rows of `node` descend from."""
-    found: list[SourceNode] = []
+    sources: list[SourceNode] = []
     seen: set[int] = set()
     pending = [node]
     while pending:
@@ -259,14 +259,14 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
             continue
         seen.add(id(node))
         if isinstance(node, SourceNode):
-            found.append(node)
+            sources.append(node)
         elif isinstance(node, UnionNode):
             pending += reversed(node.upstreams)
         elif isinstance(node, MapNode):
             pending.append(node.upstream)
         else:
             pending += reversed(streams_read_by(node))
-    return tuple(found)
+    return tuple(sources)
 
 
 def streams_read_by(node: OperatorNode) -> tuple[StreamNode, ...]:

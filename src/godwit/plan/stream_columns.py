@@ -56,9 +56,9 @@ class StreamColumns:
     def of(self, node: StreamNode) -> tuple[pa.Schema, str]:
         """Return a stream's columns, and a description of the stream for messages."""
         self._check_union(node)
-        found = [self._branch_columns(branch) for branch in branches_of(node)]
-        schema, _ = found[0]
-        return schema, " and ".join(dict.fromkeys(origin for _, origin in found))
+        branches = [self._branch_columns(branch) for branch in branches_of(node)]
+        schema, _ = branches[0]
+        return schema, " and ".join(dict.fromkeys(origin for _, origin in branches))
 
     def names_of(self, node: StreamNode) -> list[str]:
         """Return the names of the columns of a stream."""
@@ -109,16 +109,16 @@ class StreamColumns:
         else:
             schema = self._output_of(feed.name)
         for number, m in enumerate(branch.maps, 1):
-            at = feed.name, branch.maps[:number]
-            if at not in self._maps:
-                self._maps[at] = bind_map(
+            place = feed.name, branch.maps[:number]
+            if place not in self._maps:
+                self._maps[place] = bind_map(
                     m.function,
                     feed=feed.name,
                     is_source=isinstance(feed, SourceNode),
                     inputs=schema,
                     schema=m.schema,
                 )
-            bound.append(self._maps[at])
+            bound.append(self._maps[place])
             schema = bound[-1].schema
         return tuple(bound)
 
@@ -166,32 +166,34 @@ def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
     return schema
 
 
-def _check_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:
+def _check_same_columns(left: tuple[pa.Schema, str], right: tuple[pa.Schema, str]) -> None:
     """Refuse to unite streams (columns, description) that differ in columns or order."""
-    (first, here), (second, there) = one, other
-    found = list(differences(first, here, second, there))
-    if not found and first.names != second.names:
-        orders = f"{listing(first.names)} in {here}, and {listing(second.names)} in {there}"
-        found = [f"they are in the order {orders}"]
-    if found:
+    (first, origin), (second, other_origin) = left, right
+    different = list(differences(first, origin, second, other_origin))
+    if not different and first.names != second.names:
+        orders = f"{listing(first.names)} in {origin}, {listing(second.names)} in {other_origin}"
+        different = [f"they are in the order {orders}"]
+    if different:
         raise InvalidFlowError(
-            f"The columns of two streams that are united differ: {'; '.join(found)}.",
+            f"The columns of two streams that are united differ: {'; '.join(different)}.",
             remedy="Give both the same columns, of the same types and in the same order, in a map "
             "before union(...), as in stream.map(lambda df: df.select(...)).",
-            differences=found,
+            differences=different,
         )
 
 
-def differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
+def differences(
+    first: pa.Schema, origin: str, second: pa.Schema, other_origin: str
+) -> Iterator[str]:
     """Yield, as text, the differences of two streams' columns.
 
-    `here`, `there`: their descriptions.
+    `origin`, `other_origin`: their descriptions.
     """
     for field in first:
         if field.name not in second.names:
-            yield f"{here} has {field.name!r}, and {there} has not"
+            yield f"{origin} has {field.name!r}, and {other_origin} has not"
         elif (dtype := second.field(field.name).type) != field.type:
-            yield f"{field.name!r} is {field.type} in {here}, and {dtype} in {there}"
+            yield f"{field.name!r} is {field.type} in {origin}, and {dtype} in {other_origin}"
     for name in second.names:
         if name not in first.names:
-            yield f"{there} has {name!r}, and {here} has not"
+            yield f"{other_origin} has {name!r}, and {origin} has not"

@@ -64,16 +64,16 @@ def split_windows(
         slots = [ComputePart(whole, slot) for slot in range(2)]
         together = whole.name in measured
         consolidate = ConsolidatePart(parts[whole.name], whole, measured=together)
-        made = (*slots, consolidate)
-        _check_free_names(flow, whole, made)
+        phases = (*slots, consolidate)
+        _check_free_names(flow, whole, phases)
         components += (
-            [Component(name=whole.name, operators=made, level=1)]
+            [Component(name=whole.name, operators=phases, level=1)]
             if together
-            else [Component(name=part.name, operators=(part,), level=1) for part in made]
+            else [Component(name=part.name, operators=(part,), level=1) for part in phases]
         )
-        fed = [at for at, feed in enumerate(inputs) if feed.operator == whole.name]
-        for at in fed:
-            inputs[at] = replace(inputs[at], others=(slots[1].name,))
+        fed = [index for index, feed in enumerate(inputs) if feed.operator == whole.name]
+        for index in fed:
+            inputs[index] = replace(inputs[index], others=(slots[1].name,))
         inputs[fed[-1] + 1 : fed[-1] + 1] = [
             UpstreamInput(
                 operator=consolidate.name,

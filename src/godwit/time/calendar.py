@@ -81,14 +81,14 @@ class Calendar:
 
     def numbers_of(self, instants: Instants) -> Instants:
         """Return the number, counted from 1970, of the day or month that contains each instant."""
-        days, of = np.unique(instants // UNIT_US, return_inverse=True)
+        days, day_of = np.unique(instants // UNIT_US, return_inverse=True)
         numbers = np.empty(len(instants), np.int64)
         # A UTC day meets at most two local days, and two months, beside the one it begins in.
         firsts = [self.number_of(day * UNIT_US) for day in days.tolist()]
-        numbers = np.array(firsts, np.int64)[of]
+        numbers = np.array(firsts, np.int64)[day_of]
         for step in (1, 2):
             nexts = np.array([self.start_of(first + step) for first in firsts], np.int64)
-            numbers += instants >= nexts[of]
+            numbers += instants >= nexts[day_of]
         return numbers
 
     def _number_in_utc(self, instant: int) -> int:
@@ -161,9 +161,9 @@ def spelled_calendar(number: int, unit: CalendarUnit) -> str:
     """
     name: str = unit
     size = 1
-    for other, (counted, of) in _UNITS.items():
-        if counted == unit and number % of == 0 and number and other != "week":
-            name, size = other, of
+    for other, (counted, per_unit) in _UNITS.items():
+        if counted == unit and number % per_unit == 0 and number and other != "week":
+            name, size = other, per_unit
     return f"{number // size} {name}{'' if number == size else 's'}"
 
 
@@ -188,9 +188,9 @@ class CalendarGrid(PaneGrid):
         return max(window.length_us for window in self.windows) * self.calendar.most_days
 
     def instants(self, bounds: Instants) -> Instants:
-        different, of = np.unique(bounds, return_inverse=True)
+        different, number_of = np.unique(bounds, return_inverse=True)
         begins = [self.calendar.start_of(number) for number in (different // UNIT_US).tolist()]
-        return np.array(begins, np.int64)[of]
+        return np.array(begins, np.int64)[number_of]
 
     def panes(self, times: Instants) -> Instants:
         """Return the pane of each event time: its day's or month's number, times `UNIT_US`."""

@@ -38,16 +38,16 @@ def read_duration(text: str) -> int | None:
     >>> read_duration("1 minute 30 seconds"), read_duration("250 ms"), read_duration("soon")
     (90000000, 250000, None)
     """
-    total_us, at, written = 0, 0, text.strip().lower()
-    while at < len(written):
-        part = _PART.match(written, at)
+    total_us, position, written = 0, 0, text.strip().lower()
+    while position < len(written):
+        part = _PART.match(written, position)
         if part is None:
             return None
         unit = _SHORT.get(part[2], part[2].removesuffix("s"))
         if unit not in UNITS_US:
             return None
         total_us += round(Decimal(part[1]) * UNITS_US[unit])
-        at = part.end()
+        position = part.end()
     return total_us if written else None
 
 
@@ -63,16 +63,16 @@ def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     (90.0, 2.0)
     """
     spelled_us = read_duration(value) if isinstance(value, str) else None
-    found = math.nan if spelled_us is None else spelled_us / 1e6
+    length_s = math.nan if spelled_us is None else spelled_us / 1e6
     if isinstance(value, dt.timedelta):
-        found = value.total_seconds()
-    if not least_s <= found < math.inf:
+        length_s = value.total_seconds()
+    if not least_s <= length_s < math.inf:
         raise InvalidControlError(
             f"{what} is {value!r}{', which has no unit' if _is_plain(value) else ''}.",
             remedy=f"Give at least {least_s:g} seconds, as text with a unit, such as "
             f'"{value if _is_plain(value) else 10} seconds", or as a timedelta.',
         )
-    return found
+    return length_s
 
 
 def _is_plain(value: object) -> bool:
@@ -92,21 +92,21 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
     90000000
     """
     if isinstance(value, dt.timedelta):
-        found = value // dt.timedelta(microseconds=1)
+        length_us = value // dt.timedelta(microseconds=1)
     elif isinstance(value, str):
-        found = _parse_duration(value, what)
+        length_us = _parse_duration(value, what)
     else:
         raise InvalidFlowError(
             f"{what} was given as a value of type {type_name(value)}.",
             remedy='Give a text such as "10 minutes", or a timedelta.',
         )
-    if not least <= found <= _MAX_US:
+    if not least <= length_us <= _MAX_US:
         raise InvalidFlowError(
             f"{what} is {value!r}, which is "
-            + ("negative." if found < 0 else "no time." if found == 0 else "too long."),
+            + ("negative." if length_us < 0 else "no time." if length_us == 0 else "too long."),
             remedy='Give a positive length, such as "10 minutes".',
         )
-    return found
+    return length_us
 
 
 def signed_microseconds(value: Duration, what: str) -> int:
@@ -134,9 +134,9 @@ def signed_microseconds(value: Duration, what: str) -> int:
 
 def _parse_duration(text: str, what: str) -> int:
     """Return a duration in microseconds; raise for other texts. `what`: the setting's name."""
-    found = read_duration(text)
-    if found is not None:
-        return found
+    length_us = read_duration(text)
+    if length_us is not None:
+        return length_us
     if (unit := _OF_NO_FIXED_LENGTH.search(text.lower())) is not None:
         raise InvalidFlowError(
             f"{what} is {text!r}, but a {unit[1]} has no fixed length.",

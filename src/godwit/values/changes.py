@@ -272,8 +272,8 @@ def _drop_from_value(
         for name in fields.keys() & (value if isinstance(value, dict) else {}):
             _drop_from_value(value[name], fields[name]["type"], classes, gone)
     elif node["kind"] == "fixed":
-        for part, of in zip(value, node["of"], strict=True):
-            _drop_from_value(part, of, classes, gone)
+        for part, member in zip(value, node["of"], strict=True):
+            _drop_from_value(part, member, classes, gone)
     else:
         for part in value.values() if "key" in node else value:
             _drop_from_value(part, node["of"], classes, gone)
@@ -286,10 +286,10 @@ def _possible_members(value: Any, nodes: list[Any], classes: dict[str, Any]) -> 
         return [node for node in kinds if node["kind"] != "class" and "key" not in node]
     if not isinstance(value, dict):
         return []
-    found = [node for node in kinds if node["kind"] == "class" or "key" in node]
-    if len(found) == 1:
-        return found
-    tags = [(classes[node["name"]].get("tag"), node) for node in found if "name" in node]
+    objects = [node for node in kinds if node["kind"] == "class" or "key" in node]
+    if len(objects) == 1:
+        return objects
+    tags = [(classes[node["name"]].get("tag"), node) for node in objects if "name" in node]
     return [node for tag, node in tags if tag is not None and value.get(tag[0]) == tag[1]]
 
 
@@ -308,7 +308,7 @@ def _as_node(value: Any, type_node: Any, classes: dict[str, Any]) -> Any:
         return {name: _as_node(part, fields[name]["type"], classes) for name, part in known.items()}
     if kind == "fixed":
         parts = zip(value, type_node["of"], strict=True)
-        return tuple(_as_node(part, of, classes) for part, of in parts)
+        return tuple(_as_node(part, member, classes) for part, member in parts)
     if kind == "dict":
         return {
             _as_node(key, type_node["key"], classes): _as_node(item, type_node["of"], classes)
@@ -426,11 +426,11 @@ class PythonStateUpgrade:
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Return as many states; those that were removed, which have no bytes, stay so."""
-        at = values.schema.get_field_index("state")
-        blobs = values.column(at).to_pylist()
+        index = values.schema.get_field_index("state")
+        blobs = values.column(index).to_pylist()
         upgraded = [self._upgraded(row, blob) if blob else blob for row, blob in enumerate(blobs)]
-        field = values.schema.field(at)
-        return values.set_column(at, field, pa.array(upgraded, field.type))
+        field = values.schema.field(index)
+        return values.set_column(index, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
         """Return an encoded state converted to today's type, or raise; `row`: for errors."""

@@ -173,39 +173,39 @@ _SCALAR_TYPES_ACCEPTED: dict[str, Any] = {
 _CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "tuple"}).items()}
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(first: Any, second: Any) -> bool:
     """Return whether two values are equal, with the same types at every depth; NaN equals NaN.
 
     Records are compared by their fields, whatever their ``__eq__`` says; cached properties do not
     count.
     """
-    kind = type(one)
-    if kind is not type(other):
+    kind = type(first)
+    if kind is not type(second):
         return False
     if is_record(kind):
-        if _attributes(one) != _attributes(other):
+        if _attributes(first) != _attributes(second):
             return False
-        return all(is_same(getattr(one, f), getattr(other, f)) for f in fields_of(kind))
-    if isinstance(one, dict):
-        if getattr(one, "default_factory", None) is not getattr(other, "default_factory", None):
+        return all(is_same(getattr(first, f), getattr(second, f)) for f in fields_of(kind))
+    if isinstance(first, dict):
+        if getattr(first, "default_factory", None) is not getattr(second, "default_factory", None):
             return False
-        if len(one) != len(other):
+        if len(first) != len(second):
             return False
-        pairs = zip(one.items(), other.items(), strict=True)
+        pairs = zip(first.items(), second.items(), strict=True)
         return all(is_same(a, b) and is_same(c, d) for (a, c), (b, d) in pairs)
-    if isinstance(one, (list, tuple, collections.deque)):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if isinstance(one, (set, frozenset)):
-        types = collections.Counter(map(type, one))
-        if types != collections.Counter(map(type, other)):
+    if isinstance(first, (list, tuple, collections.deque)):
+        return len(first) == len(second) and all(map(is_same, first, second))
+    if isinstance(first, (set, frozenset)):
+        types = collections.Counter(map(type, first))
+        if types != collections.Counter(map(type, second)):
             return False
-        rest, d = (sorted(part, key=repr) for part in (one - other, other - one))  # NaN
+        rest, d = (sorted(part, key=repr) for part in (first - second, second - first))  # NaN
         return len(rest) == len(d) and all(map(is_same, rest, d))
-    if getattr(kind, "__eq__", None) is not object.__eq__ or one is other:
+    if getattr(kind, "__eq__", None) is not object.__eq__ or first is second:
         try:
-            answer = one == other
-            if answer is False and one != one:  # noqa: PLR0124 - NaN, of any type of numbers
-                answer = other != other  # noqa: PLR0124
+            answer = first == second
+            if answer is False and first != first:  # noqa: PLR0124 - NaN, of any type of numbers
+                answer = second != second  # noqa: PLR0124
         except RecursionError:
             raise
         except Exception:  # noqa: BLE001 - a class may do anything there
@@ -214,7 +214,7 @@ def is_same(one: Any, other: Any) -> bool:
             return answer
     # No answer, or one for each element: compared by what pickle and copy take for the state of an
     # object, where a text names what exists once.
-    parts, others = one.__reduce_ex__(2), other.__reduce_ex__(2)
+    parts, others = first.__reduce_ex__(2), second.__reduce_ex__(2)
     return not isinstance(parts, str) and is_same(list(parts[1:3]), list(others[1:3]))
 
 
@@ -284,8 +284,8 @@ class TypeChecker:
         """Return the first misfit of a value as text, such as ``.n is 'x', declared as int``."""
         path, part, expected = self.misfit(value, self._type) or ("", value, self._type)
         hint = plain_hint(part)
-        told = f"{path or 'it'} is {short_repr(part)}, declared as {node_text(expected)}"
-        return f"{told} ({hint})" if hint else told
+        problem = f"{path or 'it'} is {short_repr(part)}, declared as {node_text(expected)}"
+        return f"{problem} ({hint})" if hint else problem
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
         """Return path, value and type of the first part that does not fit; ``None`` if all do."""

@@ -301,7 +301,9 @@ class MsgpackCodec:
         """Function that returns whether two lists of states are equal."""
         if dataclasses.is_dataclass(self._type) and getattr(self._type, "__dictoffset__", None):
             attributes = operator.attrgetter("__dict__")  # not only the fields; and faster
-            return lambda one, other: list(map(attributes, one)) == list(map(attributes, other))
+            return lambda first, second: (
+                list(map(attributes, first)) == list(map(attributes, second))
+            )
         return operator.eq
 
     def _decode_native(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:

@@ -220,8 +220,8 @@ class RowClass:
     def defaults(self) -> dict[str, Any]:
         """Return field → its default, in a form that Arrow takes, for fields that have one."""
         given = defaults_of(self.cls)
-        made = {name: value() if callable(value) else value for name, value in given.items()}
-        return msgspec.to_builtins(made, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
+        values = {name: value() if callable(value) else value for name, value in given.items()}
+        return msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
 
 
 def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
@@ -260,8 +260,8 @@ def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
             f"{where} has no fields.", remedy="Declare a field for each column, with its type."
         )
     check_column_names([field.name for field in fields], where)
-    made = {p.name for p in inspect.signature(cls).parameters.values()}
-    unmade = [field.name for field in fields if field.name not in made]
+    parameters = {p.name for p in inspect.signature(cls).parameters.values()}
+    unmade = [field.name for field in fields if field.name not in parameters]
     if unmade:
         raise InvalidFlowError(
             f"{where} cannot be made with {listing(unmade)}, which its constructor does not take.",
@@ -302,11 +302,11 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
         hint = getattr(hint, "__value__", None) or hint.__supertype__
     if typing.get_origin(hint) is typing.Annotated:
         hint, *said = typing.get_args(hint)
-        for one in said:
-            if isinstance(one, pa.DataType):
-                exact = one
-            elif isinstance(one, str):
-                exact = type_of_text(name, one, where)
+        for annotation in said:
+            if isinstance(annotation, pa.DataType):
+                exact = annotation
+            elif isinstance(annotation, str):
+                exact = type_of_text(name, annotation, where)
     nullable = False
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         parts = [part for part in typing.get_args(hint) if part is not type(None)]
@@ -314,17 +314,17 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
         if set(parts) == {int, float}:
             parts = [float]
         if len(parts) == 1:
-            of = _field(name, parts[0], where, within)
+            inner = _field(name, parts[0], where, within)
             return dataclasses.replace(
-                of,
-                hint=hint if not of.plain else declared,
-                nullable=nullable or of.nullable,
-                dtype=of.dtype if exact is None else exact,
+                inner,
+                hint=hint if not inner.plain else declared,
+                nullable=nullable or inner.nullable,
+                dtype=inner.dtype if exact is None else exact,
             )
     else:
-        found = _column_type(name, hint, where, within)
-        if found is not None:
-            dtype, plain, items = found
+        known = _column_type(name, hint, where, within)
+        if known is not None:
+            dtype, plain, items = known
             return Field(
                 name=name,
                 hint=hint,
@@ -371,8 +371,9 @@ def _column_type(
                 remedy="Give it members, or declare the field as text or a number.",
                 column=name,
             )
-        of = of_members.pop()
-        return (_TYPES_OF_FIELDS[of], False, None) if not of_members and of in _NUMBER else None
+        number = of_members.pop()
+        plain = not of_members and number in _NUMBER
+        return (_TYPES_OF_FIELDS[number], False, None) if plain else None
     if is_record(hint) and not issubclass(hint, tuple):
         if not keeps_names(hint):
             raise InvalidFlowError(
@@ -396,20 +397,27 @@ def _column_type(
 
 def _fits(dtype: pa.DataType, column: pa.DataType) -> bool:
     """Return whether a column of type `column` can fill a field of column type `dtype`."""
-    of = pa.types
+    arrow = pa.types
     if column == dtype:
         return True
-    for are in (is_text, is_binary, of.is_timestamp, of.is_date, of.is_duration, of.is_decimal):
+    for are in (
+        is_text,
+        is_binary,
+        arrow.is_timestamp,
+        arrow.is_date,
+        arrow.is_duration,
+        arrow.is_decimal,
+    ):
         if are(dtype):
             return bool(are(column))
-    if of.is_integer(dtype):
-        return bool(of.is_integer(column))
-    if of.is_floating(dtype):
-        return bool(of.is_floating(column) or of.is_integer(column))
+    if arrow.is_integer(dtype):
+        return bool(arrow.is_integer(column))
+    if arrow.is_floating(dtype):
+        return bool(arrow.is_floating(column) or arrow.is_integer(column))
     if is_list(dtype):
         return is_list(column) and _fits(dtype.value_type, column.value_type)
-    if of.is_struct(dtype) and of.is_struct(column):
-        there = {column.field(i).name: column.field(i).type for i in range(column.num_fields)}
+    if arrow.is_struct(dtype) and arrow.is_struct(column):
+        present = {column.field(i).name: column.field(i).type for i in range(column.num_fields)}
         inner = [dtype.field(i) for i in range(dtype.num_fields)]
-        return all(f.name in there and _fits(f.type, there[f.name]) for f in inner)
+        return all(f.name in present and _fits(f.type, present[f.name]) for f in inner)
     return False

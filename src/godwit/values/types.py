@@ -178,9 +178,11 @@ class _Describer:
         if kind is tuple:
             return self._tuple(arguments, bare=origin is None, path=path)
         if kind in MAPPINGS:
-            of = "int" if kind is collections.Counter else self._argument(arguments, 1, f"{path}[]")
+            item = (
+                "int" if kind is collections.Counter else self._argument(arguments, 1, f"{path}[]")
+            )
             key = self._argument(arguments, 0, f"{path}[key]")
-            return {"kind": MAPPINGS[kind], "key": key, "of": of}
+            return {"kind": MAPPINGS[kind], "key": key, "of": item}
         if getattr(kind, "__module__", "") == "collections.abc":
             return "any"
         if isinstance(kind, type):

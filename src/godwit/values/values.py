@@ -299,8 +299,8 @@ def _refusal(value: Any) -> str:
             f"{short_repr(value)} of class {cls.__qualname__}, which the type of the state does "
             f"not mention (say state_classes=[{cls.__qualname__}])"
         )
-    told = f"{short_repr(value)} of class {name}, which is no type that state can hold"
-    return f"{told} ({hint})" if hint else told
+    problem = f"{short_repr(value)} of class {name}, which is no type that state can hold"
+    return f"{problem} ({hint})" if hint else problem
 
 
 def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:

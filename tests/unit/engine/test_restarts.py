@@ -35,7 +35,7 @@ def note(key: tuple[str], rows: Any, state: dict[str, int]) -> None:
 
 
 def ring(key: tuple[str], timer: Any, state: dict[str, int]) -> Any:
-    yield key[0], timer.at
+    yield key[0], timer.time
 
 
 def timed(clock: Any) -> Callable[[Stream], Stream]:

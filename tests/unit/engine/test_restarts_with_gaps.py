@@ -191,7 +191,7 @@ def note(key: tuple[str], rows: Any, state: Any) -> None:
 
 
 def ring(key: tuple[str], timer: Any, state: Any) -> Any:
-    yield key[0], timer.at
+    yield key[0], timer.time
 
 
 def timed(clock: Any, *, named: bool) -> Build:

@@ -131,7 +131,7 @@ def put_off(key: Any, rows: Any, state: Any) -> None:
 
 
 def tell(key: Any, timer: Any, state: Any) -> Iterator[tuple[str, dt.datetime]]:
-    yield key[0], timer.at
+    yield key[0], timer.time
 
 
 def at_the_end(*, loses: bool) -> list[tuple[Any, ...]]:

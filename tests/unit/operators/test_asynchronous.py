@@ -195,7 +195,7 @@ def test_timers_fire_in_order_and_may_be_awaited() -> None:
 
     async def remind(key: Any, timer: Any, state: Any) -> list[tuple[str, int]]:
         await asyncio.sleep(0)
-        told.append(f"timer {timer.at:%M}")
+        told.append(f"timer {timer.time:%M}")
         return [(key[0], -1)]
 
     async def set_timers(key: Any, rows: Any, state: Any) -> None:

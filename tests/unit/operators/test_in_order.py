@@ -46,11 +46,11 @@ def on_rows(key: Any, rows: Any, seen: list[int]) -> Iterator[Told]:
 
 def on_timer(key: Any, timer: Any, seen: list[int]) -> Iterator[Told]:
     now = timer.timers.now
-    yield key[0], "timer", micros(timer.at), 0 if now.year == 9999 else micros(now), repr(seen)
+    yield key[0], "timer", micros(timer.time), 0 if now.year == 9999 else micros(now), repr(seen)
     if len(seen) > 3:
         timer.drop_state()
     elif len(seen) == 2:
-        timer.timers.set(timer.at + 4 * US)
+        timer.timers.set(timer.time + 4 * US)
         seen.append(-1)
 
 
@@ -326,7 +326,7 @@ def test_timers_fire_before_or_after_the_rows_of_their_epoch() -> None:
             key={"k": "a"},
             state=int,
             timers="event",
-            on_timer=lambda key, timer, state: [(key[0], -micros(timer.at))],
+            on_timer=lambda key, timer, state: [(key[0], -micros(timer.time))],
             timers_before=[BASE + 5 * US],
             now=BASE + 6 * US,
             **options,

@@ -143,7 +143,7 @@ def test_a_timer_says_what_it_has() -> None:
     def ring(key: Any, timer: Any, state: Any) -> Any:
         yield key[0], timer.now
 
-    with pytest.raises(UserFunctionError, match=r"no attribute 'now'.*It has at, drop_state, "):
+    with pytest.raises(UserFunctionError, match=r"no attribute 'now'.*It has drop_state, time, "):
         gw.testing.process(
             lambda key, rows, state: None,
             [],

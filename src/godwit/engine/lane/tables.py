@@ -34,7 +34,7 @@ def committed_table(
 ) -> BroadcastTable:
     """Return a broadcast table as of the last committed epoch."""
     version, table = _known.get(local, (-1, BroadcastTable.empty(broadcast)))
-    if table.of != broadcast:  # another flow's of the same run cannot be; it costs nothing to see
+    if table.declared != broadcast:  # cannot happen; the check is free
         version, table = -1, BroadcastTable.empty(broadcast)
     for snapshot in instruction.snapshots.values():
         if snapshot.version > version:

@@ -88,18 +88,18 @@ def calculate(sign: str, left: Operand, right: Operand) -> pa.Array:
     `sign`: ``+ - * / %``. Raises `TypesError` for types that have no such operation, and
     `EvaluationError` for the first row without a result.
     """
-    one, other = left.values, right.values
-    if is_number(one.type) and is_number(other.type):
-        one, other = _as_decimals(left, right) or _as_one_number(one, other, sign)
-        if pa.types.is_decimal128(one.type):
-            return _of_decimals(sign, one, other)
+    first, second = left.values, right.values
+    if is_number(first.type) and is_number(second.type):
+        first, second = _as_decimals(left, right) or _as_one_number(first, second, sign)
+        if pa.types.is_decimal128(first.type):
+            return _of_decimals(sign, first, second)
         if sign in "/%":
-            return _divide(sign, one, other)
-        return _of_numbers(sign, one, other)
-    if sign == "-" and one.type == other.type and is_date_or_timestamp(one.type):
-        return _between(one, other)
-    if sign in "+-" and one.type == other.type and pa.types.is_duration(one.type):
-        return _of_numbers(sign, one, other)
+            return _divide(sign, first, second)
+        return _of_numbers(sign, first, second)
+    if sign == "-" and first.type == second.type and is_date_or_timestamp(first.type):
+        return _between(first, second)
+    if sign in "+-" and first.type == second.type and pa.types.is_duration(first.type):
+        return _of_numbers(sign, first, second)
     raise TypesError(sign)
 
 
@@ -143,32 +143,32 @@ def as_type(values: pa.Array, dtype: pa.DataType) -> pa.Array:
 # -- types
 
 
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _wider(first: pa.DataType, second: pa.DataType) -> pa.DataType:
     """Return the narrowest type for values of two types; raise `TypesError` if there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if not (is_number(one) and is_number(other)):
-        raise TypesError(f"{one} and {other}")
-    if pa.types.is_decimal(one) or pa.types.is_decimal(other):
-        if pa.types.is_floating(one) or pa.types.is_floating(other):
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if not (is_number(first) and is_number(second)):
+        raise TypesError(f"{first} and {second}")
+    if pa.types.is_decimal(first) or pa.types.is_decimal(second):
+        if pa.types.is_floating(first) or pa.types.is_floating(second):
             return pa.float64()
-        (p, s), (q, t) = _digits_of(one), _digits_of(other)
+        (p, s), (q, t) = _digits_of(first), _digits_of(second)
         digits, scale = max(p - s, q - t), max(s, t)
         if digits + scale > _MAX_DIGITS:
-            raise TypesError(f"{one} and {other}")
+            raise TypesError(f"{first} and {second}")
         return pa.decimal128(digits + scale, scale)
-    return _wider_number(one, other)
+    return _wider_number(first, second)
 
 
-def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _wider_number(first: pa.DataType, second: pa.DataType) -> pa.DataType:
     """Return the type of two numbers that are no decimals; an integer makes a float a double."""
-    if one == other:
-        return one
-    if pa.types.is_floating(one) or pa.types.is_floating(other):
+    if first == second:
+        return first
+    if pa.types.is_floating(first) or pa.types.is_floating(second):
         return pa.float64()
-    return max(one, other, key=lambda dtype: dtype.bit_width)
+    return max(first, second, key=lambda dtype: dtype.bit_width)
 
 
 def _digits_of(dtype: pa.DataType) -> tuple[int, int]:
@@ -195,30 +195,30 @@ def _as_decimal(operand: Operand) -> pa.Array:
     return values.cast(pa.decimal128(_DIGITS[values.type], 0)).cast(pa.decimal128(digits, 0))
 
 
-def _as_one_number(one: pa.Array, other: pa.Array, sign: str) -> tuple[pa.Array, pa.Array]:
+def _as_one_number(first: pa.Array, second: pa.Array, sign: str) -> tuple[pa.Array, pa.Array]:
     """Return two operands as numbers of one type; to divide, as doubles."""
-    decimals = pa.types.is_decimal(one.type) or pa.types.is_decimal(other.type)
+    decimals = pa.types.is_decimal(first.type) or pa.types.is_decimal(second.type)
     as_doubles = sign == "/" or decimals
-    dtype = pa.float64() if as_doubles else _wider_number(one.type, other.type)
-    return as_type(one, dtype), as_type(other, dtype)
+    dtype = pa.float64() if as_doubles else _wider_number(first.type, second.type)
+    return as_type(first, dtype), as_type(second, dtype)
 
 
 # -- numbers and times
 
 
-def _of_numbers(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+def _of_numbers(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
     """Add, subtract or multiply numbers of one type; raise where an integer overflows."""
-    if pa.types.is_floating(one.type):
-        return _PLAIN[sign](one, other)
+    if pa.types.is_floating(first.type):
+        return _PLAIN[sign](first, second)
     try:
-        return _CHECKED[sign](one, other)
+        return _CHECKED[sign](first, second)
     except pa.ArrowInvalid:
-        low, high = _bounds(one.type)
+        low, high = _bounds(first.type)
         apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign]
-        raw = [values.cast(pa.int64()).to_pylist() for values in (one, other)]
+        raw = [values.cast(pa.int64()).to_pylist() for values in (first, second)]
         for row, (a, b) in enumerate(zip(*raw, strict=True)):
             if a is not None and b is not None and not low <= apply(a, b) <= high:
-                reason = f"{a} {sign} {b} does not fit {one.type}"
+                reason = f"{a} {sign} {b} does not fit {first.type}"
                 raise EvaluationError(row, reason) from None
         raise  # pragma: no cover - there is such a row
 
@@ -228,40 +228,40 @@ def _bounds(dtype: pa.DataType) -> tuple[int, int]:
     return -(1 << (dtype.bit_width - 1)), (1 << (dtype.bit_width - 1)) - 1
 
 
-def _divide(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+def _divide(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
     """Divide numbers of one type, or return the remainder, which has the sign of the dividend."""
-    there = _both(one, other)
-    dividend, divisor = values_of(one), values_of(other)
+    valid = _both(first, second)
+    dividend, divisor = values_of(first), values_of(second)
     zero = divisor == 0
-    _check_divisor(zero, there)
+    _check_divisor(zero, valid)
     with np.errstate(all="ignore"):
         safe = np.where(zero, divisor.dtype.type(1), divisor)
         result = dividend / safe if sign == "/" else np.fmod(dividend, safe)
-    return column_of(result, None if there is None else there, one.type)
+    return column_of(result, None if valid is None else valid, first.type)
 
 
-def _check_divisor(zero: BoolArray, there: BoolArray | None) -> None:
+def _check_divisor(zero: BoolArray, valid: BoolArray | None) -> None:
     """Raise for the first row that divides by zero; `there`: mask of rows without a null."""
-    wrong = np.flatnonzero(zero if there is None else zero & there)
+    wrong = np.flatnonzero(zero if valid is None else zero & valid)
     if len(wrong):
         raise EvaluationError(int(wrong[0]), "it divides by zero")
 
 
-def _both(one: pa.Array, other: pa.Array) -> BoolArray | None:
+def _both(left: pa.Array, right: pa.Array) -> BoolArray | None:
     """Return a mask of the rows in which neither operand is null; ``None``: all."""
-    first, second = mask_of(one), mask_of(other)
+    first, second = mask_of(left), mask_of(right)
     if first is None or second is None:
         return second if first is None else first
     return first & second
 
 
-def _between(one: pa.Array, other: pa.Array) -> pa.Array:
+def _between(first: pa.Array, second: pa.Array) -> pa.Array:
     """Return the time from dates or timestamps to others, as durations of microseconds."""
     moments = [
         values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
         if pa.types.is_timestamp(values.type)
         else pc.multiply(values.cast(pa.int32()).cast(pa.int64()), 86_400_000_000)
-        for values in (one, other)
+        for values in (first, second)
     ]
     return _of_numbers("-", *moments).cast(pa.duration("us"))
 
@@ -269,30 +269,30 @@ def _between(one: pa.Array, other: pa.Array) -> pa.Array:
 # -- decimals
 
 
-def _of_decimals(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+def _of_decimals(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
     """Calculate with decimals; the result has Spark's precision and scale."""
-    (p, s), (q, t) = _digits_of(one.type), _digits_of(other.type)
+    (p, s), (q, t) = _digits_of(first.type), _digits_of(second.type)
     precision, scale = _RESULT[sign](p, s, q, t)
     if sign in "+-*" and precision <= _MAX_DIGITS:  # exact, and of the same type as Arrow's
-        return _PLAIN[sign](one, other)
+        return _PLAIN[sign](first, second)
     if precision > _MAX_DIGITS:
         before = precision - scale
         precision, scale = _MAX_DIGITS, max(_MAX_DIGITS - before, min(scale, _KEPT_SCALE))
-    there = _both(one, other)
+    valid = _both(first, second)
     if sign in "/%":
-        high, low = words_of(other)
-        _check_divisor((high == 0) & (low == 0), there)
+        high, low = words_of(second)
+        _check_divisor((high == 0) & (low == 0), valid)
     apply = _EXACT[sign]
-    rows = range(len(one)) if there is None else np.flatnonzero(there).tolist()
-    a, b = _unscaled(one), _unscaled(other)
-    bound, found = 10**precision, [0] * len(one)
+    rows = range(len(first)) if valid is None else np.flatnonzero(valid).tolist()
+    a, b = _unscaled(first), _unscaled(second)
+    bound, results = 10**precision, [0] * len(first)
     for row in rows:
-        found[row] = value = apply(a[row], s, b[row], t, scale)
+        results[row] = value = apply(a[row], s, b[row], t, scale)
         if not -bound < value < bound:
             texts = (Decimal(v).scaleb(-e, None) for v, e in ((a[row], s), (b[row], t)))
             reason = f" {sign} ".join(map(str, texts))
             raise EvaluationError(row, f"{reason} does not fit decimal({precision}, {scale})")
-    return _decimals_of(found, there, pa.decimal128(precision, scale))
+    return _decimals_of(results, valid, pa.decimal128(precision, scale))
 
 
 def _unscaled(column: pa.Array) -> list[int]:
@@ -301,11 +301,11 @@ def _unscaled(column: pa.Array) -> list[int]:
     return [(upper << 64) | lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def _decimals_of(unscaled: Sequence[int], there: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+def _decimals_of(unscaled: Sequence[int], valid: BoolArray | None, dtype: pa.DataType) -> pa.Array:
     """Return decimals from their integers without a point; the inverse of `_unscaled`."""
     data = b"".join(value.to_bytes(16, "little", signed=True) for value in unscaled)
     plain = pa.Array.from_buffers(dtype, len(unscaled), [None, pa.py_buffer(data)])
-    return plain if there is None else pc.if_else(column_of(there, None, pa.bool_()), plain, None)
+    return plain if valid is None else pc.if_else(column_of(valid, None, pa.bool_()), plain, None)
 
 
 def _rounded(value: int, drop: int) -> int:

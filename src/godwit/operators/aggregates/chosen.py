@@ -123,8 +123,8 @@ class _ComparedExtreme(_Extreme):
             rows = winners
         best = np.full(states.num_rows, -1)
         best[groups[rows]] = rows
-        found = column.take(pa.array(best, mask=best < 0))
-        return self._better(states.column(0), found)
+        extremes = column.take(pa.array(best, mask=best < 0))
+        return self._better(states.column(0), extremes)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         return self._better(left.column(0), right.column(0))
@@ -196,7 +196,7 @@ class _ExtremeBy(BuiltIn):
             wins = wins if mask is None else np.where(mask, wins, otherwise)
         newer = column_of(wins, None, pa.bool_())
         pairs = zip(right.columns, left.columns, strict=True)
-        return self.states(*(pc.if_else(newer, one, other) for one, other in pairs))
+        return self.states(*(pc.if_else(newer, mine, theirs) for mine, theirs in pairs))
 
     def _ranks(self, by: pa.Array) -> IntArray:
         """Return the rank of each value of the column `by`, 0 for the best; arbitrary for nulls."""
@@ -257,8 +257,8 @@ class _Position(BuiltIn):
         holder, other = (right, left) if self.last else (left, right)
         return self.states(
             *(
-                pc.if_else(preferred, one, another)
-                for one, another in zip(holder.columns, other.columns, strict=True)
+                pc.if_else(preferred, mine, theirs)
+                for mine, theirs in zip(holder.columns, other.columns, strict=True)
             )
         )
 

@@ -280,9 +280,11 @@ class _MostFrequent(_CollectSet):
         order = order_by(groups, codes)
         begins = np.flatnonzero(starts_run(groups[order], codes[order]))
         sums = np.add.reduceat(values_of(counts)[order], begins) if len(begins) else begins
-        kept = order[begins]
-        starts = starts_of(groups[kept], count)
-        return self.states(pack(starts, [values.take(pa.array(kept)), pa.array(sums)], self.layout))
+        chosen = order[begins]
+        starts = starts_of(groups[chosen], count)
+        return self.states(
+            pack(starts, [values.take(pa.array(chosen)), pa.array(sums)], self.layout)
+        )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the values of the largest counts; of equal counts the smaller value is first."""
@@ -291,8 +293,8 @@ class _MostFrequent(_CollectSet):
         by_value = order_by(groups, ranks.max(initial=0) - ranks)
         negative = -values_of(counts)[by_value]
         order = by_value[np.lexsort((negative, groups[by_value]))]
-        kept, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
-        taken = pa.array(kept)
+        chosen, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
+        taken = pa.array(chosen)
         rows = pa.StructArray.from_arrays(
             [values.take(taken), counts.take(taken)], fields=list(self.output.value_type)
         )

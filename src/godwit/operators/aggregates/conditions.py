@@ -64,7 +64,9 @@ def computed(aggregate: Aggregate, inputs: pa.Schema) -> Aggregate:
     call = repr(aggregate)
     expressions = {text: parse_expression(text, call, inputs.names) for text in texts}
     # One that is a column's name alone is missing, which whoever binds it tells.
-    expressions = {text: of for text, of in expressions.items() if of != Column(text)}
+    expressions = {
+        text: expression for text, expression in expressions.items() if expression != Column(text)
+    }
     return Computed(aggregate=aggregate, expressions=expressions) if expressions else aggregate
 
 
@@ -142,8 +144,8 @@ class Computed:
         }
         bound = self.aggregate.bind(pa.schema(types))
         names = {
-            text: of.name if isinstance(of, Column) else str(of)
-            for text, of in self.expressions.items()
+            text: expression.name if isinstance(expression, Column) else str(expression)
+            for text, expression in self.expressions.items()
         }
         return _OfExpressions(
             aggregate=bound,
@@ -214,8 +216,8 @@ class _Filtered(_Around):
         rows = np.flatnonzero(values_of(holds.fill_null(False)))
         taken = columns[: self.own]
         if len(rows) < len(groups):
-            at = pa.array(rows)
-            groups, taken = groups[rows], tuple(column.take(at) for column in taken)
+            indices = pa.array(rows)
+            groups, taken = groups[rows], tuple(column.take(indices) for column in taken)
         return self.aggregate.update(states, groups, *taken)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
@@ -257,7 +259,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, (list, tuple)):
-        return [_renamed(one, names) for one in value]
+        return [_renamed(part, names) for part in value]
     if hasattr(value, "items"):
-        return {name: _renamed(one, names) for name, one in value.items()}
+        return {name: _renamed(part, names) for name, part in value.items()}
     return value

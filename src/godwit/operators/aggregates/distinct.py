@@ -114,9 +114,9 @@ class _ApproxDistinct(BuiltIn):
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         sketches = self._read(states)
-        held = np.bincount(sketches.groups, minlength=states.num_rows)
+        counts = np.bincount(sketches.groups, minlength=states.num_rows)
         fine = float(1 << _FINE)
-        estimates = -fine * np.log1p(-held / fine)
+        estimates = -fine * np.log1p(-counts / fine)
         for first in range(0, len(sketches.dense_groups), _CHUNK):
             chunk = slice(first, first + _CHUNK)
             estimates[sketches.dense_groups[chunk]] = _estimates(
@@ -157,8 +157,8 @@ class _ApproxDistinct(BuiltIn):
         position[dense_groups] = np.arange(len(dense_groups))
         registers = np.zeros((len(dense_groups), self.size), np.uint8)
         for part in parts:
-            at = position[part.dense_groups]
-            registers[at] = np.maximum(registers[at], part.registers)
+            places = position[part.dense_groups]
+            registers[places] = np.maximum(registers[places], part.registers)
         to_dense = dense[groups]
         register, rank = _coarsened(entries[to_dense], self.precision)
         flat = position[groups[to_dense]] * self.size + register

@@ -118,15 +118,15 @@ class Expression(ABC):
 
     def operands(self) -> tuple[Expression, ...]:
         """Return the expressions that this one is made of."""
-        found: list[Expression] = []
-        for of in fields(self):
-            value = getattr(self, of.name)
-            found += [
+        operands: list[Expression] = []
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            operands += [
                 v
                 for v in (value if isinstance(value, tuple) else (value,))
                 if isinstance(v, Expression)
             ]
-        return tuple(found)
+        return tuple(operands)
 
     @property
     def can_fail(self) -> bool:
@@ -269,10 +269,10 @@ def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar
         left, right, sign = right, left, {">": "<", "<=": ">="}[sign]
     nan, other_nan = pc.is_nan(left), pc.is_nan(right)
     if sign in ("=", "<>"):
-        found = pc.or_(pc.equal(left, right), pc.and_(nan, other_nan))
+        result = pc.or_(pc.equal(left, right), pc.and_(nan, other_nan))
     else:
-        found = pc.or_(pc.less(left, right), pc.and_(other_nan, pc.invert(nan)))
-    return pc.invert(found) if sign in ("<>", ">=") else found
+        result = pc.or_(pc.less(left, right), pc.and_(other_nan, pc.invert(nan)))
+    return pc.invert(result) if sign in ("<>", ">=") else result
 
 
 def _as_double(value: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
@@ -384,8 +384,8 @@ class _Arithmetic(Expression):
         if self.sign in "/%":
             values.reverse()
         left, right = (
-            Operand(values=found, literal=part.value if isinstance(part, _Literal) else None)
-            for part, found in zip((self.left, self.right), values, strict=True)
+            Operand(values=column, literal=part.value if isinstance(part, _Literal) else None)
+            for part, column in zip((self.left, self.right), values, strict=True)
         )
         return calculate(self.sign, left, right)
 
@@ -421,20 +421,20 @@ class _Case(Expression):
 
     def evaluate(self, rows: Rows) -> pa.Array:
         """Evaluate every value for the rows of its condition alone."""
-        holding, found = [], []
+        holding, results = [], []
         for condition, value in zip(self.conditions, self.values, strict=False):
             holds = truth(condition, rows).fill_null(False)
             holding.append(holds)
-            found.append(value.evaluate(rows.where(holds)))
+            results.append(value.evaluate(rows.where(holds)))
             rows = rows.where(pc.invert(holds))
-        found.append(self.values[-1].evaluate(rows))
-        return _choose(holding, found)
+        results.append(self.values[-1].evaluate(rows))
+        return _choose(holding, results)
 
 
-def _choose(holding: Sequence[pa.Array], found: Sequence[pa.Array]) -> pa.Array:
+def _choose(holding: Sequence[pa.Array], results: Sequence[pa.Array]) -> pa.Array:
     """Return, for every row, the value whose condition is the first to hold, else the last one."""
-    dtype = common_type(values.type for values in found)
-    *others, chosen = (as_type(values, dtype) for values in found)
+    dtype = common_type(values.type for values in results)
+    *others, chosen = (as_type(values, dtype) for values in results)
     for holds, values in zip(reversed(holding), reversed(others), strict=True):
         chosen = pc.if_else(holds, values, chosen)
     return chosen
@@ -460,13 +460,13 @@ class _Call(Expression):
 
 def _coalesce(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
     """Return the first value that is not null."""
-    there, found = [], []
+    valid, columns = [], []
     for argument in arguments:
         values = argument.evaluate(rows)
-        found.append(values)
-        there.append(values.is_valid())
+        columns.append(values)
+        valid.append(values.is_valid())
         rows = rows.where(values.is_null())
-    return _choose(there[:-1], found)
+    return _choose(valid[:-1], columns)
 
 
 def _if(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
@@ -479,9 +479,9 @@ def _extreme(sign: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
     """Return the function of the smallest (``<``) or largest (``>``) argument that is not null."""
 
     def evaluate(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
-        found = [argument.evaluate(rows) for argument in arguments]
-        dtype = common_type(values.type for values in found)
-        best, *others = (as_type(values, dtype) for values in found)
+        columns = [argument.evaluate(rows) for argument in arguments]
+        dtype = common_type(values.type for values in columns)
+        best, *others = (as_type(values, dtype) for values in columns)
         for values in others:
             better = pc.or_kleene(best.is_null(), _compared(sign, values, best))
             taken = pc.and_kleene(better, values.is_valid()).fill_null(False)
@@ -560,12 +560,12 @@ _FUNCTIONS: dict[str, tuple[Callable[[tuple[Expression, ...], Rows], pa.Array], 
 
 def truth(condition: Expression, rows: Rows) -> pa.Array:
     """Evaluate a condition; raise `ValueError` if the result is not boolean."""
-    found = condition.evaluate(rows)
-    if pa.types.is_null(found.type):
-        return found.cast(pa.bool_())
-    if not pa.types.is_boolean(found.type):
+    mask = condition.evaluate(rows)
+    if pa.types.is_null(mask.type):
+        return mask.cast(pa.bool_())
+    if not pa.types.is_boolean(mask.type):
         raise ValueError(str(condition))
-    return found
+    return mask
 
 
 def columns_read(expression: Expression) -> tuple[str, ...]:
@@ -666,20 +666,20 @@ class _Parser:
         self.text, self.lead, self.call, self.hint = text, lead, call, hint
         self.depth = self.cases = 0
         self.tokens: list[tuple[str, str, int]] = []  # kind, text, and number of its character
-        at, end = 0, len(text.rstrip())
-        while at < end:
-            match = _TOKEN.match(text, at)
+        position, end = 0, len(text.rstrip())
+        while position < end:
+            match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
-                rest = text[at:end]
-                start = at + len(rest) - len(rest.lstrip())
+                rest = text[position:end]
+                start = position + len(rest) - len(rest.lstrip())
                 self.refuse(f"{rest.strip()!r} is not understood", start)
             kind = match.lastgroup
             self.tokens.append((kind, match[kind], match.start(kind)))
-            at = match.end()
+            position = match.end()
 
-    def refuse(self, why: str, at: int | None = None) -> NoReturn:
+    def refuse(self, why: str, position: int | None = None) -> NoReturn:
         """Raise the error that the expression is malformed; `at`: number of the character."""
-        place = "" if at is None else f" (at character {at + 1})"
+        place = "" if position is None else f" (at character {position + 1})"
         raise InvalidFlowError(
             f"{self.lead} {why}{place}.",
             remedy=self.hint + _GRAMMAR.format(functions=", ".join(sorted(_FUNCTIONS))),
@@ -697,8 +697,8 @@ class _Parser:
 
     def _refuse_next(self) -> NoReturn:
         """Refuse the next token."""
-        _, token, at = self.tokens[0]
-        self.refuse(f"{token!r} is not expected", at)
+        _, token, position = self.tokens[0]
+        self.refuse(f"{token!r} is not expected", position)
 
     def _parse_or(self) -> Expression:
         """Parse one or several conditions joined by ``or``."""
@@ -738,12 +738,12 @@ class _Parser:
         if self._accept("between"):
             low = self._parse_comparison(">=", operand)
             self._expect("and")
-            found = _balanced("and", [low, self._parse_comparison("<=", operand)])
-            return _Not(found) if negated else found
+            test = _balanced("and", [low, self._parse_comparison("<=", operand)])
+            return _Not(test) if negated else test
         if negated or self._peek() == "in":
             self._expect("in")
-            found = self._parse_in(operand)
-            return _Not(found) if negated else found
+            test = self._parse_in(operand)
+            return _Not(test) if negated else test
         sign = _SIGNS.get(self._peek(), self._peek())
         if sign in _COMPARISONS:
             self.tokens.pop(0)
@@ -772,14 +772,14 @@ class _Parser:
 
     def _parse_chain(self, signs: set[str], part: Callable[[], Expression]) -> Expression:
         """Parse one or several parts joined by `signs`, which hold from left to right."""
-        found = part()
+        result = part()
         for _ in range(_MAX_CHAIN):
             sign = self._peek()
             if sign not in signs:
-                return found
+                return result
             self.tokens.pop(0)
             right = part()
-            found = _Joined(found, right) if sign == "||" else _Arithmetic(sign, found, right)
+            result = _Joined(result, right) if sign == "||" else _Arithmetic(sign, result, right)
         return self.refuse(f"more than {_MAX_CHAIN} operations follow one another")
 
     def _parse_sum(self) -> Expression:
@@ -796,41 +796,41 @@ class _Parser:
             return self._parse_operand()
         self._nest()
         if self._accept("+"):
-            found = self._parse_factor()
+            factor = self._parse_factor()
         else:
             self._expect("-")
             if self.tokens and self.tokens[0][0] == "number":
-                found = self._parse_operand(negative=True)
+                factor = self._parse_operand(negative=True)
             else:
-                found = _Negative(self._parse_factor())
+                factor = _Negative(self._parse_factor())
         self.depth -= 1
-        return found
+        return factor
 
     def _parse_operand(self, *, negative: bool = False) -> Expression:
         """Parse a literal, a column, a call, a case, or an expression in parentheses."""
         if not self.tokens:
             self.refuse("something is missing at the end")
-        kind, token, at = self.tokens[0]
+        kind, token, position = self.tokens[0]
         word = token.lower()
         after = self.tokens[1][1].lower() if len(self.tokens) > 1 else ""
         if word == "case" and kind == "word" and self._begins_case():
             return self._parse_case()
         if kind == "word" and after == "(" and word not in _RESERVED:
-            return self._parse_call(word, at)
+            return self._parse_call(word, position)
         if self._accept("("):
-            found = self._parse_or()
+            inner = self._parse_or()
             self._expect(")")
-            return found
+            return inner
         ends = kind == "word" and self.cases and word in ("when", "then", "else", "end")
         if kind == "sign" or ends or (kind == "word" and word in _RESERVED - _VALUES.keys()):
             self._refuse_next()
         self.tokens.pop(0)
         if kind == "number":
             if len(token) > _MAX_DIGITS:
-                self.refuse(f"a number has more than {_MAX_DIGITS} digits", at)
+                self.refuse(f"a number has more than {_MAX_DIGITS} digits", position)
             value = int(token) if token.isdigit() else Decimal(token)
             if "e" in word and math.isinf(float(value)):
-                self.refuse(f"{token} is larger than any double", at)
+                self.refuse(f"{token} is larger than any double", position)
             return _Literal(-value if negative else value, is_double="e" in word)
         if kind == "text":
             return _Literal(token[1:-1].replace("''", "'"))
@@ -838,11 +838,13 @@ class _Parser:
             return Column(token[1:-1])
         return _Literal(_VALUES[word]) if word in _VALUES else Column(token)
 
-    def _parse_call(self, name: str, at: int) -> Expression:
+    def _parse_call(self, name: str, position: int) -> Expression:
         """Parse the call of a function; refuse unknown ones. `at`: where its name begins."""
         if name not in _FUNCTIONS:
             close = did_you_mean(name, sorted(_FUNCTIONS)).strip()
-            self.refuse(f"{name!r} is no function that is known{f'. {close}' if close else ''}", at)
+            self.refuse(
+                f"{name!r} is no function that is known{f'. {close}' if close else ''}", position
+            )
         del self.tokens[:2]
         arguments = [self._parse_or()]
         while self._accept(","):
@@ -851,7 +853,7 @@ class _Parser:
         _, least, most = _FUNCTIONS[name]
         if not least <= len(arguments) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            self.refuse(f"{name} is given {len(arguments)} values and takes {wanted}", at)
+            self.refuse(f"{name} is given {len(arguments)} values and takes {wanted}", position)
         return _Call(name, tuple(arguments))
 
     def _begins_case(self) -> bool:
@@ -906,8 +908,8 @@ class _Parser:
         if not self._accept(word):
             if not self.tokens:
                 self.refuse(f"{word!r} is missing at the end")
-            _, token, at = self.tokens[0]
-            self.refuse(f"{word!r} is missing before {token!r}", at)
+            _, token, position = self.tokens[0]
+            self.refuse(f"{word!r} is missing before {token!r}", position)
 
 
 _VALUES: dict[str, bool | None] = {"true": True, "false": False, "null": None}

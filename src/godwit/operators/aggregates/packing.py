@@ -59,8 +59,8 @@ def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, 
     for column, packed in zip(columns, layout, strict=True):
         if packed.nullable:
             mask = mask_of(column)
-            there = np.ones(len(column), np.bool_) if mask is None else mask
-            pieces.append((there.view(np.uint8), starts))
+            valid = np.ones(len(column), np.bool_) if mask is None else mask
+            pieces.append((valid.view(np.uint8), starts))
         if is_variable_width(packed.dtype):
             offsets = boundaries_of(column).astype(np.int64)
             lengths = np.diff(offsets).astype("<u4")
@@ -88,34 +88,36 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
     """Unpack what `pack` returned: where each key's rows start, and the rows' columns."""
     boundaries = boundaries_of(blobs).astype(np.int64)
     data = blob_bytes(blobs)
-    at, ends = boundaries[:-1].copy(), boundaries[1:]
+    positions, ends = boundaries[:-1].copy(), boundaries[1:]
     if _has_header(layout):
-        counts = _gathered(data, at, np.full(len(at), 4)).view("<u4").astype(np.int64)
-        at += 4
+        counts = _gathered(data, positions, np.full(len(positions), 4)).view("<u4").astype(np.int64)
+        positions += 4
     else:
-        counts = (ends - at) // _row_width(layout)
-    starts = np.zeros(len(at) + 1, np.int64)
+        counts = (ends - positions) // _row_width(layout)
+    starts = np.zeros(len(positions) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
 
     columns = []
     for packed in layout:
         mask = None
         if packed.nullable:
-            there = _gathered(data, at, counts).view(np.bool_)
-            mask = None if there.all() else there
-            at += counts
+            valid = _gathered(data, positions, counts).view(np.bool_)
+            mask = None if valid.all() else valid
+            positions += counts
         if is_variable_width(packed.dtype):
-            lengths = _gathered(data, at, counts * 4).view("<u4").astype(np.int64)
-            at += counts * 4
+            lengths = _gathered(data, positions, counts * 4).view("<u4").astype(np.int64)
+            positions += counts * 4
             offsets = np.zeros(len(lengths) + 1, np.int64)
             np.cumsum(lengths, out=offsets[1:])
             sizes = np.diff(offsets[starts])
-            columns.append(_variable(_gathered(data, at, sizes), offsets, mask, packed.dtype))
-            at += sizes
+            columns.append(
+                _variable(_gathered(data, positions, sizes), offsets, mask, packed.dtype)
+            )
+            positions += sizes
         else:
             width = _width(packed.dtype)
-            columns.append(_fixed(_gathered(data, at, counts * width), mask, packed.dtype))
-            at += counts * width
+            columns.append(_fixed(_gathered(data, positions, counts * width), mask, packed.dtype))
+            positions += counts * width
     return starts, columns
 
 

@@ -104,9 +104,9 @@ class _Percentile(BuiltIn):
         position = np.ceil(self.percentage * total - 1e-9).astype(np.int64) - 1
         position = np.clip(position, 0, np.maximum(total - 1, 0))
         some = total > 0
-        at = np.searchsorted(seen[1:], (before + position)[some], side="right")
+        chosen = np.searchsorted(seen[1:], (before + position)[some], side="right")
         estimates = np.zeros(len(some))
-        estimates[some] = self._bucket_middles(values_of(buckets)[at].astype(np.int64))
+        estimates[some] = self._bucket_middles(values_of(buckets)[chosen].astype(np.int64))
         return column_of(estimates, None if some.all() else some, self.output)
 
     @property

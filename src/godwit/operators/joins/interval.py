@@ -174,7 +174,7 @@ class IntervalJoin(JoinOperator):
     def _measure_work(
         self,
         rows: _Bucketed,  # of state and new, and behind the first `kept` the probes
-        kept: int,
+        num_kept: int,
         distinct: pa.RecordBatch,
         left: IntArray,  # the left row of each pair
     ) -> OperatorWork:
@@ -184,9 +184,10 @@ class IntervalJoin(JoinOperator):
         `left`: position of the left row of each pair.
         """
         count = distinct.num_rows
-        key, side = rows.key[:kept], rows.side[:kept]
+        key, side = rows.key[:num_kept], rows.side[:num_kept]
         left_rows, right_rows = (
-            np.bincount(key[side == of], minlength=count).astype(np.int64) for of in (LEFT, RIGHT)
+            np.bincount(key[side == which], minlength=count).astype(np.int64)
+            for which in (LEFT, RIGHT)
         )
         parts = np.zeros(count, np.int32)
         if self.spread:
@@ -226,7 +227,7 @@ class IntervalJoin(JoinOperator):
         return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
     def _pairs(
-        self, rows: _Bucketed, loaded: int, kept: int, keyed: Bools
+        self, rows: _Bucketed, loaded: int, num_kept: int, keyed: Bools
     ) -> tuple[IntArray, IntArray]:
         """Return the positions of the left and right rows of all matching pairs with a new row.
 
@@ -235,11 +236,11 @@ class IntervalJoin(JoinOperator):
         """
         moments = event_times_of(rows.values)
         position = np.arange(len(rows.key))
-        new, is_kept = position >= loaded, position < kept
+        new, is_kept = position >= loaded, position < num_kept
         lefts, rights = ((rows.side == side) & keyed for side in (LEFT, RIGHT))
-        found = []
+        pairs = []
         which = [(lefts & new & is_kept, rights), (lefts & ~new, rights & new)]
-        if kept < len(position):
+        if num_kept < len(position):
             which.append((lefts & ~is_kept, rights & is_kept))
         for some, others in which:
             left, right = np.flatnonzero(some), np.flatnonzero(others)
@@ -250,22 +251,24 @@ class IntervalJoin(JoinOperator):
                 rows.key[right],
                 moments[right],
             )
-            one, other = slices.pairs()
-            found.append((left[one], right[other]))
-        first, second = zip(*found, strict=True)
+            own_rows, other_rows = slices.pairs()
+            pairs.append((left[own_rows], right[other_rows]))
+        first, second = zip(*pairs, strict=True)
         return np.concatenate(first), np.concatenate(second)
 
     def _expired_unmatched(self, state: StateView, time: EpochTime) -> StateRows:
         """Return stored rows that had no match, and can get none after this epoch."""
         first = self.grid.panes(np.array([time.closed]))[0]
-        found = state.scan(EntryRange(column=self.pane_position, first=int(first), end=time.until))
-        sides, rows = self.sides_of(found.keys), self.from_state(found.values)
+        expired = state.scan(
+            EntryRange(column=self.pane_position, first=int(first), end=time.until)
+        )
+        sides, rows = self.sides_of(expired.keys), self.from_state(expired.values)
         over = self._is_emitted_unmatched(
-            sides, event_times_of(rows), values_of(found.values.column(0)), time
+            sides, event_times_of(rows), values_of(expired.values.column(0)), time
         )
         which = pa.array(np.flatnonzero(over))
         return StateRows(
-            hashes=found.hashes[over], keys=found.keys.take(which), values=rows.take(which)
+            hashes=expired.hashes[over], keys=expired.keys.take(which), values=rows.take(which)
         )
 
     def _is_emitted_unmatched(
@@ -312,10 +315,12 @@ class IntervalJoin(JoinOperator):
         fresh = now.take(np.arange(loaded, len(now.key)))
         due = self._is_emitted_unmatched(fresh.side, event_times_of(fresh.values), fresh.met, time)
         alone = still.followed_by(fresh.take(np.flatnonzero(due)))
-        at, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
+        indices, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
         own = distinct.take(pa.array(alone.key))
         left = alone.side == LEFT
-        yield self.joined(own, alone.values, np.where(left, at, none), np.where(left, none, at))
+        yield self.joined(
+            own, alone.values, np.where(left, indices, none), np.where(left, none, indices)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -401,8 +406,8 @@ def _load_buckets(
     key, side, bucket, needs_all = key[live], side[live], bucket[live], needs_all[live]
     number = _number_distinct(key, side, bucket)
     count = int(number.max(initial=-1)) + 1
-    at = np.empty(count, np.int64)  # each bucket once
-    at[number] = np.arange(len(number))
+    first_index = np.empty(count, np.int64)  # each bucket once
+    first_index[number] = np.arange(len(number))
     loads_all = np.zeros(count, np.bool_)
     loads_all[number[needs_all]] = True
 
@@ -426,11 +431,15 @@ def _load_buckets(
             values=values,
         )
 
-    known, first = loaded(key[at], side[at], bucket[at], np.zeros(count, np.int64))
+    known, first = loaded(
+        key[first_index], side[first_index], bucket[first_index], np.zeros(count, np.int64)
+    )
     others = np.where(loads_all[known], first.rows - 1, 0)
-    of, number = expand_ranges(np.ones(len(others), np.int64), others)
-    there, rest = loaded(first.key[of], first.side[of], first.bucket[of], number)
-    assert there.all(), "the first row of a bucket says how many there are"
+    bucket_of, number = expand_ranges(np.ones(len(others), np.int64), others)
+    known_rest, rest = loaded(
+        first.key[bucket_of], first.side[bucket_of], first.bucket[bucket_of], number
+    )
+    assert known_rest.all(), "the first row of a bucket says how many there are"
     return first.followed_by(rest)
 
 

@@ -38,8 +38,8 @@ class Slices:
 
     def pairs(self) -> tuple[IntArray, IntArray]:
         """Return all matching pairs as two arrays of positions, ordered by row, key and time."""
-        row, at = expand_ranges(self.begins, self.ends - self.begins)
-        return row, self.order[at]
+        row, place = expand_ranges(self.begins, self.ends - self.begins)
+        return row, self.order[place]
 
 
 def within(

@@ -156,14 +156,14 @@ class NewestJoin(JoinOperator):
         asked = np.unique(key[left])
         newest_keys = self._newest_keys(distinct.take(pa.array(asked)))
         known, values = state.find(newest_keys, key_groups[asked])
-        there = np.flatnonzero(known)
-        before = self.from_state(values.take(pa.array(there)))
+        stored = np.flatnonzero(known)
+        before = self.from_state(values.take(pa.array(stored)))
         # What stayed is older than what is due, and stands before it.
         rows = pa.concat_batches([due.values, before])
-        at = len(moments) + np.arange(len(there))
-        others = np.concatenate([at, right])
+        places = len(moments) + np.arange(len(stored))
+        others = np.concatenate([places, right])
         all_moments = np.concatenate([moments, event_times_of(before)])
-        all_keys = np.concatenate([key, asked[there]])
+        all_keys = np.concatenate([key, asked[stored]])
         last = moments[left]
         first = np.full(len(left), BEGINNING) if self.within_us is None else last - self.within_us
         newest = within(key[left], first, last, all_keys[others], all_moments[others]).last

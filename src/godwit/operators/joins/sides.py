@@ -175,8 +175,8 @@ class JoinOperator(EventTimeOperator):
         row, parts, probes = routes
         rows = rows.take(pa.array(row))
         for name, values in ((PART, parts), (NUMBER, np.where(probes, PROBE, 0).astype(np.int64))):
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, rows.schema.field(at), pa.array(values))
+            index = rows.schema.get_field_index(name)
+            rows = rows.set_column(index, rows.schema.field(index), pa.array(values))
         return rows
 
     def routing(self, time: EpochTime) -> Spreads | EvenSpread | None:

@@ -49,7 +49,7 @@ class ValueState(Generic[T]):
 
     Attributes
     ----------
-    of
+    value_type
         Type of the value; called without arguments to create the value of a key that has none.
     ttl
         Time-to-live, such as ``"30 days"``: the value is removed if it was not written for this
@@ -72,15 +72,15 @@ class ValueState(Generic[T]):
     5
     """
 
-    of: Callable[[], T]
+    value_type: Callable[[], T]
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], T] | None = None
     merge: Callable[[T, T], T] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise _not_a_type("ValueState", self.of)
+        if not callable(self.value_type):
+            raise _not_a_type("ValueState", self.value_type)
 
 
 @user_class
@@ -93,7 +93,7 @@ class ListState(Generic[T]):
 
     Attributes
     ----------
-    of
+    element_type
         Type of the elements.
     ttl
         Time-to-live, such as ``"1 day"``: an element is removed once it is this old, by the
@@ -112,15 +112,15 @@ class ListState(Generic[T]):
     '1 day'
     """
 
-    of: type[T]
+    element_type: type[T]
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], T] | None = None
     merge: Callable[[list[T], list[T]], list[T]] | None = None
 
     def __post_init__(self) -> None:
-        if not _is_type(self.of):
-            raise _not_a_type("ListState", self.of)
+        if not _is_type(self.element_type):
+            raise _not_a_type("ListState", self.element_type)
 
 
 @user_class
@@ -132,10 +132,10 @@ class MapState(Generic[K, V]):
 
     Attributes
     ----------
-    by
+    key_type
         Type of the items' keys: ``str``, ``int`` (64 bits), ``bytes``, ``bool``, ``datetime.date``,
         or a tuple of these, as in ``tuple[str, int]``.
-    of
+    value_type
         Type of the items' values.
     ttl
         Time-to-live, such as ``"1 day"``: an item is removed if it was not written for this long,
@@ -151,19 +151,19 @@ class MapState(Generic[K, V]):
 
     Examples
     --------
-    >>> gw.MapState(str, int).by
+    >>> gw.MapState(str, int).key_type
     <class 'str'>
     """
 
-    by: type[K]
-    of: type[V]
+    key_type: type[K]
+    value_type: type[V]
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], V] | None = None
     merge: Callable[[V, V], V] | None = None
 
     def __post_init__(self) -> None:
-        for given in (self.by, self.of):
+        for given in (self.key_type, self.value_type):
             if not _is_type(given):
                 raise _not_a_type("MapState", given)
 
@@ -269,12 +269,12 @@ def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
 
     `where`: the operator and state, for errors.
     """
-    parts = (declared.by,)
-    if typing.get_origin(declared.by) is tuple:
-        parts = typing.get_args(declared.by)
+    parts = (declared.key_type,)
+    if typing.get_origin(declared.key_type) is tuple:
+        parts = typing.get_args(declared.key_type)
     if not parts or not all(part in ITEM_TYPES for part in parts):
         raise InvalidFlowError(
-            f"{where} is a map with keys of type {declared.by!r}.",
+            f"{where} is a map with keys of type {declared.key_type!r}.",
             remedy="Use str, int, bytes, bool, datetime.date, or a tuple of "
             "these, as in gw.MapState(tuple[str, int], float).",
         )

@@ -250,11 +250,11 @@ class ListCells(Cells):
         looked = self.look_up(np.array(key_numbers), pa.array(pages, pa.int64()))
         expires = looked.expiry_times(self.stored.expires_at)
         blobs = [looked.blob(0, row) if known else b"" for row, known in enumerate(looked.known)]
-        there = [row for row, blob in enumerate(blobs) if blob]
+        stored = [row for row, blob in enumerate(blobs) if blob]
         read = iter(
             self.stored.decoded(
-                [blobs[row] for row in there],
-                lambda index: (self.lane.tuples[key_numbers[there[index]]], ""),
+                [blobs[row] for row in stored],
+                lambda index: (self.lane.tuples[key_numbers[stored[index]]], ""),
             )
         )
         for row, (key, page) in enumerate(zip(key_numbers, pages, strict=True)):
@@ -316,17 +316,17 @@ class ListCells(Cells):
             page = of_key.pages[of_key.after - 1]
         if self.stored.ttl_us is not None:
             of_key.latest = max(of_key.latest, self._again)
-        at = 0
-        while at < len(elements):
+        begin = 0
+        while begin < len(elements):
             if page is None or len(page.elements) >= _FULL or len(page.before) >= _FULL_BYTES:
                 page = of_key.pages[of_key.after] = _Page()
                 of_key.after += 1
-            more = elements[at : at + _FULL - len(page.elements)]
+            more = elements[begin : begin + _FULL - len(page.elements)]
             page.elements += more
             page.moments += [self._again] * len(more)
             page.expires = max(page.expires, of_key.latest)
             page.changed = True
-            at += len(more)
+            begin += len(more)
 
     def replace(self, group: int, elements: list[Any]) -> None:
         """Replace all elements of the list of key number `group`."""

@@ -159,10 +159,10 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
 class _Item:
     """An item of one key, as read and as changed."""
 
-    __slots__ = ("before", "changed", "read", "there", "value", "visible")
+    __slots__ = ("before", "changed", "in_store", "read", "value", "visible")
 
-    def __init__(self, before: bytes, *, there: bool) -> None:
-        self.before, self.there = before, there
+    def __init__(self, before: bytes, *, in_store: bool) -> None:
+        self.before, self.in_store = before, in_store
         self.visible = bool(before)
         self.value: Any = None
         self.read = self.changed = False
@@ -197,7 +197,7 @@ class MapCells(Cells):
 
     def sweep(self, expired: Expired) -> None:
         for group, (_, *parts) in expired:
-            self._cached_map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
+            self._cached_map(group).items[self.stored.item(parts)] = _Item(b"", in_store=True)
 
     # -- what a function does ------------------------------------------------------------------
 
@@ -207,29 +207,29 @@ class MapCells(Cells):
 
     def read(self, key_number: int, item: Any) -> Any:
         """Return the value of the item with the key `item`; raise `KeyError` if there is none."""
-        found = self._find_item(key_number, item)
-        if not found.visible:
+        cell = self._find_item(key_number, item)
+        if not cell.visible:
             raise KeyError(item)
-        if not (found.read or found.changed):
-            ((found.value,),) = self.stored.decoded(
-                [found.before], lambda _: (self.lane.tuples[key_number], f", item {item!r}")
+        if not (cell.read or cell.changed):
+            ((cell.value,),) = self.stored.decoded(
+                [cell.before], lambda _: (self.lane.tuples[key_number], f", item {item!r}")
             )
-            found.read = True
-        return found.value
+            cell.read = True
+        return cell.value
 
     def assign(self, key_number: int, item: Any, value: Any) -> None:
         """Set the value of the item with the key `item`, in the map of a key."""
-        found = self._find_item(key_number, item)
-        if not found.visible:
+        cell = self._find_item(key_number, item)
+        if not cell.visible:
             self.cached[key_number].added.append(item)
-        found.value, found.changed, found.visible = value, True, True
+        cell.value, cell.changed, cell.visible = value, True, True
 
     def remove(self, key_number: int, item: Any) -> None:
         """Remove the item with the key `item`; raise `KeyError` if there is none."""
-        found = self._find_item(key_number, item)
-        if not found.visible:
+        cell = self._find_item(key_number, item)
+        if not cell.visible:
             raise KeyError(item)
-        found.visible, found.changed, found.read = False, False, False
+        cell.visible, cell.changed, cell.read = False, False, False
 
     def items(self, key_number: int) -> list[Any]:
         """Return the keys of all items of a map, in insertion order."""
@@ -264,17 +264,17 @@ class MapCells(Cells):
         """Return an item of a map, from the cache or looked up in the state."""
         of_key = self._cached_map(key_number)
         parts = self.stored.parts(item)
-        found = of_key.items.get(item)
-        if found is not None:
-            return found
+        cell = of_key.items.get(item)
+        if cell is not None:
+            return cell
         if item not in of_key.ahead:
             self._look_up_with_prefetch(key_number, item, parts)
         if self._used != key_number:
             self._ahead.record_use()
             self._singles.record_use()
             self._used = key_number
-        found = of_key.items[item] = of_key.ahead.pop(item)
-        return found
+        cell = of_key.items[item] = of_key.ahead.pop(item)
+        return cell
 
     def _look_up_with_prefetch(self, key_number: int, item: Any, parts: tuple[Any, ...]) -> None:
         """Look up an item, and the items that the next keys' rows are likely to use.
@@ -298,7 +298,7 @@ class MapCells(Cells):
     def _columns_with(self, key_number: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
         """Return the row columns that contain the item's key, to prefetch by; empty if none do."""
         rows, starts = self.lane.rows, self.lane.starts
-        found = []
+        columns = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
             for name in rows.sent if starts[key_number] < starts[key_number + 1] else ():
                 values = (
@@ -306,9 +306,9 @@ class MapCells(Cells):
                     rows[name][starts[key_number] : starts[key_number + 1]],
                 )
                 if _can_be_items(values[0], field_.type) and part in values[1]:
-                    found.append(name)
+                    columns.append(name)
                     break
-        return tuple(found) if len(found) == len(parts) else ()
+        return tuple(columns) if len(columns) == len(parts) else ()
 
     def _load_whole(self, group: int) -> None:
         """Read all items of the map of key number `group`, and of the next keys' maps."""
@@ -321,15 +321,15 @@ class MapCells(Cells):
         took = self._look_up_items([g for g, _ in missing], [item for _, item in missing])
         self._whole.record_read(took)
 
-    def _prefetch_items(self, key_number: int, of: tuple[str, ...]) -> None:
-        """Look up the items whose keys are in the row columns `of`, for the next keys' rows."""
+    def _prefetch_items(self, key_number: int, item_columns: tuple[str, ...]) -> None:
+        """Look up the items, with keys in the columns `item_columns`, of the next keys' rows."""
         ahead = self._ahead.keys(key_number)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
         sizes = np.diff(self.lane.starts[ahead.start : ahead.stop + 1])
         groups = np.repeat(np.arange(ahead.start, ahead.stop), sizes)
         columns = [
             self.lane.rows.array(name).slice(first, end - first).cast(field_.type)
-            for name, field_ in zip(of, self.stored.items, strict=True)
+            for name, field_ in zip(item_columns, self.stored.items, strict=True)
         ]
         names = [f"c{i}" for i in range(len(columns))]
         table = pa.table([pa.array(groups), *columns], names=["group", *names])
@@ -370,9 +370,9 @@ class MapCells(Cells):
         for row, (group, item) in enumerate(zip(key_numbers, items, strict=True)):
             of_key = self._cached_map(group)
             if item not in of_key.items:
-                there = looked.known[row]
-                before = looked.blob(0, row) if there and moments[row] > clock else b""
-                of_key.ahead[item] = _Item(before, there=there)
+                in_store = looked.known[row]
+                before = looked.blob(0, row) if in_store and moments[row] > clock else b""
+                of_key.ahead[item] = _Item(before, in_store=in_store)
 
     def _item_text(self, group: int, item: Any) -> str:
         """Return an item of a key as text, for errors."""
@@ -388,10 +388,10 @@ class MapCells(Cells):
         for group, of_key in self.cached.items():
             more = 0
             for item, cell in of_key.items.items():
-                more += cell.visible - cell.there
+                more += cell.visible - cell.in_store
                 if cell.visible and (cell.changed or (cell.read and not is_immutable(cell.value))):
                     maybe.append((group, item, cell))
-                elif cell.there and not cell.visible:
+                elif cell.in_store and not cell.visible:
                     written.remove(group, (_ITEM_ENTRY, *self.stored.parts(item)))
             added = [i for i in _last_of_each(of_key.added) if of_key.items[i].visible]
             if more or added:
@@ -417,7 +417,7 @@ class MapCells(Cells):
         return [
             item
             for item, cell in zip(items, cells, strict=True)
-            if cell.visible or (cell.there and item not in of_key.items)
+            if cell.visible or (cell.in_store and item not in of_key.items)
         ]
 
 
@@ -428,15 +428,14 @@ class _Grown:
     group: int
     more: int  # how many more it has
     added: list[Any]  # those that go to the end of the listing
-    # there, listed: items that there are then, and length of the listing
-    there: int = 0
-    listed: int = 0
+    count: int = 0  # items of the map after the change
+    listed: int = 0  # length of the listing
 
     @property
     def is_too_long(self) -> bool:
         """True if a listing consists mostly of removed items."""
-        long = self.listed + len(self.added) > 2 * self.there + _PAGE_ITEMS
-        return self.there > 0 and long
+        long = self.listed + len(self.added) > 2 * self.count + _PAGE_ITEMS
+        return self.count > 0 and long
 
 
 class _Listings:
@@ -461,29 +460,35 @@ class _Listings:
         self,
         grown: list[_Grown],
         written: Written,
-        kept: Callable[[int, list[Any]], list[Any]],
+        filter_items: Callable[[int, list[Any]], list[Any]],
     ) -> None:
         """Write the listings of maps that changed; `kept` returns those items that still exist."""
-        for one, (there, listed) in zip(
-            grown, self._read_heads([one.group for one in grown]), strict=True
+        for listing, (count, listed) in zip(
+            grown, self._read_heads([listing.group for listing in grown]), strict=True
         ):
-            one.there, one.listed = there + one.more, listed
-        whole = {one.group: one for one in grown if one.is_too_long}
-        for one, items in zip(whole.values(), self.read(list(whole)), strict=True):
-            every = kept(one.group, _last_of_each([*items, *one.added]))
-            self._put_pages(one, 0, every, written)
-        going_on = [one for one in grown if one.there and one.added and one.group not in whole]
-        pages = [one.listed // _PAGE_ITEMS for one in going_on]
-        looked = self._find_entries([one.group for one in going_on], pages)
-        for row, (one, page) in enumerate(zip(going_on, pages, strict=True)):
+            listing.count, listing.listed = count + listing.more, listed
+        whole = {listing.group: listing for listing in grown if listing.is_too_long}
+        for listing, items in zip(whole.values(), self.read(list(whole)), strict=True):
+            every = filter_items(listing.group, _last_of_each([*items, *listing.added]))
+            self._put_pages(listing, 0, every, written)
+        going_on = [
+            listing
+            for listing in grown
+            if listing.count and listing.added and listing.group not in whole
+        ]
+        pages = [listing.listed // _PAGE_ITEMS for listing in going_on]
+        looked = self._find_entries([listing.group for listing in going_on], pages)
+        for row, (listing, page) in enumerate(zip(going_on, pages, strict=True)):
             begun = self._unpacked(looked.blob(1, row))
-            self._put_pages(one, page, [*begun, *one.added], written)
-        for one in grown:
-            if one.there:
-                self._put_page(one.group, _HEAD, _COUNTS.pack(one.there, one.listed), written)
+            self._put_pages(listing, page, [*begun, *listing.added], written)
+        for listing in grown:
+            if listing.count:
+                self._put_page(
+                    listing.group, _HEAD, _COUNTS.pack(listing.count, listing.listed), written
+                )
             else:
-                for number in (_HEAD, *range(_num_pages(one.listed))):
-                    written.remove(one.group, (number, *self._no_item))
+                for number in (_HEAD, *range(_num_pages(listing.listed))):
+                    written.remove(listing.group, (number, *self._no_item))
 
     def _read_heads(self, key_numbers: list[int]) -> list[tuple[int, int]]:
         """Return of each map its number of items, and the length of its listing (see `read`)."""
@@ -505,14 +510,14 @@ class _Listings:
         items: list[Any] = msgspec.msgpack.decode(blob, type=self._stored.page) if blob else []
         return items
 
-    def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
+    def _put_pages(self, listing: _Grown, first: int, items: list[Any], written: Written) -> None:
         """Write items to the pages of a listing from `first` on; delete the pages after them."""
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
-            self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
-        for number in range(first + _num_pages(len(items)), _num_pages(one.listed)):
-            written.remove(one.group, (number, *self._no_item))
-        one.listed = first * _PAGE_ITEMS + len(items)
+            self._put_page(listing.group, first + begin // _PAGE_ITEMS, packed, written)
+        for number in range(first + _num_pages(len(items)), _num_pages(listing.listed)):
+            written.remove(listing.group, (number, *self._no_item))
+        listing.listed = first * _PAGE_ITEMS + len(items)
 
     def _put_page(self, group: int, number: int, packed: bytes, written: Written) -> None:
         """Write one page, encoded as `packed`, of the listing of key number `group`."""

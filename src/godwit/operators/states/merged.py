@@ -46,7 +46,9 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
     def __init__(self, *, states: Mapping[str, Declared], **options: Any) -> None:
         super().__init__(states=states, **options)
         # Declarations were checked: every state has a merge function.
-        self._merges = {name: of.merge for name, of in states.items() if of.merge is not None}
+        self._merges = {
+            name: state.merge for name, state in states.items() if state.merge is not None
+        }
 
     def merge_left(
         self,
@@ -93,7 +95,7 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         """
         stored, merge = self.stored[name], self._merges[name]
         merged = call_merge(merge, (state, other), stored.operator, key, state=name)
-        of_item = "".join(f", item {one!r}" for one in item)
+        of_item = "".join(f", item {part!r}" for part in item)
         stored.encoded(
             [[merged] if item else merged],
             lambda _: f"key {key!r}{of_item}, which {function_name(merge)} (merge=) returned,",
@@ -114,10 +116,10 @@ def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
         if part:
             state.replace(merged(list(state), list(part)) if state else list(part))
     else:
-        there = [item for item in part if item in state]
+        common = [item for item in part if item in state]
         state.update(
             {item: value for item, value in part.items() if item not in state}
-            | {item: merged(state[item], part[item], item) for item in there}
+            | {item: merged(state[item], part[item], item) for item in common}
         )
 
 
@@ -133,11 +135,11 @@ class _InMemory:
         key_groups: npt.NDArray[np.integer],  # noqa: ARG002
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """Look up entries by all their key columns; see `Entries.find`."""
-        there = self._rows.keys.num_rows
+        num_rows = self._rows.keys.num_rows
         every = pa.concat_batches([self._rows.keys, keys])
         groups = group_rows(hash_keys(every), every, 1)
         row_of = np.full(groups.count, -1)
-        row_of[groups.of_row[:there]] = np.arange(there)
-        rows = row_of[groups.of_row[there:]]
+        row_of[groups.of_row[:num_rows]] = np.arange(num_rows)
+        rows = row_of[groups.of_row[num_rows:]]
         known = rows >= 0
         return known, self._rows.values.take(pa.array(rows, mask=~known))

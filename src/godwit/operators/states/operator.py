@@ -265,11 +265,11 @@ class ProcessOfStates(KeyedOperator):
         if not groups.count:
             return OperatorOutput(next_due=next_due(due_columns, data, {}))
         expired = {}
-        for (state, entries), of in zip(scanned.items(), of_entries, strict=True):
+        for (state, entries), numbers in zip(scanned.items(), of_entries, strict=True):
             apart = entries.keys.columns[len(self.keys) :]
             columns_apart = [column.to_pylist() for column in apart]
-            parts = zip(*columns_apart, strict=True) if apart else [()] * len(of)
-            expired[state] = list(zip(of, parts, strict=True))
+            parts = zip(*columns_apart, strict=True) if apart else [()] * len(numbers)
+            expired[state] = list(zip(numbers, parts, strict=True))
         return self.process_keys(data, groups, keys, states=data.states, expired=expired)
 
     def process_keys(
@@ -407,13 +407,14 @@ def _stored_layout(
         "upgrade": declared.upgrade,
     }
     if isinstance(declared, ValueState):
-        make_state(label, declared.of)
-        written = make_codec(label, codec, declared.of, classes)
-        return StoredValue(new=declared.of, codec=written, **options)
-    page: Any = list[declared.of]  # type: ignore[name-defined]
+        make_state(label, declared.value_type)
+        written = make_codec(label, codec, declared.value_type, classes)
+        return StoredValue(new=declared.value_type, codec=written, **options)
+    element_type = declared.element_type if isinstance(declared, ListState) else declared.value_type
+    page: Any = list[element_type]  # type: ignore[valid-type]
     options["codec"] = make_codec(label, codec, page, classes)
     if isinstance(declared, ListState):
         return stored_list(**options)
     assert isinstance(declared, MapState), "declarations were checked"
     by = item_types_of(declared, where)
-    return StoredMap(by=by, is_tuple=by != (declared.by,), **options)
+    return StoredMap(by=by, is_tuple=by != (declared.key_type,), **options)

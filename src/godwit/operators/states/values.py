@@ -88,11 +88,11 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 class _Cell:
     """Value of one key, as read and as changed."""
 
-    __slots__ = ("before", "is_new", "there", "value", "was_set")
+    __slots__ = ("before", "in_store", "is_new", "value", "was_set")
 
-    def __init__(self, before: bytes, *, there: bool) -> None:
+    def __init__(self, before: bytes, *, in_store: bool) -> None:
         self.before = before
-        self.there = there  # in the store, if it has expired too
+        self.in_store = in_store  # also if expired
         self.value: Any = _UNREAD if before else _NONE
         self.is_new = self.was_set = False
 
@@ -109,7 +109,7 @@ class ValueCells(Cells):
         self._looked_up: dict[int, _Cell] = {}
 
     def sweep(self, expired: Expired) -> None:
-        self.cached.update((group, _Cell(b"", there=True)) for group, _ in expired)
+        self.cached.update((group, _Cell(b"", in_store=True)) for group, _ in expired)
 
     def _prefetched_cell(self, group: int) -> _Cell:
         """Return the cached value of key number `group`; the next keys' values are read with it."""
@@ -129,7 +129,7 @@ class ValueCells(Cells):
         self._looked_up = {
             key: _Cell(
                 looked.blob(0, row) if known and moments[row] > self.lane.clock else b"",
-                there=known,
+                in_store=known,
             )
             for row, (key, known) in enumerate(zip(groups, looked.known, strict=True))
         }
@@ -168,11 +168,11 @@ class ValueCells(Cells):
         maybe: list[int] = []
         for group, cell in self.cached.items():
             if cell.value is _NONE:
-                if cell.there:
+                if cell.in_store:
                     written.remove(group, ())
             elif cell.value is not _UNREAD and (cell.was_set or not is_immutable(cell.value)):
                 maybe.append(group)
-            elif cell.is_new and cell.there:
+            elif cell.is_new and cell.in_store:
                 written.remove(group, ())  # it had expired, and the new one was only looked at
         values = [self.cached[group].value for group in maybe]
         blobs = self.stored.encoded(values, lambda index: self.key_text(maybe[index]))
@@ -182,7 +182,7 @@ class ValueCells(Cells):
             cell = self.cached[group]
             if cell.was_set or blob != (new if cell.is_new else cell.before):
                 written.put(group, (), blob, *again)
-            elif cell.is_new and cell.there:
+            elif cell.is_new and cell.in_store:
                 written.remove(group, ())
         return written
 

@@ -58,20 +58,20 @@ class KeyedStates:
         self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
     ) -> KeyedStates:
         """Return these states merged with `later` ones; keys may be in either or both."""
-        count, at = len(self.keys), np.searchsorted(self.keys, later.keys)
+        count, position = len(self.keys), np.searchsorted(self.keys, later.keys)
         if np.array_equal(self.keys, later.keys):
             return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
-        both = np.zeros(len(at), np.bool_)
-        inside = at < count
-        both[inside] = self.keys[at[inside]] == later.keys[inside]
-        here, there, new = at[both], np.flatnonzero(both), np.flatnonzero(~both)
-        merged = merge(take_rows(self.states, here), take_rows(later.states, there))
+        both = np.zeros(len(position), np.bool_)
+        inside = position < count
+        both[inside] = self.keys[position[inside]] == later.keys[inside]
+        here, also, new = position[both], np.flatnonzero(both), np.flatnonzero(~both)
+        merged = merge(take_rows(self.states, here), take_rows(later.states, also))
         place = np.arange(count)
         place[here] = count + np.arange(len(here))
-        place = np.insert(place, at[new], count + len(here) + new)
+        place = np.insert(place, position[new], count + len(here) + new)
         every = pa.concat_batches([self.states, merged, later.states])
         return KeyedStates(
-            keys=np.insert(self.keys, at[new], later.keys[new]),
+            keys=np.insert(self.keys, position[new], later.keys[new]),
             states=every.take(pa.array(place)),
         )
 
@@ -97,7 +97,7 @@ class Pieces:
         starts: IntArray,
         spans: IntArray | None,
         time: EpochTime,
-        kept: KeptSpans | None = None,
+        kept_spans: KeptSpans | None = None,
     ) -> tuple[Pieces, npt.NDArray[np.integer]]:
         """Assign n entries to pieces (panes and ready-made windows) of the windows that close.
 
@@ -120,7 +120,7 @@ class Pieces:
             for start in group.starts.tolist() if group.span else ():
                 end = start + abs(group.span)
                 if group.span < 0:
-                    if kept is None or not kept.is_retained(
+                    if kept_spans is None or not kept_spans.is_retained(
                         start, end, time.kept_since, time.closed
                     ):
                         continue
@@ -137,7 +137,7 @@ class Pieces:
                     continue
                 of_spans[start, group.span] = count
                 count += 1
-        staying = () if kept is None else kept.to_retain(panes, time.closed, time.until)
+        staying = () if kept_spans is None else kept_spans.to_retain(panes, time.closed, time.until)
         pieces = cls(
             panes=panes,
             spans=of_spans,
@@ -166,8 +166,10 @@ class Pieces:
         for group in groups:
             numbers = group.number
             if group.span:
-                at = [self.spans.get((s, group.span), self.count) for s in group.starts.tolist()]
-                numbers = np.array(at)[group.number]
+                numbers_by_start = [
+                    self.spans.get((s, group.span), self.count) for s in group.starts.tolist()
+                ]
+                numbers = np.array(numbers_by_start)[group.number]
             if group.rows is None:
                 return numbers
             piece_of[group.rows] = numbers
@@ -330,12 +332,12 @@ def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[
     if not len(moments):
         return moments, moments
     least = int(moments.min())
-    at = (moments - least) // width
-    count = int(at.max()) + 1
+    offset = (moments - least) // width
+    count = int(offset.max()) + 1
     if count > len(moments) + 1024:
         return np.unique(moments, return_inverse=True)
-    there = np.bincount(at, minlength=count) > 0
-    number = np.cumsum(there) - 1
+    present = np.bincount(offset, minlength=count) > 0
+    number = np.cumsum(present) - 1
     # Few moments are the rule, and NumPy orders short integers several times as fast as long ones.
     small = number.astype(np.uint16) if count < 1 << 16 else number
-    return least + np.flatnonzero(there) * width, small[at]
+    return least + np.flatnonzero(present) * width, small[offset]

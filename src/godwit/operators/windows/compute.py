@@ -197,14 +197,14 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
-    def _add_to_retained(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
+    def _add_to_retained(self, data: OperatorInput, kept_spans: KeptSpans) -> OperatorInput:
         """Return the input with copies of late rows for retained windows that contain them."""
         panes, time = values_of(data.rows.keys.column(self.pane_position)), data.time
         if int(panes.min()) >= time.closed:
             return data
         partials = self.as_partials(data)
         panes = values_of(partials.keys.column(self.pane_position))
-        windows = kept.available(panes, time.kept_since, time.closed)
+        windows = kept_spans.available(panes, time.kept_since, time.closed)
         if not len(windows.pane):
             return data
         late = self._copy_to_windows(partials, windows, windows.start - windows.end)
@@ -225,10 +225,10 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         )
 
     def pieces(
-        self, entries: StateRows, time: EpochTime, kept: KeptSpans | None = None
+        self, entries: StateRows, time: EpochTime, kept_spans: KeptSpans | None = None
     ) -> tuple[Pieces, npt.NDArray[np.integer]]:
         """Assign entries to the windows that close; see `Pieces.of`."""
-        return Pieces.of(self.grid, *self._starts_and_spans(entries.keys), time, kept)
+        return Pieces.of(self.grid, *self._starts_and_spans(entries.keys), time, kept_spans)
 
     def _starts_and_spans(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
         """Return each entry's start and span (window length; 0: a pane); ``None``: no spans."""
@@ -240,25 +240,27 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         self, data: OperatorInput, changed: StateRows | None, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Return the output of the windows that close, and the closed windows to retain."""
-        kept, time = self.kept, data.time
-        if kept is None or time.kept_since == END:
+        kept_spans, time = self.kept, data.time
+        if kept_spans is None or time.kept_since == END:
             with work.timing("scan"):
                 entries, closing = self.closing_entries(data, changed)
             work.scanned = len(entries.hashes)
             return self.output_of_closed(entries, closing, time, work), None
         first, end = self.closing_panes(time)
-        first_staying, end_staying = kept.grid.closing(time.closed, time.until)
+        first_staying, end_staying = kept_spans.grid.closing(time.closed, time.until)
         if first_staying < end_staying:
             first, end = min(first, first_staying), max(end, end_staying)
         part = EntryRange(column=self.pane_position, first=first, end=end)
         with work.timing("scan"):
             changed, steps = entries_in_range(changed, part), None
-            if kept.any_retained_from(first, time.kept_since, time.closed):
-                entries, pieces, piece_of, steps = self._read_planned(data, part, changed, kept)
+            if kept_spans.any_retained_from(first, time.kept_since, time.closed):
+                entries, pieces, piece_of, steps = self._read_planned(
+                    data, part, changed, kept_spans
+                )
             else:
                 entries = data.state.scan(part)
                 entries = entries if changed is None else entries.followed_by(changed)
-                pieces, piece_of = self.pieces(entries, time, kept)
+                pieces, piece_of = self.pieces(entries, time, kept_spans)
         work.scanned = len(entries.hashes)
         return self._build_windows(
             entries, pieces, piece_of, work, repeats=changed is not None, steps=steps
@@ -269,7 +271,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         data: OperatorInput,
         entry_range: EntryRange,
         changed: StateRows | None,
-        kept: KeptSpans,
+        kept_spans: KeptSpans,
     ) -> tuple[StateRows, Pieces, npt.NDArray[np.integer], Steps]:
         """Plan how to build the closing windows, and read only the entries that the plan needs.
 
@@ -277,7 +279,11 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         each entry, and the plan.
         """
         columns = (self.pane_position, self.pane_position + 1)
-        also = [] if changed is None else [values_of(changed.keys.column(at)) for at in columns]
+        also = (
+            []
+            if changed is None
+            else [values_of(changed.keys.column(column)) for column in columns]
+        )
         planned: list[tuple[Pieces, npt.NDArray[np.integer], Any]] = []
 
         def choose(stored: Sequence[IntArray]) -> npt.NDArray[np.bool_]:
@@ -285,7 +291,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             starts, spans = stored
             if also:
                 starts, spans = np.append(starts, also[0]), np.append(spans, also[1])
-            pieces, piece_of = Pieces.of(self.grid, starts, spans, data.time, kept)
+            pieces, piece_of = Pieces.of(self.grid, starts, spans, data.time, kept_spans)
             sizes = np.bincount(piece_of, minlength=pieces.count + 1)[: pieces.count]
             all_keys = int(sizes.max(initial=0))
             steps = pieces.plan(sizes, all_keys, overlapping=self.idempotent)
@@ -364,9 +370,9 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             if steps is None:
                 steps = pieces.plan(np.diff(bounds), groups.count, overlapping=self.idempotent)
             built, merged = pieces.build(of_piece, steps, self.merge)
-            sizes = [len(one.keys) for one in built]
-            rows = groups.first_row[np.concatenate([one.keys for one in built])]
-            states = pa.concat_batches([one.states for one in built])
+            sizes = [len(window.keys) for window in built]
+            rows = groups.first_row[np.concatenate([closed.keys for closed in built])]
+            states = pa.concat_batches([closed.states for closed in built])
         spent_ms = (cpu_clock.process_time() - cpu) * 1e3
         work.keys = max(work.keys, *sizes)
         if merged:
@@ -421,7 +427,9 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     ) -> pa.RecordBatch:
         """Return the output rows of n windows, from their keys, bounds and states."""
         moment = self.schema.keys.field(self.pane_position).type
-        bounds = [column_of(self.grid.instants(of), None, moment) for of in (starts, ends)]
+        bounds = [
+            column_of(self.grid.instants(numbers), None, moment) for numbers in (starts, ends)
+        ]
         if self.lengths is not None:
             different, of_row = np.unique(ends - starts, return_inverse=True)
             texts = [self.lengths[1][length] for length in different.tolist()]
@@ -482,12 +490,12 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             schema=self.schema.keys,
         )
         known, values = state.find(keys, groups.key_groups[rows])
-        there = pa.array(np.flatnonzero(known))
+        stored = pa.array(np.flatnonzero(known))
         entries = changed.followed_by(
             StateRows(
                 hashes=changed.hashes[rows[known]],
-                keys=keys.take(there),
-                values=values.take(there),
+                keys=keys.take(stored),
+                values=values.take(stored),
             )
         )
         return entries, np.arange(len(entries.hashes)) < len(panes)

@@ -78,7 +78,7 @@ class Spans:
         pane_keys, all_keys = problem.pane_keys, float(problem.all_keys or 0.0)
         windows = problem.windows
         cuts = sorted({cut for window in (*windows, *problem.ready) for cut in window})
-        at = {cut: index for index, cut in enumerate(cuts)}
+        index_of = {cut: index for index, cut in enumerate(cuts)}
         # A key is missing in a window if it is in none of its panes, of which each has its share.
         missing = 1.0 - pane_keys / max(all_keys, 1.0)
         whole = missing <= 0
@@ -89,11 +89,11 @@ class Spans:
         )
         return cls(
             cuts=tuple(cuts),
-            asked=frozenset((at[first], at[end]) for first, end in windows),
+            asked=frozenset((index_of[first], index_of[end]) for first, end in windows),
             runs=tuple(np.diff(keys).tolist()),
             all_keys=all_keys,
             overlapping=problem.overlapping,
-            ready={(at[f], at[e]): keys for (f, e), keys in problem.ready.items()},
+            ready={(index_of[f], index_of[e]): keys for (f, e), keys in problem.ready.items()},
             _whole=tuple(wholes.astype(int).tolist()),
             _missing=tuple(sums.tolist()),
         )
@@ -123,7 +123,9 @@ class Spans:
 
     def price_all(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
         """Return the plan that has these parts of each window, with the keys that it reads."""
-        return Built(parts=parts, keys=sum(self.price(p) for made in parts.values() for p in made))
+        return Built(
+            parts=parts, keys=sum(self.price(p) for pieces in parts.values() for p in pieces)
+        )
 
     def panes_of(self, part: Part) -> Span:
         """Return the range of panes (first, end) of a part."""
@@ -222,9 +224,9 @@ class Spans:
             costs.append(cost)
             steps.append(step)
         path: list[Part] = []
-        at = last
-        while at > begin:
-            at, part = steps[at - begin - 1]
+        position = last
+        while position > begin:
+            position, part = steps[position - begin - 1]
             path.append(part)
         return tuple(path[::-1])
 
@@ -291,7 +293,7 @@ class WindowCounts:
 
     def __add__(self, other: WindowCounts) -> WindowCounts:
         """Add up two stretches."""
-        names = (of.name for of in fields(self))
+        names = (field.name for field in fields(self))
         return WindowCounts(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def shared_ms(self, costs: WindowCosts) -> float:

@@ -79,8 +79,8 @@ class KeptSpans:
 
         Span: 0 for a pane, else minus the window's length. `since`, `closed`: see `available`.
         """
-        held = self.available(panes, since, closed)
-        stayed = sorted(set(zip(held.start.tolist(), held.end.tolist(), strict=True)))
+        available = self.available(panes, since, closed)
+        stayed = sorted(set(zip(available.start.tolist(), available.end.tolist(), strict=True)))
         spans = [0] * len(panes) + [start - end for start, end in stayed]
         starts = np.append(panes, np.array([start for start, _ in stayed], np.int64))
         return starts, np.array(spans, np.int64)

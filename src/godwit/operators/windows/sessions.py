@@ -198,11 +198,11 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             slot = np.repeat(first[pending], width) + np.tile(np.arange(width), len(pending))
             wanted = self._in_slots(take_rows(keys, groups.first_row[key]), slot)
             known, prior = state.find(wanted, groups.key_groups[key])
-            there = np.flatnonzero(known)
-            entries.append(take_rows(wanted, there))
-            values.append(take_rows(prior, there))
-            of_key.append(key[there])
-            slots.append(slot[there])
+            stored = np.flatnonzero(known)
+            entries.append(take_rows(wanted, stored))
+            values.append(take_rows(prior, stored))
+            of_key.append(key[stored])
+            slots.append(slot[stored])
             pending = pending[known[width - 1 :: width]]
             first[pending] += width
             width *= 2
@@ -305,8 +305,8 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
 
     def _ends(self, last: pa.Array) -> IntArray:
         """Return the ends of sessions: the gap after their last event times."""
-        found: IntArray = values_of(last) - self._before_us + self.gap_us
-        return found
+        ends: IntArray = values_of(last) - self._before_us + self.gap_us
+        return ends
 
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return starts and ends of sessions as columns, from their first and last event times."""

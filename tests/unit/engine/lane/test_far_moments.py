@@ -150,7 +150,7 @@ def test_timers_go_on_where_the_watermark_is_before_the_year_1() -> None:
         state=int,
         output="k string, ts timestamp",
         timers="event",
-        on_timer=lambda key, timer, state: [(*key, timer.at)],
+        on_timer=lambda key, timer, state: [(*key, timer.time)],
     )
     flow.sink("o", stream, gw.sinks.noop())
     column = pa.array([FIRST, FIRST + DAY, FIRST + 2 * DAY], pa.timestamp("us", "UTC"))

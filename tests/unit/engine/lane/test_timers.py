@@ -42,8 +42,8 @@ def remind(key: Any, rows: Any, state: list[int]) -> Any:
 
 
 def fired(key: Any, timer: Any, state: list[int]) -> Any:
-    state.append(-seconds(timer.at))
-    yield key[0], "timer", seconds(timer.at)
+    state.append(-seconds(timer.time))
+    yield key[0], "timer", seconds(timer.time)
 
 
 def reminders(root: Path, clock: Any = "event", **options: Any) -> WindowedRun:
@@ -179,7 +179,7 @@ def test_timers_that_outlive_their_state_are_alone_due() -> None:
 
 def test_a_timer_that_sets_itself_without_end_is_an_error(tmp_path: Path) -> None:
     def again(_key: Any, timer: Any, _state: Any) -> None:
-        timer.timers.set(timer.at)
+        timer.timers.set(timer.time)
 
     run = WindowedRun(
         lambda keyed: keyed.process(
@@ -256,7 +256,7 @@ def set_far(key: Any, rows: Any, state: Any) -> None:
 
 
 def tell(key: Any, timer: Any, state: Any) -> Any:
-    yield key[0], timer.at
+    yield key[0], timer.time
 
 
 def far_flow(**options: Any) -> gw.Flow:
@@ -318,8 +318,8 @@ def test_what_a_timer_sets_at_the_end_fires_too_and_the_clock_is_in_the_last_yea
     def twice(key: Any, timer: Any, state: Any) -> Any:
         years.append(timer.timers.now.year)
         if len(years) == 1:
-            timer.timers.set(timer.at + FAR)
-        yield key[0], timer.at
+            timer.timers.set(timer.time + FAR)
+        yield key[0], timer.time
 
     run = gw.testing.run(far_flow(on_timer=twice), {"rows": ROWS[1:]}, close_at_end=True)
     assert told(run) == [("b", at(5) + FAR), ("b", at(5) + 2 * FAR)]
@@ -328,7 +328,7 @@ def test_what_a_timer_sets_at_the_end_fires_too_and_the_clock_is_in_the_last_yea
 
 def test_a_timer_that_sets_itself_for_ever_is_an_error_at_the_end() -> None:
     def again(key: Any, timer: Any, state: Any) -> None:
-        timer.timers.set(timer.at + timedelta(seconds=1))
+        timer.timers.set(timer.time + timedelta(seconds=1))
 
     with pytest.raises(UserFunctionError, match="fired 10000 times") as caught:
         gw.testing.run(far_flow(on_timer=again), {"rows": ROWS}, close_at_end=True)
