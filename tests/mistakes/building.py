@@ -61,7 +61,7 @@ ARGUMENTS = (
     ),
     _M(
         'flow.source("s", stream("ts timestamp"), event_time="ts", slack="5 mn")',
-        *("'5 mn', which is no length", "slack of source 's'", "units are"),
+        *("'5 mn', which is not a duration", "slack of source 's'", "units are"),
     ),
     _M(
         'flow.source("s", stream("ts timestamp"), slack="5 minutes")',
@@ -131,7 +131,7 @@ COLUMNS = (
     ),
     _M(
         """explain(keyed.compute(n=gw.count(where="lowr(k) = 'a'")))""",
-        *("no function that is known. Did you mean 'lower'?", "character 1", "functions are"),
+        *("there is no function 'lowr'. Did you mean 'lower'?", "character 1", "functions are"),
     ),
     _M('keyed.compute(name=gw.last("k"))', "an aggregate for name=", "compute by 'k'", "in a dict"),
     _M("keyed.compute(k=gw.count())", "a key column", "result 'k'", "another name"),

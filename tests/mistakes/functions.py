@@ -82,7 +82,7 @@ ROWS = (
     ),
     _rows(
         "state['rows'] = list(rows)",
-        *("state can hold (say tuple(x), or x._asdict()", "sums_by_k"),
+        *("a type that state cannot hold (say tuple(x), or x._asdict()", "sums_by_k"),
         *("Keep values of the declared types", ", state=dict"),
     ),
     _M(
@@ -113,14 +113,14 @@ ROWS = (
     _rows(
         "state['n'] = np.float64(1)",
         *(
-            "of class numpy.float64, which is no type that state can hold (say float(x)",
+            "of class numpy.float64, a type that state cannot hold (say float(x)",
             "sums_by_k",
         ),
         *("Keep values of the declared types", ", state=dict"),
     ),
     _rows(
         "state['at'] = pd.Timestamp(0)",
-        *("which is no type that state can hold (say x.to_pydatetime())", "sums_by_k"),
+        *("a type that state cannot hold (say x.to_pydatetime())", "sums_by_k"),
         *("Keep values of the declared types", ", state=dict"),
     ),
     _rows("rows.timers.set(5)", "no timers: declare them", "'sums' of", "Correct the function"),

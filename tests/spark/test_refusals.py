@@ -280,7 +280,7 @@ def test_state_that_its_codec_cannot_write(inbox: Inbox, tmp_path: Path) -> None
     with pytest.raises(StateEncodingError, match=r"cannot write its state of key \('k7',\)") as e:
         drain(process_of(inbox, remember), tmp_path / "ck")
     assert "['made']" in str(e.value)
-    assert "no type that state can hold" in str(e.value)
+    assert "a type that state cannot hold" in str(e.value)
     assert not list((tmp_path / "ck/commits").glob("*"))
 
 

@@ -157,7 +157,7 @@ def test_rows_that_cannot_be_read_have_the_columns_that_the_source_says() -> Non
     source.unreadable = pa.schema([("number", pa.int64())])
     with pytest.raises(GodwitError, match="no record batch of the columns"):
         gw.testing.run(sums(source))
-    for wrong, message in ((Numbers(3), "and reads all"), (PartlyUnreadable(3), "is no sink")):
+    for wrong, message in ((Numbers(3), "and reads all"), (PartlyUnreadable(3), "not a sink")):
         wrong.rejects = "out/"
         with pytest.raises(InvalidFlowError, match=message):
             gw.testing.run(sums(wrong))
@@ -435,7 +435,7 @@ def test_a_flow_says_what_is_wrong_with_a_source() -> None:
         flow.source("more", source)
     with pytest.raises(InvalidFlowError, match="neither a DataFrame nor a source"):
         flow.source("others", Numbers)  # type: ignore[arg-type]
-    with pytest.raises(InvalidFlowError, match="event time 'tz', which is no column of it"):
+    with pytest.raises(InvalidFlowError, match="event time 'tz', which it lacks"):
         gw.testing.run(sums(Numbers(5), event_time="tz"))
 
 

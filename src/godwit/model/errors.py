@@ -1,6 +1,6 @@
 """Errors that Godwit raises on purpose.
 
-An error says what is wrong, where, and how to remedy it, and nothing confidential. Its context is
+An error states the problem, its place and the remedy, and nothing confidential. Its context is
 in fields as well as in the text, and survives pickling: most errors are raised in a Python worker
 on an executor and read on the driver.
 """
@@ -48,7 +48,7 @@ class GodwitError(Exception):
     Parameters
     ----------
     message
-        One sentence: what is wrong, and where.
+        One sentence: the problem and its place.
     remedy
         What to do about it; appended to the error's text.
     **context
@@ -459,7 +459,7 @@ class ScalingError(GodwitError):
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Raise an error that suggests what was meant by an unknown name."""
+        """Raise an error that suggests a known name close to the unknown one."""
         if name.startswith("_"):
             raise AttributeError(name)
         from godwit.model.naming import no_such_name  # noqa: PLC0415  it imports this module

@@ -40,7 +40,7 @@ class Event:
     # The last epoch committed when it happened; -1 before the first. An event about an epoch itself
     # carries that epoch.
     epoch: int
-    at_s: float  # when it happened, in seconds, on the clock of whoever made the event
+    at_s: float  # time of the event, in seconds, on the emitter's clock
 
     _TEXT: ClassVar[str] = ""  # format of the text of `describe`, where that needs no code
     _WARNS: ClassVar[bool] = False  # whether it is a warning, unless a sink has the rows

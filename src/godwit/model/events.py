@@ -180,7 +180,7 @@ def event_from_dict(values: Any) -> Event:
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Raise an error that suggests what was meant by an unknown name."""
+        """Raise an error that suggests a known name close to the unknown one."""
         if name.startswith("_"):
             raise AttributeError(name)
         from godwit.model.naming import no_such_name  # noqa: PLC0415  it imports this module

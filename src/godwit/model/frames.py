@@ -84,7 +84,7 @@ def user_class(cls: type[T]) -> type[T]:
 
 
 def _no_such_attribute(instance: object, name: str) -> Any:
-    """Raise an error that suggests what was meant by an unknown attribute."""
+    """Raise an error that suggests a known attribute close to the unknown one."""
     cls = type(instance)
     if name.startswith("_"):
         raise AttributeError(name)
@@ -336,7 +336,7 @@ def function_failed(
     text = user_traceback(error)
     called_for = rows_of if key is None else f"key {key!r}"
     if not text:
-        # No frame of the user's: the function ran, but what it returned is no iterable.
+        # No frame of the user's: the function ran, but returned something not iterable.
         what = f"returned something that is not rows, for {called_for}: {error}"
         remedy = "Return a list of tuples or dicts, yield them, or return None."
         if _AWAITABLE.search(str(error)):

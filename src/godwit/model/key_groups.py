@@ -141,8 +141,8 @@ class KeyGroupLoad:
     # Time that lanes were busy with each: CPU time and whatever they waited for meanwhile (a call,
     # a disk, a core). Where it is not measured CPU time stands for it.
     busy_ms: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    # bytes of state: what bringing an empty copy to the committed version reads from the
-    # checkpoint, its snapshot and the changelog after it; empty where nobody looked
+    # bytes of state: snapshot and later changelog, which an empty copy reads from the checkpoint
+    # to reach the committed version; empty if not measured
     state_bytes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __post_init__(self) -> None:

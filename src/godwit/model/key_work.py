@@ -15,8 +15,8 @@ class KeyWork:
 
     hash: int  # of its key columns
     key: str  # its values as JSON
-    # left, right: rows that came to be kept, and rows of state that were looked at for them, in
-    # every part that they are in.  Of an operator that is no join: `left` is microseconds.
+    # left, right: rows that arrived and were stored, and rows of state that were read for them,
+    # summed over the key's parts.  Of operators other than joins: `left` is microseconds.
     left: int
     right: int
     pairs: int

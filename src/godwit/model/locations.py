@@ -48,7 +48,7 @@ def is_remote(location: str) -> bool:
 
 
 def check_location(location: object, error: type[GodwitError]) -> None:
-    """Raise `error` for what is no path, that no file system has, or that is not what was meant."""
+    """Raise `error` for a location that is not a path, or has an unknown or misspelled scheme."""
     problem = remedy = ""
     location = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(location, str) or not location:

@@ -367,7 +367,7 @@ class _RegroupingEvent(Event):
     """Fields of all regrouping events."""
 
     regrouping: str  # its name
-    # component that is made anew → its operators, separated by commas
+    # new component → its operators, separated by commas
     components: Mapping[str, str]
 
     @property

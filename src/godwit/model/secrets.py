@@ -1,8 +1,8 @@
 """Secrets, and hiding them in everything that people and logs read.
 
 Passwords come inside connection strings and URIs, and the libraries that read those repeat them
-when they fail.  What is said about a location therefore goes through `Secrets.hide`, and an error
-of a library becomes the cause of ours only if nothing had to be hidden in it.
+when they fail.  Texts about a location therefore go through `Secrets.hide`, and an error of a
+library becomes the cause of ours only if nothing had to be hidden in it.
 
 Beneath that lies a net: `Secrets.of_uri` and `Secrets.of_values` also note what they find for the
 whole process, and every error, event, line of the log, entry of the journal and line of the command
@@ -72,7 +72,7 @@ class Secrets:
         for given, shown in self.whole:
             text = text.replace(given, shown)
         for part in sorted(self.parts, key=len, reverse=True):
-            # As a word: letters of other words tell nobody anything.
+            # Whole words only: letters inside other words reveal nothing.
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(part)}(?![A-Za-z0-9])", HIDDEN, text)
         return text
 

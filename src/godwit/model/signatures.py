@@ -2,7 +2,7 @@
 
 Every function of a user is held against its call when it is given: how many arguments it takes,
 whether it is asynchronous, and whether the names of its parameters stand in the order of the call.
-Only what is certainly wrong is refused.  A function written in C may have no signature, and passes.
+Only certain errors are refused.  A function written in C may have no signature, and passes.
 
 What a function returns is known later: `awaiting_hint` recognises a value that was to be awaited.
 """

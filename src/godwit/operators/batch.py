@@ -309,7 +309,7 @@ def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
 
 
 def _as_table(frame: Any) -> pa.Table | None:
-    """Convert a table of pandas, Polars or Arrow to Arrow; ``None`` if `frame` is no table."""
+    """Convert a table of pandas, Polars or Arrow to Arrow; ``None`` for anything else."""
     if isinstance(frame, pa.Table):
         return frame
     if is_pandas(frame):

@@ -311,9 +311,9 @@ class KeysToCall:
     state_of: Callable[[int], Any]  # state of a key
     renewed: Callable[[int], Any]  # its state after a timer has dropped it, and there are rows
     done: Callable[[int], None] = lambda _: None  # called after the last call for a key
-    # Gives a key the state back that it had before the epoch, so that it can be called anew.
+    # Restores a key's state from before the epoch, so that its call can be repeated.
     reset: Callable[[int], None] = lambda _: None
-    # What functions get by name, beside key, rows and state.
+    # Arguments passed by name, beside key, rows and state.
     named: Mapping[str, Any] = field(default_factory=dict)
 
 

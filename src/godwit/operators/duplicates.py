@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.time.event_time import EpochTime, RowTime
 
 _SEEN = f"{RESERVED_PREFIX}_seen"
-_ROUNDS = 16  # by columns; what is left then goes row by row
+_ROUNDS = 16  # vectorised; remaining rows are then handled one by one
 
 IntArray = npt.NDArray[np.int64]
 

@@ -69,7 +69,7 @@ STATE: Final = "state"
 """Name of the state of an operator that has one."""
 
 _MANY_ROWS: Final = 32_768
-"""From so many rows on it pays to look whether their keys are few."""
+"""Minimum number of rows for which a test for few distinct keys pays off."""
 
 Choose: TypeAlias = "Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]]"
 """Chooses n entries by some of their columns; asked once for all key groups of a lane."""

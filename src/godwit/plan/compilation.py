@@ -83,8 +83,8 @@ if TYPE_CHECKING:
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
     """Validate a flow and bind its operators; see `godwit.api.flow.LogicalFlow.compile`.
 
-    `resolve`: returns the columns of DataFrame maps. `retimed`: counts the maps that compute event
-    time anew. `zone`: the session's time zone.
+    `resolve`: returns the columns of DataFrame maps. `retimed`: counts the maps that recompute
+    event time. `zone`: the session's time zone.
     """
     _check_all_used(flow)
     return _Compilation(flow, resolve, retimed, zone).run()
@@ -94,7 +94,7 @@ def _check_all_used(flow: FlowGraph) -> None:
     """Refuse a flow without a sink, and operators or sources without a path to one."""
     if not flow.sinks:
         raise InvalidFlowError(
-            f"Flow {flow.name!r} has no sink, so nobody would see its results.",
+            f"Flow {flow.name!r} has no sink, so its results would be lost.",
             remedy='Add one, as in flow.sink("totals", stream, gw.sinks.parquet("out/")).',
             flow=flow.name,
         )
@@ -468,7 +468,7 @@ class _Compilation:
                 left_out = self.operators[node.name].left_out_schema
                 assert left_out is not None, "operators over event time leave rows out"
                 left_out = visible_schema(left_out)
-                check_column_names(left_out.names, f"What is late for {node.name!r}")
+                check_column_names(left_out.names, f"Late rows of {node.name!r}")
                 yield Output(
                     name=name,
                     operator=node.name,
@@ -494,7 +494,7 @@ class _Compilation:
         if origin.unreadable is None or getattr(origin.rejects, "deliver", None) is None:
             raise InvalidFlowError(
                 f"Source {source!r} has rejects={origin.rejects!r}, "
-                + ("and reads all rows." if origin.unreadable is None else "which is no sink."),
+                + ("and reads all rows." if origin.unreadable is None else "which is not a sink."),
                 remedy='Give a sink, such as gw.sinks.parquet("out/unreadable"), to a source that '
                 "may have rows it cannot read.",
                 source=source,

@@ -58,14 +58,14 @@ class SourceInput(_Input):
     source: str
     # column that holds the source's event time, if the flow uses that and the maps left it
     time: pa.Field | None = None
-    # the first of `maps`, up to the last one that computed the event time anew; none if the rows
+    # the first of `maps`, up to the last one that recomputed the event time; none if the rows
     # have that of the source. Rows of the same source and the same `retimed` share a watermark.
     retimed: tuple[Any, ...] = ()
     table: str = ""  # the operator's table that the rows are of; empty: they are rows to process
 
     @property
     def branch(self) -> str:
-        """Name of the input's own watermark, used if its maps compute the event time anew."""
+        """Name of the input's own watermark, used if its maps recompute the event time."""
         return f"{self.source}/{self.operator}" + (f"/{self.number}" if self.number else "")
 
 
@@ -162,7 +162,7 @@ class CompiledFlow:
     formerly: Mapping[str, str] = field(default_factory=dict)  # operator → former name
     # operators that may start empty although others leave state behind
     starts_empty: frozenset[str] = frozenset()
-    unnamed: frozenset[str] = frozenset()  # operators whose names nobody chose
+    unnamed: frozenset[str] = frozenset()  # operators with generated names
     # source → its event time, of those whose event time some operator uses
     times: Mapping[str, SourceTime] = field(default_factory=dict)
     own_sources: Mapping[str, Source] = field(
@@ -289,7 +289,7 @@ class CompiledFlow:
         """Names of each watermark of source rows; the position of a watermark is its number.
 
         First those of the sources, by their names and in their order. Then those of branches whose
-        maps compute the event time anew, by the names of the inputs that read them
+        maps recompute the event time, by the names of the inputs that read them
         (`SourceInput.branch`), which stay when operators are added or removed.
         """
         branches: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}

@@ -189,7 +189,7 @@ def check_output_time(
         given = repr(event_time) if isinstance(event_time, str) else type_name(event_time)
         hint = did_you_mean(event_time, output.names) if isinstance(event_time, str) else ""
         raise InvalidFlowError(
-            f"Operator {operator!r} has the event time {given}, which is no column of its output.",
+            f"Operator {operator!r} has the event time {given}, which its output lacks.",
             remedy=f"{hint}Its output columns are {listing(output.names)}.",
             operator=operator,
         )

@@ -60,9 +60,9 @@ class UserNames:
     """Users' names of operators and components, by the engine's names.
 
     A two-phase window is three operators to the engine (two slots that compute, one that
-    consolidates), and may be three components; to whoever wrote the flow it is one operator with
-    one name.  What people see (explain, events, assignments, status) goes through this, what the
-    engine and the checkpoint see does not.
+    consolidates), and may be three components; to the user it is one operator with one name.
+    Output for people (explain, events, assignments, status) goes through this; names in the engine
+    and the checkpoint do not.
     """
 
     def __init__(self, operators: Iterable[KeyedOperator]) -> None:

@@ -51,7 +51,7 @@ class Feedback:
     loop: str  # name of the source
     operator: str  # that emits them
     maps: tuple[ArrowMap, ...]  # run in the lanes of `operator`, in order
-    schema: pa.Schema  # columns of the loop; what comes out of the maps has them, in any order
+    schema: pa.Schema  # columns of the loop; the maps return them in any order
     # column of event time that holds the watermark while rows wait; ``None``: nothing does
     time: str | None = None
     delay_us: int = 0  # how far behind the watermark of `operator` the event time may be

@@ -1,4 +1,4 @@
-"""The graph of a compiled flow as plain values: for the journal, and whoever draws it.
+"""Graph of a compiled flow as plain values, for the journal and for drawings.
 
 Nodes have users' names: the parts of a two-phase window are one operator.  Figures of epochs have
 the engine's names, so every node says which of those it stands for.

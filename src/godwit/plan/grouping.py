@@ -1,7 +1,7 @@
 """Operators that may share a component, and physical plans asked for by users and policies.
 
-Whoever regroups names the components that they want, and their operators; the others stay as they
-are, less the operators that were taken from them.  `CompiledFlow.with_plan` refuses what cannot
+A regrouping names the wanted components and their operators; the other components keep their
+remaining operators.  `CompiledFlow.with_plan` refuses what cannot
 run.
 """
 

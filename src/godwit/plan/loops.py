@@ -172,8 +172,8 @@ def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | N
         raise InvalidFlowError(
             f"Operator {emitting[0]!r} emits once the watermark has passed, and its rows would be "
             f"fed back to the loop {loop.name!r} when the windows that they belong to are closed.",
-            remedy="Feed back what comes before that operator; or let the loop be without "
-            "event_time=, and let operators in it count rounds or rows in place of windows.",
+            remedy="Feed back rows from before that operator; or declare the loop without "
+            "event_time=, and count rounds or rows in it instead of windows.",
             source=loop.name,
             operator=emitting[0],
         )

@@ -73,7 +73,7 @@ class _KeyedNode:
     name: str
     upstream: StreamNode
     keys: tuple[str, ...]  # empty: all rows are together, or are apart
-    # key columns that place rows; empty: all of them do, ``None``: nobody has said
+    # key columns that place rows; empty: all of them do, ``None``: not stated
     partition_by: tuple[str, ...] | None = None
     formerly: str = ""  # name that it had before; empty if that is not said
     starts_empty: bool = False  # whatever state others leave behind

@@ -36,12 +36,11 @@ Resolver: TypeAlias = Callable[[str, DataFrameMaps], pa.Schema]
 """``resolve(source name, maps)`` returns the Arrow schema of the source after its maps."""
 
 Retimed: TypeAlias = Callable[[str, DataFrameMaps, str], int]
-"""``retimed(source name, maps, column)`` counts the maps up to the last that computed the column
-anew."""
+"""``retimed(source name, maps, column)`` counts the maps up to the last that recomputes it."""
 
 
 def no_retimed_map(_source: str, _maps: DataFrameMaps, _column: str) -> int:
-    """Return 0: without maps over DataFrames, none computes the event time anew."""
+    """Return 0: without maps over DataFrames, none recomputes the event time."""
     return 0
 
 
@@ -157,7 +156,7 @@ def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
     time = feed.time
     if time is not None and time.column not in schema.names:
         raise InvalidFlowError(
-            f"Source {feed.name!r} has the event time {time.column!r}, which is no column of it.",
+            f"Source {feed.name!r} has the event time {time.column!r}, which it lacks.",
             remedy=f"{did_you_mean(time.column, schema.names)}Its columns are "
             f"{listing(schema.names)}.",
             source=feed.name,

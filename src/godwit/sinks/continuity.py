@@ -85,7 +85,7 @@ def continue_delivery(
     """Prepare an open sink to continue after the checkpoint's last epoch; raise if it has diverged.
 
     `position`: last epoch that the checkpoint records for the sink. `way`: the user's choice for a
-    diverged target. Returns a text for users of what was done; ``None`` if nothing was.
+    diverged target. Returns a text for users about the change made; ``None`` if there was none.
     """
     if not sink.keeps_epochs:
         return None
@@ -95,7 +95,7 @@ def continue_delivery(
             return None
         return (
             f"sink {name}: its target has nothing of this query, though epochs up to "
-            f"{position.before} had rows for it; it gets the last epoch and what comes after"
+            f"{position.before} had rows for it; it gets the last epoch and later ones"
         )
     if way == "refuse":
         raise _diverged_error(name, problem, sink)

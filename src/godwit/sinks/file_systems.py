@@ -65,7 +65,7 @@ def destination_of(path: str) -> str:
     name = _SCHEMES.get(scheme.lower(), scheme.lower())
     place = rest.removeprefix(f"{HIDDEN}@").rstrip("/")
     if name in _AZURE:
-        # What comes before the @ of Azure is the container, unless it is a password only.
+        # Before the @ of Azure stands the container, unless it is only a password.
         before, sign, _ = path.partition("://")[2].partition("@")
         container = before.partition(":")[0] if sign else ""
         place = f"{container}@{place}" if container else place

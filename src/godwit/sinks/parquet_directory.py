@@ -37,7 +37,7 @@ _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, er
 
 
 _MakeError: TypeAlias = "Callable[[str, str], SinkError]"
-"""Makes an error of what is wrong, and what to do about it."""
+"""Makes an error from problem and remedy."""
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:

@@ -189,7 +189,7 @@ def directory_name(column: str, value: Any, *, fold_case: bool = False) -> str:
         return f"{column}={NULL_PARTITION}"
     escaped = escaped_in_paths(text)
     if fold_case:
-        # Not the digits of what is escaped already, of which only one spelling occurs.
+        # Escapes, whose digits have one spelling, stay as they are.
         escaped = _CAPITAL.sub(lambda match: match[1] or f"%{ord(match[0]):02X}", escaped)
     return f"{column}={escaped}"
 

@@ -21,7 +21,7 @@ file system renames directories in one step (local, HDFS), an epoch is written u
 and renamed, so no reader ever sees a part of it; on a local disk it is forced to the disk before,
 and its name after.  Object stores have no such rename: there the store copies the files to their
 places, each appears whole, and ``_SUCCESS`` is written last; an epoch without it is written again
-over what is there.
+over the files present.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class MemorySink(Sink):
         Raises
         ------
         SinkError
-            If no query has opened the sink yet, or one of `keys` is no column.
+            If no query has opened the sink yet, or one of `keys` is not a column.
 
         Examples
         --------

@@ -2,8 +2,8 @@
 
 A *calendar* counts days, or months, of a time zone and says at which instant each begins.  Inside
 an operator, panes and windows are these numbers, a *unit* (24 hours) apart, so the arithmetic of
-`PaneGrid` holds for them as it does for microseconds; only what comes in (event times, watermarks)
-and what goes out (bounds of windows) is converted.
+`PaneGrid` holds for them as it does for microseconds; only input (event times, watermarks)
+and output (bounds of windows) are converted.
 
 Invariant: boundaries grow with the number of the day, so every instant is in one day, also where
 clocks are turned back across midnight, and a window is over exactly when the watermark has passed
@@ -126,7 +126,7 @@ def check_zone(zone: str) -> None:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
         raise InvalidFlowError(
-            f"Windows were given zone={zone!r}, which is no time zone.",
+            f"Windows were given zone={zone!r}, which is not a time zone.",
             remedy='Name one of the tz database, as in zone="Europe/Berlin".',
         ) from error
 

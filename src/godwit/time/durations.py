@@ -31,7 +31,7 @@ _PART = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
 def read_duration(text: str) -> int | None:
-    """Return a text such as ``"250 ms"`` in microseconds; ``None`` if it is no duration.
+    """Return a text such as ``"250 ms"`` in microseconds; ``None`` if it is not a duration.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def read_duration(text: str) -> int | None:
 def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     """Return a duration in seconds; `what`: the setting's name, for errors.
 
-    Raises `InvalidControlError` if it is no length of time, lacks a unit, or is shorter than
+    Raises `InvalidControlError` if it is not a duration, lacks a unit, or is shorter than
     `least_s`.
 
     Examples
@@ -83,7 +83,7 @@ def _is_plain(value: object) -> bool:
 def microseconds(value: Duration, what: str, *, least: int) -> int:
     """Return a duration in microseconds; `what`: the setting's name, for errors.
 
-    Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is
+    Raises `InvalidFlowError` if it is not a duration, has no fixed length (months), or is
     shorter than `least` microseconds.
 
     Examples
@@ -144,7 +144,7 @@ def _parse_duration(text: str, what: str) -> int:
             'gw.tumbling("1 month", zone="UTC").',
         )
     raise InvalidFlowError(
-        f"{what} is {text!r}, which is no length of time.",
+        f"{what} is {text!r}, which is not a duration.",
         remedy=f'Give a number and a unit, such as "10 minutes"; units are {", ".join(UNITS_US)}.',
     )
 

@@ -32,10 +32,10 @@ END: Final = 2**61
 def is_past(moments: Moments, watermark: int) -> npt.NDArray[np.bool_]:
     """Return which moments the watermark is past; rows of the others may still arrive in time.
 
-    The one rule of what is due and what is late, in every operator: a row is late if the watermark
-    of earlier epochs is past it, and what waits for rows up to and including a moment is due once
-    the watermark is past that moment. A window waits for rows *before* its end, so it closes when
-    the watermark reaches its end.
+    The one rule for late and due in every operator: a row is late if the watermark of earlier
+    epochs is past it; a timer or window that waits for rows up to and including a moment is due
+    once the watermark is past that moment. A window waits for rows *before* its end, so it closes
+    when the watermark reaches its end.
     """
     past: npt.NDArray[np.bool_] = moments < watermark
     return past

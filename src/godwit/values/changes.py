@@ -418,7 +418,7 @@ class PythonStateUpgrade:
     stored: dict[str, Any]  # description of the type as it was; of a pickle, its class
     # name of a record → fields that some version of it in between did not have
     gone: Mapping[str, frozenset[str]]
-    # reads what was written as today's type; of no use where there is a `function`
+    # reads stored values as today's type; unused with a `function`
     reader: StateCodec
     codec: StateCodec  # writes today's type
     # what the user gave: the old state, as plain values, to the new one

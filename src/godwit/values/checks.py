@@ -2,8 +2,8 @@
 
 `is_same` compares a state with what came back of it, `TypeChecker` a value with its declared type.
 Paths read like Python: ``.levels[3].price``, ``['a']``; an element of a set, which has no place of
-its own, is ``{}``.  Records are made again of their fields (`rebuilt`), and refused if they hold
-what is no field.
+its own, is ``{}``.  Records are rebuilt from their fields (`rebuilt`), and refused if they hold
+other attributes.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def check_attributes(value: Any, fields: Sequence[str]) -> None:
             expected = vars(rebuilt(cls, {field: getattr(value, field) for field in fields}))
         if expected is None or name not in expected or expected[name] != attributes[name]:
             raise UnsupportedValueError(
-                f"an object with attribute {name!r}, which is no field of {cls.__qualname__}"
+                f"an object with attribute {name!r}, which is not a field of {cls.__qualname__}"
             )
 
 

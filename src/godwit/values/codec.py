@@ -1,8 +1,8 @@
 """Codecs: encoding of one key's state as bytes.
 
-Problem: a checkpoint must be safe to open, and what is committed must come back in the next epoch,
-and in the next version of the program, as what it was.  Hence msgpack by default: compact, typed
-where the type says what is there, tagged where it does not, and reading runs no code.  A state that
+Problem: a checkpoint must be safe to open, and a committed state must be read back unchanged in
+the next epoch, and in the next version of the program.  Hence msgpack by default: compact, typed
+where the declared type is complete, tagged elsewhere, and reading runs no code.  A state that
 would not come back equal is refused where it is made.  Pickle is for state that msgpack cannot
 hold, and has to be asked for by name: opening pickled state runs code.
 
@@ -203,14 +203,14 @@ class StateCodec(Protocol):
 class MsgpackCodec:
     """Codec by msgpack, in a native or a tagged form.
 
-    *Native*: msgspec writes and reads the declared type. Only for types of which it brings back
-    everything, and what it brought back is compared with what was written, for all states at once.
+    *Native*: msgspec writes and reads the declared type. Only for types that it reads back
+    completely; all states of a batch are read back and compared at once.
     *Tagged*: values say what they are (`TaggedValues`). For all other types, and, of the first
     kind, for a state that did not come back equal, as one with an integer beyond 64 bits.
 
-    Invariant: a state of which `encode` makes bytes is read by `decode` as what it was. A tagged
+    Invariant: `decode` returns a state equal to the one that `encode` wrote. A tagged
     state among native ones is one extension, so its first byte says which form it is in; where
-    reading runs code of the user's classes, what was written is read and compared.
+    reading runs code of the user's classes, the written state is read back and compared.
     """
 
     name: Final = "msgpack"
@@ -315,7 +315,7 @@ class MsgpackCodec:
         try:
             blob = self._encode(state)
             came_back = is_same(state, self._decode_typed(blob))
-        except Exception:  # noqa: BLE001 - the other form says what is wrong
+        except Exception:  # noqa: BLE001 - the tagged form reports the cause
             came_back = False
         return blob if came_back else self._encode_as_extension(state)
 
@@ -328,7 +328,7 @@ class MsgpackCodec:
     def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
         """Encode all states in the tagged form."""
         blobs = None
-        with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
+        with contextlib.suppress(Exception):  # then one by one, to report the cause
             if self._fits.all(states):
                 blobs = self._tagged.encode_all(states)
         if blobs is None:
@@ -449,7 +449,7 @@ def _msgpack_codec_for(
     if is_native(value_type, described):
         try:
             back = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=value_type)
-        except Exception:  # noqa: BLE001 - the tagged form says what is wrong, and where
+        except Exception:  # noqa: BLE001 - the tagged form reports the cause
             back = None
         # A new state that is equal only in part, such as a defaultdict in a field that says dict,
         # shows how the class is used.

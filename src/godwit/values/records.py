@@ -131,7 +131,7 @@ class RowClass:
         for field in self.fields:
             if field.name not in columns.names:
                 raise InvalidFlowError(
-                    f"{where} {field.name!r} is no column of {origin}.",
+                    f"{where} {field.name!r} is not a column of {origin}.",
                     remedy=f"{did_you_mean(field.name, columns.names)}There are "
                     f"{listing(columns.names)}. A class needs no more fields than the function "
                     "reads.",
@@ -194,7 +194,7 @@ class RowClass:
     # -- instances as columns -------------------------------------------------------------------
 
     def first_other(self, rows: Sequence[Any]) -> int | None:
-        """Return the position of the first row that is no instance of the class, if any."""
+        """Return the position of the first row that is not an instance of the class, if any."""
         if all(issubclass(kind, self.cls) for kind in set(map(type, rows))):
             return None
         return next(i for i, row in enumerate(rows) if not isinstance(row, self.cls))
@@ -213,7 +213,7 @@ class RowClass:
         if field.plain:
             return values
         plain: list[Any] = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE)
-        # What is of another class would lose the values of fields that are not found by name.
+        # An instance of another class would lose the values of unmatched fields.
         _converted(field.name, plain, field.hint | None)  # a null has an error of its own
         return plain
 
@@ -245,11 +245,11 @@ def is_row_class(value: object) -> bool:
 def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
     """Return the fields of a class of rows, as columns; `where` and `example`: for errors.
 
-    Raises `InvalidFlowError` if it is no such class, or a field has a type that no column can have.
+    Raises `InvalidFlowError` if it is not such a class, or a field's type has no column type.
     """
     if not is_row_class(cls):
         raise InvalidFlowError(
-            f"{where} is {cls!r:.100}, which is no class of rows.",
+            f"{where} is {cls!r:.100}, which is not a class of rows.",
             remedy="Give a dataclass, a msgspec.Struct or a NamedTuple, whose fields are the "
             f"columns, as in {example}.",
         )

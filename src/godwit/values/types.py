@@ -11,8 +11,8 @@ with a ``kind``::
 Invariant: the description says everything on which the meaning of written state depends, and
 nothing else: a docstring or a method may change.
 
-`is_native` says whether msgspec alone writes and reads a type so that all of it comes back.  What
-is compared afterwards, with ``==``, would not show everything: a time zone, a class that calls
+`is_native` says whether msgspec alone writes and reads a type so that all of it comes back.  A
+comparison with ``==`` afterwards would not show every loss: a time zone, a class that calls
 itself equal to anything, a field that ``==`` leaves out.  Types with such parts are written in the
 tagged form.  So are options of classes under which written state would depend on the order of
 fields or on their defaults, which may change.

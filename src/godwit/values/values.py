@@ -299,7 +299,7 @@ def _refusal(value: Any) -> str:
             f"{short_repr(value)} of class {cls.__qualname__}, which the type of the state does "
             f"not mention (say state_classes=[{cls.__qualname__}])"
         )
-    problem = f"{short_repr(value)} of class {name}, which is no type that state can hold"
+    problem = f"{short_repr(value)} of class {name}, a type that state cannot hold"
     return f"{problem} ({hint})" if hint else problem
 
 

@@ -260,10 +260,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "timer: gw.FiredTimer",
     ),
     ({"merge": merge_three}, "cannot be called as merge(state, other)", "two arguments"),
-    ({"row": Wrong, "function": lambda k, r, s: None}, "'prize' is no column", "Did you mean"),
+    ({"row": Wrong, "function": lambda k, r, s: None}, "'prize' is not a column", "Did you mean"),
     ({"row": Texts, "function": lambda k, r, s: None}, "'price' is str", "cast the column"),
     ({"row": Odd}, "'things' of type dict[str, int]", "Annotated"),
-    ({"row": 3}, "is 3, which is no class of rows", "row=Order"),
+    ({"row": 3}, "is 3, which is not a class of rows", "row=Order"),
 ]
 
 

@@ -35,7 +35,7 @@ def keyed(**options: Any) -> KeyedStream:
         (lambda: tumbling("-5 minutes"), "which is negative"),
         (lambda: tumbling(timedelta(hours=-1)), "which is negative"),
         (lambda: tumbling("1 month"), "has no fixed length"),
-        (lambda: tumbling("five minutes"), "no length of time"),
+        (lambda: tumbling("five minutes"), "not a duration"),
         (lambda: tumbling(5), "a value of type int"),  # type: ignore[arg-type]
         (lambda: tumbling("1 hour", start="1 hour"), "begin every 1 hour anyway"),
         (lambda: hopping("1 hour", every="2 hours"), "leave gaps"),

@@ -137,7 +137,7 @@ def test_options_of_joins_that_will_not_do_are_refused(left: Stream, right: Stre
     wrong: Any = "5 minutes"
     refused(lambda: one.join(other, between=("1 hour", "1 minute")), "ends before it begins")
     refused(lambda: one.join(other, between=wrong), "between='5 minutes'", "at least and at most")
-    refused(lambda: one.join(other, between=("a while", "1 hour")), "which is no length of time")
+    refused(lambda: one.join(other, between=("a while", "1 hour")), "which is not a duration")
     outer: Any = "outer"
     refused(lambda: one.join(other, between=MINUTES, how=outer), "how='outer'", "'full'")
     full: Any = "full"
@@ -164,7 +164,7 @@ def test_duplicates_need_columns_and_a_time(left: Stream) -> None:
     refused(lambda: left.drop_duplicates(within="1 hour"), "names no column", "within=")
     refused(lambda: left.drop_duplicates("id"), "within which time", 'within="forever"')
     refused(lambda: left.drop_duplicates("id", within="-1 hour"), "is negative")
-    refused(lambda: left.drop_duplicates("id", within=forever), "no length of time")
+    refused(lambda: left.drop_duplicates("id", within=forever), "not a duration")
     refused(lambda: left.drop_duplicates("id", "id", within="1 hour"), "'id' twice")
 
 

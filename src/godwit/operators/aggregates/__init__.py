@@ -88,7 +88,7 @@ class _BuiltIn:
     binder: Callable[..., BoundAggregate | None]
     takes: str  # those that it can
     options: Mapping[str, Any]
-    shown: tuple[str, ...]  # what was given beside the column, as its ``repr`` has it
+    shown: tuple[str, ...]  # ``repr`` of the other arguments
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -101,7 +101,7 @@ class _BuiltIn:
                     aggregate=self.name,
                 )
 
-    if not TYPE_CHECKING:  # a type checker refuses what is not there
+    if not TYPE_CHECKING:  # type checkers refuse unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -184,8 +184,8 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     Raises
     ------
     InvalidFlowError
-        If `where` is no such condition. If a column does not exist, when the flow is explained or
-        started.
+        If `where` cannot be parsed as a condition. If a column does not exist, when the flow is
+        explained or started.
 
     Examples
     --------

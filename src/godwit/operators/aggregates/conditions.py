@@ -52,7 +52,7 @@ def restricted(aggregate: Aggregate, where: object) -> Aggregate:
 
 
 def computed(aggregate: Aggregate, inputs: pa.Schema) -> Aggregate:
-    """Return the aggregate with what is no column of `inputs` read as an expression.
+    """Return the aggregate with texts that are not columns of `inputs` parsed as expressions.
 
     A column whose name is the text of an expression is meant by that text.
     """
@@ -63,7 +63,7 @@ def computed(aggregate: Aggregate, inputs: pa.Schema) -> Aggregate:
         return aggregate
     call = repr(aggregate)
     expressions = {text: parse_expression(text, call, inputs.names) for text in texts}
-    # One that is a column's name alone is missing, which whoever binds it tells.
+    # A single name is a missing column, which binding reports.
     expressions = {
         text: expression for text, expression in expressions.items() if expression != Column(text)
     }
@@ -71,7 +71,7 @@ def computed(aggregate: Aggregate, inputs: pa.Schema) -> Aggregate:
 
 
 def user_aggregate(bound: BoundAggregate) -> BoundAggregate:
-    """Return the bound aggregate that the user named, without what is made around it."""
+    """Return the bound aggregate that the user named, without its wrappers."""
     while isinstance(bound, _Around):
         bound = bound.aggregate
     return bound
@@ -161,7 +161,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Around(BuiltIn):
-    """Base class of what is made around a bound aggregate, whose state it has."""
+    """Base class of wrappers of a bound aggregate, which share its state."""
 
     aggregate: BoundAggregate
     columns: tuple[str, ...]

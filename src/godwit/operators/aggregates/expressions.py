@@ -17,7 +17,7 @@
 ``where=`` is one whose value is boolean, and an aggregate may be of one in place of a column.
 
 Values are computed and compared as in Spark's ANSI mode (`godwit.operators.aggregates.arithmetic`):
-what is computed of null is null; NaN equals itself and is larger than any number; and text stands
+an operation on null gives null; NaN equals itself and is larger than any number; and text stands
 for a date or a timestamp where it is compared with one.  ``and``, ``or``, ``case``, ``if`` and
 ``coalesce`` compute an operand only for the rows that need it, so ``b <> 0 and a / b > 2`` never
 divides by zero.  An expression is a picklable value that Arrow evaluates, so it runs wherever rows
@@ -66,7 +66,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-# What is evaluated and pickled by recursion is never deep.
+# Expressions are evaluated and pickled by recursion: bound their depth.
 _MAX_DEPTH, _MAX_CHAIN, _MAX_DIGITS = 30, 50, 38
 _SIGNS = {"==": "=", "!=": "<>"}
 _COMPARISONS = {
@@ -715,7 +715,7 @@ class _Parser:
         return _balanced("and", parts)
 
     def _nest(self) -> None:
-        """Enter what may hold itself; refuse what is nested too deep."""
+        """Enter a nested expression; refuse one that is nested too deep."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.refuse(f"parentheses, signs and not are nested more than {_MAX_DEPTH} deep")
@@ -842,9 +842,7 @@ class _Parser:
         """Parse the call of a function; refuse unknown ones. `at`: where its name begins."""
         if name not in _FUNCTIONS:
             close = did_you_mean(name, sorted(_FUNCTIONS)).strip()
-            self.refuse(
-                f"{name!r} is no function that is known{f'. {close}' if close else ''}", position
-            )
+            self.refuse(f"there is no function {name!r}{f'. {close}' if close else ''}", position)
         del self.tokens[:2]
         arguments = [self._parse_or()]
         while self._accept(","):

@@ -24,7 +24,7 @@ Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggregate | None:
-    """Bind ``variance``, or ``stddev`` if `root`; ``None`` if the column's type is no number.
+    """Bind ``variance``, or ``stddev`` if `root`; ``None`` unless the column is numeric.
 
     `population`: divide by the number of values n, not by n - 1.
     """

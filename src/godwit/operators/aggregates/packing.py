@@ -153,7 +153,7 @@ def _gathered(data: ByteArray, starts: IntArray, lengths: IntArray) -> ByteArray
     if np.array_equal(ends[:-1], starts[1:]):
         gathered = data[starts[0] : ends[-1]]
     else:
-        # A binary array whose odd values are the gaps: its even values are what is wanted.
+        # A binary array whose odd values are the gaps; take its even values.
         edges = np.stack([starts, ends], axis=1).ravel()
         taken = binary_column(data, edges).take(pa.array(np.arange(0, len(edges) - 1, 2)))
         gathered = blob_bytes(taken)[: boundaries_of(taken)[-1]]

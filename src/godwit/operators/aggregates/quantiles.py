@@ -47,7 +47,7 @@ _NAN = _INFINITE + 1
 
 
 def bind_percentile(column: pa.Field, *, percentage: float, error: float) -> BoundAggregate | None:
-    """Bind ``approx_percentile`` to a column; ``None`` if the column's type is no number."""
+    """Bind ``approx_percentile`` to a column; ``None`` unless the column is numeric."""
     dtype = column.type
     if not (
         pa.types.is_floating(dtype)

@@ -62,7 +62,7 @@ class SumOverflowError(ArithmeticError):
 
 
 def bind_sum(column: pa.Field) -> BoundAggregate | None:
-    """Bind ``sum`` to a column; ``None`` if the column's type is no number."""
+    """Bind ``sum`` to a column; ``None`` unless the column is numeric."""
     dtype = column.type
     if pa.types.is_floating(dtype):
         total = pa.float64()
@@ -80,7 +80,7 @@ def bind_sum(column: pa.Field) -> BoundAggregate | None:
 
 
 def bind_mean(column: pa.Field) -> BoundAggregate | None:
-    """Bind ``mean`` to a column; ``None`` if the column's type is no number."""
+    """Bind ``mean`` to a column; ``None`` unless the column is numeric."""
     dtype = column.type
     if pa.types.is_decimal128(dtype):
         total = pa.decimal128(_MAX_DIGITS, dtype.scale)
@@ -415,7 +415,7 @@ def _propagate_carries(limbs: Limbs) -> Limbs:
 
 
 def _has_digits(carried: Limbs, digits: int) -> BoolArray:
-    """Return a mask of the values, given as limbs, that have at most so many digits."""
+    """Return a mask of the values, as limbs, that have at most `digits` digits."""
     bound = 10**digits
     return _is_at_least(carried, 1 - bound) & ~_is_at_least(carried, bound)
 

@@ -81,7 +81,7 @@ class IntervalJoin(JoinOperator):
         how: How,
         earliest_us: int,  # a row of the right may happen from this long after the one of the left
         latest_us: int,  # up to that long after; negative for before
-        spread: int = 0,  # of inner joins alone: nobody knows of a probe whether it met others
+        spread: int = 0,  # only for inner joins: a part cannot see the matches of another
     ) -> None:
         super().__init__(name=name, keys=keys, left=left, right=right, how=how, spread=spread)
         self.max_parts = spread

@@ -158,7 +158,7 @@ class NewestJoin(JoinOperator):
         known, values = state.find(newest_keys, key_groups[asked])
         stored = np.flatnonzero(known)
         before = self.from_state(values.take(pa.array(stored)))
-        # What stayed is older than what is due, and stands before it.
+        # Rows of the state are older than the due rows.
         rows = pa.concat_batches([due.values, before])
         places = len(moments) + np.arange(len(stored))
         others = np.concatenate([places, right])

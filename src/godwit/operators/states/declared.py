@@ -180,13 +180,13 @@ def _is_type(given: object) -> bool:
 
 
 def _not_a_type(kind: str, given: object) -> InvalidFlowError:
-    """Return the error that a state was declared with something that is no type."""
+    """Return the error for a state that was declared with something other than a type."""
     remedy = "Give the class, as in gw.ListState(float) or gw.MapState(str, int)."
     if isinstance(given, str):
         remedy = f"Give the class itself, without quotes, as in gw.{kind}(float)."
     elif kind == "ValueState":
         remedy = f"Give the class, which makes a new key's value, as in gw.{kind}(dict)."
-    return InvalidFlowError(f"{kind} was given {given!r:.100}, which is no type.", remedy=remedy)
+    return InvalidFlowError(f"{kind} was given {given!r:.100}, which is not a type.", remedy=remedy)
 
 
 Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]
@@ -240,7 +240,7 @@ def check_states(operator: str, states: object, **others: object) -> dict[str, D
 
 
 def _check_name(operator: str, name: object) -> None:
-    """Raise `InvalidFlowError` if a state's name is no lower-case identifier, or is reserved."""
+    """Raise `InvalidFlowError` unless a state's name is a lower-case identifier, not reserved."""
     good = isinstance(name, str) and name.isidentifier() and name.isascii()
     if not good or name != str(name).lower() or keyword.iskeyword(name) or name.startswith("_"):
         raise InvalidFlowError(

@@ -7,9 +7,9 @@ column are read ahead for the next keys; and so is an item that was accessed for
 
 A hash table cannot list the items of a key.  The listing has them in insertion order, in pages of
 64 with numbers without gaps, and a head with the number of items and the length of the listing.  A
-removed item stays in the listing until the listing is twice as long as needed; then it is written
-anew.  So adding and removing items cost the same for any number of items, and the order is that of
-a dict.
+removed item stays in the listing until the listing is twice as long as needed; then it is
+rewritten.  So adding and removing items cost the same for any number of items, and the order is
+that of a dict.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ class MapCells(Cells):
         """Return an item of a key as text, for errors."""
         return f"{self.key_text(group)}, item {item!r}"
 
-    # -- what is written -----------------------------------------------------------------------
+    # -- changes to write -----------------------------------------------------------------------
 
     def written(self) -> Written:
         """Return the entries that the epoch changed: items, and pages of items' order."""

@@ -6,7 +6,7 @@ the next keys are read ahead (`LookAhead`).  At the end of the epoch the accesse
 encoded, and those that differ from the stored ones are written.
 
 Invariant: the changes of a state in an epoch depend on the state before and on the function, not on
-what was read ahead.
+prefetched entries.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class Cells(ABC):
         expired: Expired,
     ) -> None:
         self.stored, self.lane, self._state, self._expired = stored, lane, state, expired
-        # When what is written now expires.
+        # Expiry of the entries that are written in this epoch.
         self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
         self.cached: dict[int, Any] = {}  # key number → its state, as read and as changed
         self.start(len(lane.tuples))

@@ -254,9 +254,9 @@ def plan_of(
     """Return a plan for merging windows from panes, by the number of keys of each pane.
 
     Keys count in thirty-seconds of all, so that the plan of one epoch is found again in the next.
-    What is planned by is the committed state and the epoch's rows, so another attempt of the epoch
-    plans the same. `windows`: first pane and end of each. `ready`: window that exists already → its
-    number of keys. `overlapping`: see `Pieces.plan`.
+    The plan depends on the committed state and the epoch's rows alone, so another attempt of the
+    epoch has the same plan. `windows`: first pane and end of each. `ready`: window that exists
+    already → its number of keys. `overlapping`: see `Pieces.plan`.
     """
     share = SHARES / max(all_keys, 1)
     shares = np.ceil(pane_keys * share).astype(np.int64)

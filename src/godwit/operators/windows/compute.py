@@ -312,9 +312,9 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     def output_of_closed(
         self,
         entries: StateRows,  # stored entries of the panes of windows that close
-        changed: StateRows | None,  # entries that this epoch changed, in place of those stored
+        changed: StateRows | None,  # entries that this epoch changed, instead of the stored ones
         time: EpochTime,
-        work: WindowWork,  # gets what was merged, and the CPU time it took
+        work: WindowWork,  # records the merged keys and CPU time
     ) -> pa.RecordBatch:
         """Merge entries into the windows that close, and return the rows that they emit."""
         entries = entries if changed is None else entries.followed_by(changed)

@@ -1,8 +1,8 @@
 """Windows that overlap: which parts each is built from, and what sharing panes saves (paper 3).
 
 **Consolidation** (§6.1).  A window can be built from panes, from smaller windows that are built
-anyway, and from *auxiliary* windows that nobody asked for, if others become cheaper by more than
-they cost (Wu et al., "Factor Windows", arXiv 2008.12379).  Building one costs the keys in its
+anyway, and from *auxiliary* windows that the flow does not have, if others become cheaper by more
+than they cost (Wu et al., "Factor Windows", arXiv 2008.12379).  Building one costs the keys in its
 parts::
 
     panes       0   1   2   3   4   5   6   7   8   9
@@ -343,13 +343,13 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
     for windows of one length.
 
     `by_length`: windows of about one length have cuts of their own. So short ones, each of which
-    needs a cut, do not make the halves of long ones begin anew; a pane is read twice for each
+    needs a cut, do not cut the halves of long ones; a pane is read twice for each
     length.
     """
     parts: dict[Span, tuple[Part, ...]] = {}
 
     def half(first: int, end: int) -> Part:
-        """Name a half: there is nothing to build where it is one run that nobody asked for."""
+        """Name a half: a run that is not itself a window needs no step of its own."""
         return first if end - first == 1 and (first, end) not in spans.asked else (first, end)
 
     def build(window: Span, *made_of: Part) -> None:
@@ -401,7 +401,7 @@ class ConsolidationProblem:
     """
 
     pane_keys: FloatArray  # shape ``(n,)``: keys in each pane, in order of time
-    # what is asked for: panes from the one position up to, but not including, the other; each once
+    # windows to build, each once: first pane, and the pane after the last
     windows: tuple[Span, ...]
     # keys in all panes together; by default those of the largest pane, as if all panes had the same
     # keys.  Keys of windows are estimated from it, as if keys were in panes independently.
@@ -445,10 +445,9 @@ class ConsolidationStep:
 class ConsolidationPlan:
     """Steps that build all windows."""
 
-    # one for every window that was asked for and every auxiliary one, parts before what is made of
-    # them
+    # one for every requested and every auxiliary window, parts before the windows built from them
     steps: tuple[ConsolidationStep, ...]
-    keys: float  # keys in the parts of all steps: what is minimised
+    keys: float  # keys in the parts of all steps: the objective
     direct_keys: float  # the same if every window were made of panes
     bound: float  # no plan has fewer keys
 
@@ -465,7 +464,7 @@ def plan_consolidation(
 
     The cheapest plan is found if `most_nodes` sets of auxiliary windows suffice, as ``plan.keys ==
     plan.bound`` tells. It is not searched for where there are more than 24 windows, or more than 48
-    bounds of windows and of what is ready; such a plan may have two parts for every pane and length
+    bounds of windows and ready parts; such a plan may have two parts for every pane and length
     (to a power of two), and four for every window. `auxiliary`: search for auxiliary windows.
 
     Examples
@@ -482,7 +481,7 @@ def plan_consolidation(
     plans = [direct]
     if len(problem.windows) <= _MOST_TILED:
         plans.append(spans.cheapest_parts())
-    few_cuts = len(spans.cuts) <= 2 * _MOST_SEARCHED  # always, but for those of what is ready
+    few_cuts = len(spans.cuts) <= 2 * _MOST_SEARCHED  # always true without ready parts
     if auxiliary and few_cuts and len(problem.windows) <= _MOST_SEARCHED:
         best, bound = search_auxiliary(spans, most_nodes)
         plans.append(best)

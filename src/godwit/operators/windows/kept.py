@@ -214,7 +214,7 @@ def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
     for step in plan.steps:  # shorter ones first
         first, end = step.window
         later = [user for user in users.get(step.window, ()) if user > end]
-        # Without it, they would read what is there of its parts, and panes.
+        # Without it, they would read its available parts, and panes.
         instead = sum(1 if last_of.get(part, 0) > end else part[1] - part[0] for part in step.parts)
         if (instead - 1) * len(later) >= _LEAST_SAVED:
             last_of[step.window] = max(later)

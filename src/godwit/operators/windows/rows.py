@@ -6,7 +6,7 @@ how many rows it has had, with the partial states of the pane that is open; and,
 overlap, the partial states of its last n/m - 1 full panes, each in a slot of its own (its number
 modulo n/m - 1).  So an epoch that fills no pane reads and writes one entry a key.
 
-Invariant: what comes out follows from the order of arrival alone, not from when epochs begin.
+Invariant: the output depends on the order of arrival alone, not on the bounds of epochs.
 
 Source: count windows as in Flink (``countWindow(size, slide)``), but for windows before the first n
 rows of a key, which do not come out here; panes as in Li et al., "No Pane, No Gain", SIGMOD Record
@@ -81,7 +81,7 @@ def rows(length: int, *, every: int | None = None) -> RowWindows:
     length
         Number of rows of a window. A key has no result before that many rows have arrived.
     every
-        A window is emitted after every so many rows of the key; a divisor of `length`. By default
+        A window is emitted after every `every` rows of the key; a divisor of `length`. By default
         `length`, so that windows do not overlap.
 
     Raises
@@ -110,7 +110,7 @@ def rows(length: int, *, every: int | None = None) -> RowWindows:
 
 
 class RowWindowsOperator(KeyedOperator):
-    """Operator of aggregates of each key's last rows, every so many rows."""
+    """Operator of aggregates of each key's last rows, emitted by number of rows."""
 
     kind = "compute over rows"
     emits: ClassVar[str] = "windows, once each, when their last row has come"

@@ -72,7 +72,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         time: RowTime,  # one of them
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
-        output: pa.Schema | None = None,  # of what is emitted in place of windows and results
+        output: pa.Schema | None = None,  # columns to emit, if not windows and results
         gap_us: int,  # two rows of one key that lie at most this apart are of one session
     ) -> None:
         moment = arriving.field(time.column)
@@ -247,7 +247,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         keys = pa.concat_batches([stored.keys, arrived.keys])
         over = is_past(self._ends(merged.column(1)), time.until)
         open_ = np.flatnonzero(~over)
-        # Slots of a key are numbered anew, so that there are no gaps among them.
+        # Renumber the slots of a key without gaps.
         run = np.flatnonzero(starts_run(of_key[open_]))
         slot = np.arange(len(open_)) - np.repeat(run, np.diff(np.append(run, len(open_))))
         count = np.bincount(of_key[open_], minlength=int(key.max(initial=0)) + 1)

@@ -494,7 +494,7 @@ def test_a_sink_of_messages_that_cannot_be_read_is_said_twice_or_not_at_all(
     flow = gw.Flow("flow")
     rows = flow.source("rows", source).key_by("value").compute(n=gw.count())
     flow.sink("out", rows, gw.sinks.noop())
-    with pytest.raises(InvalidFlowError, match="rejects='out/', which is no sink"):
+    with pytest.raises(InvalidFlowError, match="rejects='out/', which is not a sink"):
         flow.compiled()
 
 

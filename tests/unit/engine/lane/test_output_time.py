@@ -259,7 +259,7 @@ def test_the_newest_row_of_a_join_is_as_old_as_it_may_be(tmp_path: Path) -> None
         ),
         (
             lambda rows: rows.key_by("k").window(TENS).process(rows_of, output=OUT, event_time="t"),
-            "has the event time 't', which is no column of its output. Did you mean 'ts'",
+            "has the event time 't', which its output lacks. Did you mean 'ts'",
         ),
         (
             lambda rows: rows.key_by("k").window(TENS).process(rows_of, output=OUT, event_time="v"),

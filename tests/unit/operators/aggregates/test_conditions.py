@@ -121,7 +121,7 @@ def test_a_condition_leaves_order_as_much_or_as_little_weight_as_it_has(aggregat
         ("n > 1 1", "'1' is not expected"),
         ("n ! 1 > 2", r"'! 1 > 2' is not understood \(at character 3\)"),
         ("n + > 2", r"'>' is not expected \(at character 5\)"),
-        ("round(n) > 2", r"'round' is no function that is known \(at character 1\)"),
+        ("round(n) > 2", r"there is no function 'round' \(at character 1\)"),
         ("flag and lowr(s) = 'a'", "Did you mean 'lower'"),
         ("if(flag, n) > 2", "if is given 2 values and takes 3"),
         ("case n when 1 then 2", "'end' is missing at the end"),

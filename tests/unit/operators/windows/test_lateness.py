@@ -118,7 +118,7 @@ def test_another_lateness_is_refused_by_name(tmp_path: Path) -> None:
     [
         ({"allowed_lateness": "1 hour", "share": "never"}, "share='never'"),
         ({"allowed_lateness": "1 hour", "consolidate": "apart"}, "consolidate='apart'"),
-        ({"allowed_lateness": "soon"}, "no length of time"),
+        ({"allowed_lateness": "soon"}, "not a duration"),
         ({"length_as": 3}, "length_as="),
         ({"length_as": "n"}, "'n'"),
         ({"length_as": "window_end"}, "'window_end'"),
