@@ -25,6 +25,7 @@ __all__ = [
     "lines_of",
     "members_of",
     "mistakes_of",
+    "needs_example",
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,11 @@ def members_of(name: str) -> dict[str, Any]:
         if inspect.isfunction(static) and ours and not member.startswith("_"):
             found[f"{name}.{member}"] = getattr(of, member)
     return found
+
+
+def needs_example(value: object) -> bool:
+    """Return whether the docstring of an object shows an example: those of most events do not."""
+    return not inspect.isclass(value) or not issubclass(value, gw.events.Event)
 
 
 def example_of(name: str, value: Any) -> doctest.DocTest | None:

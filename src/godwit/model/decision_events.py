@@ -49,17 +49,6 @@ class LoadMeasured(Event):
     latency_ms
         ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of the period's rows, from
         their arrival to the end of their delivery, in milliseconds. Empty if no row was delivered.
-
-    Examples
-    --------
-    >>> event = gw.events.LoadMeasured(
-    ...     epoch=4, at_s=1.0, period_s=10.0, epochs=20, missing=1, arrival_per_s=1200.0,
-    ...     epoch_s=0.4, bottleneck="time", usage={"time": 0.5}, load_distance=0.3,
-    ...     load_index={"a": 0.5}, speeds={"b": 0.33},
-    ... )
-    >>> print(event.describe())
-    load over 10.0 s, 20 epochs, 1 of them without measurements: 1200 rows/s arrive, 50% of time
-    used, load distance 30.0%, b at speed 0.33
     """
 
     period_s: float
@@ -169,16 +158,6 @@ class MigrationsPlanned(Decision):
         Bytes of state that each step moves.
     reason
         Reason why the sequence is planned now, and not earlier or later.
-
-    Examples
-    --------
-    >>> event = gw.events.MigrationsPlanned(
-    ...     epoch=4, at_s=1.0, components=("sum",), executors=(3, 4), cuts=((4, 13), (4, 6, 13)),
-    ...     moved_bytes=(4096.0, 2048.0), reason="it is the first plan",
-    ... )
-    >>> print(event.describe())
-    migrations of sum to 3, 4 executors planned together, 4.0 KiB, 2.0 KiB move: it is the first
-    plan
     """
 
     components: tuple[str, ...]
@@ -212,15 +191,6 @@ class LanesBalanced(Decision):
     imbalance_before, imbalance_after
         Load of the busiest lane divided by the mean of the executor's lanes, for the worst of these
         executors: measured and predicted.
-
-    Examples
-    --------
-    >>> event = gw.events.LanesBalanced(
-    ...     epoch=4, at_s=1.0, component="sum", key_groups=2, executors=("a",),
-    ...     imbalance_before=1.8, imbalance_after=1.1,
-    ... )
-    >>> print(event.describe())
-    sum: 2 key groups change lane on a, busiest lane 1.80 to 1.10 times the mean
     """
 
     component: str
@@ -269,15 +239,6 @@ class ScaledOut(_Scaling):
     kept
         Names of executors that were being emptied for removal, and now stay in use; the remaining
         ones are requested from the cluster.
-
-    Examples
-    --------
-    >>> event = gw.events.ScaledOut(
-    ...     epoch=4, at_s=1.0, before=2, wanted=4, reason="too slow",
-    ...     numbers={"latency_s": 9.5},
-    ... )
-    >>> print(event.describe())
-    scaling out, 2 more executors for 4: too slow (latency_s 9.5)
     """
 
     kept: tuple[str, ...] = ()
@@ -304,14 +265,6 @@ class ScaledIn(_Scaling):
         Figures that the decision rests on: name (with its unit) → value.
     executors
         Names of the executors that are emptied and then removed.
-
-    Examples
-    --------
-    >>> event = gw.events.ScaledIn(
-    ...     epoch=4, at_s=1.0, before=4, wanted=3, reason="little to do", executors=("d",),
-    ... )
-    >>> print(event.describe())
-    scaling in to 3, draining d: little to do
     """
 
     executors: tuple[str, ...]
@@ -334,14 +287,6 @@ class ScalingRefused(_Scaling):
         Reason why the number does not change.
     numbers
         Figures that the decision rests on: name (with its unit) → value.
-
-    Examples
-    --------
-    >>> event = gw.events.ScalingRefused(
-    ...     epoch=4, at_s=1.0, before=4, wanted=6, reason="4 is the limit",
-    ... )
-    >>> print(event.describe())
-    staying at 4 executors where 6 were wanted: 4 is the limit
     """
 
     def _one_line_text(self) -> str:
@@ -368,17 +313,6 @@ class DecisionJudged(Decision):
         Source rows per second that the decision was made for.
     reason
         Reason of the verdict.
-
-    Examples
-    --------
-    >>> event = gw.events.DecisionJudged(
-    ...     epoch=4, at_s=1.0, before=2, wanted=4, verdict="no help", expected=0.5,
-    ...     measured=1.5, target=0.8, arrival_per_s=1000.0,
-    ...     reason="key group 17 alone fills 0.8 of a lane",
-    ... )
-    >>> print(event.describe())
-    scaling from 2 to 4: no help, expected 0.5, measured 1.5: key group 17 alone fills 0.8
-    of a lane
     """
 
     before: int
@@ -415,16 +349,6 @@ class ForecastJudged(Decision):
         assumption that the rate does not change. ``None`` without a forecast.
     lead_s
         Time in seconds by which executors are requested before they are needed.
-
-    Examples
-    --------
-    >>> event = gw.events.ForecastJudged(
-    ...     epoch=4, at_s=1.0, used=True, reason="it is better than a constant rate",
-    ...     period_s=86400.0, error=100.0, error_as_now=900.0, lead_s=50.0,
-    ... )
-    >>> print(event.describe())
-    forecast with a period of 86400 s used: it is better than a constant rate, mean error
-    100 rows/s instead of 900
     """
 
     used: bool
@@ -450,12 +374,6 @@ class ExecutorsReturned(Decision):
     ----------
     executors
         Names of the executors.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorsReturned(epoch=4, at_s=1.0, executors=("d",))
-    >>> print(event.describe())
-    returned to the cluster, without key groups: d
     """
 
     executors: tuple[str, ...]
@@ -476,14 +394,6 @@ class DecisionSkipped(Decision):
         Reason why.
     numbers
         Figures that the reason rests on: name (with its unit) → value.
-
-    Examples
-    --------
-    >>> event = gw.events.DecisionSkipped(
-    ...     epoch=4, at_s=1.0, what="balancing of sum", reason="the load is even enough",
-    ... )
-    >>> print(event.describe())
-    no balancing of sum: the load is even enough
     """
 
     what: str
@@ -504,14 +414,6 @@ class PlannerFailed(Decision):
         Name of the planner or scaling model.
     reason
         Reason of the failure.
-
-    Examples
-    --------
-    >>> event = gw.events.PlannerFailed(
-    ...     epoch=4, at_s=1.0, planner="mine", reason="it raised KeyError: 1",
-    ... )
-    >>> print(event.describe())
-    planner mine failed: it raised KeyError: 1
     """
 
     planner: str
@@ -536,16 +438,6 @@ class RebalancingJudged(Decision):
         `measured` is ``None`` if the moves were overtaken.
     reason
         Reason of the verdict.
-
-    Examples
-    --------
-    >>> event = gw.events.RebalancingJudged(
-    ...     epoch=4, at_s=1.0, components=("sums",), verdict="helped", before=0.5,
-    ...     expected=0.02, measured=0.03, reason="executors are as even as expected",
-    ... )
-    >>> print(event.describe())
-    rebalancing sums: helped, load distance 50.0% before, expected 2.0%, measured 3.0%:
-    executors are as even as expected
     """
 
     components: tuple[str, ...]
@@ -573,14 +465,6 @@ class PlanAbandoned(Decision):
         Name of the component.
     reason
         Reason why the plan no longer fits.
-
-    Examples
-    --------
-    >>> event = gw.events.PlanAbandoned(
-    ...     epoch=4, at_s=1.0, component="sum", reason="executor d is gone",
-    ... )
-    >>> print(event.describe())
-    plan for sum abandoned: executor d is gone
     """
 
     component: str
@@ -619,14 +503,6 @@ class ManualOverrideRespected(Decision):
         <join>"``, ``"draining of <executor>"`` or ``"scaling"``.
     until_s
         Time until which the controller leaves it alone, by the same clock as the event's `at_s`.
-
-    Examples
-    --------
-    >>> event = gw.events.ManualOverrideRespected(
-    ...     epoch=4, at_s=1.0, what="migration of sum", until_s=61.0,
-    ... )
-    >>> print(event.describe())
-    migration of sum was decided by hand, left alone for 60 s
     """
 
     what: str
@@ -654,16 +530,6 @@ class WindowStateChosen(Decision):
         Reason of the choice, with the numbers.
     numbers
         Figures that the decision rests on: name (with its unit) → value.
-
-    Examples
-    --------
-    >>> event = gw.events.WindowStateChosen(
-    ...     epoch=4, at_s=1.0, operator="hourly", duplicated=True,
-    ...     reason="12.0 ms of CPU with panes and 4.0 ms without",
-    ...     numbers={"shared_ms": 12.0, "duplicated_ms": 4.0},
-    ... )
-    >>> print(event.describe())
-    windows of hourly have states of their own: 12.0 ms of CPU with panes and 4.0 ms without
     """
 
     operator: str
@@ -694,15 +560,6 @@ class HotKeySpread(Decision):
         Reason of the decision, with the numbers.
     numbers
         Figures that the decision rests on: name (with its unit) → value.
-
-    Examples
-    --------
-    >>> event = gw.events.HotKeySpread(
-    ...     epoch=4, at_s=1.0, operator="transfers", key='["central"]', rows=4, columns=1,
-    ...     reason="it has 3.1 times the work of a lane", numbers={"share": 3.1},
-    ... )
-    >>> print(event.describe())
-    key ["central"] of transfers is spread over 4 parts: it has 3.1 times the work of a lane
     """
 
     operator: str
@@ -728,12 +585,6 @@ class ExecutorsRequested(Decision):
         Number of additional executors.
     total
         Number of executors that there will be then.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorsRequested(epoch=4, at_s=1.0, count=2, total=4)
-    >>> print(event.describe())
-    asked the cluster for 2 more executors, 4 in all
     """
 
     count: int
@@ -753,14 +604,6 @@ class ExecutorsMissing(Decision):
         Number of executors that did not join.
     reason
         Reason, such as the time-out.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorsMissing(
-    ...     epoch=4, at_s=1.0, count=1, reason="none came within 60 s",
-    ... )
-    >>> print(event.describe())
-    1 executor did not join: none came within 60 s
     """
 
     count: int
@@ -778,12 +621,6 @@ class ExecutorRemoved(Decision):
     ----------
     executor
         Name of the executor.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorRemoved(epoch=4, at_s=1.0, executor="3")
-    >>> print(event.describe())
-    executor 3 was given back
     """
 
     executor: str
@@ -799,12 +636,6 @@ class ExecutorKept(Decision):
     ----------
     executor
         Name of the executor.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorKept(epoch=4, at_s=1.0, executor="3")
-    >>> print(event.describe())
-    executor 3 stays
     """
 
     executor: str
@@ -822,12 +653,6 @@ class ScalingStarted(Decision):
         Number of executors before, without those that are to be removed.
     wanted
         Number of executors that was asked for.
-
-    Examples
-    --------
-    >>> event = gw.events.ScalingStarted(epoch=4, at_s=1.0, before=2, wanted=4)
-    >>> print(event.describe())
-    scaling from 2 executors to 4
     """
 
     before: int
@@ -847,14 +672,6 @@ class ScalingFinished(Decision):
         Names of the executors.
     moved
         Number of key groups that moved for this scaling.
-
-    Examples
-    --------
-    >>> event = gw.events.ScalingFinished(
-    ...     epoch=4, at_s=1.0, executors=("1", "2", "3", "4"), moved=5,
-    ... )
-    >>> print(event.describe())
-    scaled to 4 executors (1, 2, 3, 4), 5 key groups moved
     """
 
     executors: tuple[str, ...]
@@ -877,14 +694,6 @@ class ScalingFailed(Decision):
         Number of executors that was asked for.
     reason
         Reason of the failure.
-
-    Examples
-    --------
-    >>> event = gw.events.ScalingFailed(
-    ...     epoch=4, at_s=1.0, wanted=4, reason="the query has stopped",
-    ... )
-    >>> print(event.describe())
-    scaling to 4 executors failed: the query has stopped
     """
 
     wanted: int

@@ -74,14 +74,6 @@ class MigrationFinished(_MigrationEvent):
         Number of key groups that moved.
     withdrawn
         Number of key groups that were to move and stayed where they were.
-
-    Examples
-    --------
-    >>> event = gw.events.MigrationFinished(
-    ...     epoch=4, at_s=1.0, migration="m1", component="sum", moved=3,
-    ... )
-    >>> print(event.describe())
-    migration m1 of sum finished: 3 key groups moved
     """
 
     moved: int
@@ -108,15 +100,6 @@ class MigrationCancelled(_MigrationEvent):
         Number of key groups that moved.
     withdrawn
         Number of key groups that stayed where they were.
-
-    Examples
-    --------
-    >>> event = gw.events.MigrationCancelled(
-    ...     epoch=4, at_s=1.0, migration="m1", component="sum", reason="d was lost",
-    ...     withdrawn=2,
-    ... )
-    >>> print(event.describe())
-    migration m1 of sum cancelled: d was lost (0 moved, 2 withdrawn)
     """
 
     reason: str
@@ -158,14 +141,6 @@ class WarmingStarted(_KeyGroupEvent):
         Executors that send copies of the state; the other copies are read from the checkpoint.
     why
         Reason why copies come from executors or from the checkpoint; empty if there was no choice.
-
-    Examples
-    --------
-    >>> event = gw.events.WarmingStarted(
-    ...     epoch=4, at_s=1.0, component="sum", key_groups=(1, 2), executor="3",
-    ... )
-    >>> print(event.describe())
-    sum: warming key groups 1, 2 at 3
     """
 
     executor: str
@@ -197,15 +172,6 @@ class PeerTransferFailed(_KeyGroupEvent):
         Executor that did not send them.
     reason
         Reason of the failure.
-
-    Examples
-    --------
-    >>> event = gw.events.PeerTransferFailed(
-    ...     epoch=4, at_s=1.0, component="sum", key_groups=(2,), executor="3", source="1",
-    ...     reason="gone",
-    ... )
-    >>> print(event.describe())
-    sum: key group 2 did not come from 1 to 3: gone
     """
 
     executor: str
@@ -233,14 +199,6 @@ class KeyGroupsWarmed(_KeyGroupEvent):
         Number of these bytes that other executors sent; the checkpoint had the rest.
     duration_ms
         Time that loading took, in milliseconds.
-
-    Examples
-    --------
-    >>> event = gw.events.KeyGroupsWarmed(
-    ...     epoch=4, at_s=1.0, component="sum", key_groups=(1,), executor="3",
-    ... )
-    >>> print(event.describe())
-    sum: key group 1 warm at 3 (0 B in 0 ms)
     """
 
     executor: str
@@ -268,14 +226,6 @@ class KeyGroupsSuspended(_KeyGroupEvent):
         Name of the component.
     key_groups
         Numbers of the key groups.
-
-    Examples
-    --------
-    >>> event = gw.events.KeyGroupsSuspended(
-    ...     epoch=4, at_s=1.0, component="sum", key_groups=(1,),
-    ... )
-    >>> print(event.describe())
-    sum: key group 1 suspended, rows wait
     """
 
     _TEXT = "{event._subject} suspended, rows wait"
@@ -291,15 +241,6 @@ class KeyGroupsResumed(_KeyGroupEvent):
         Name of the component.
     key_groups
         Numbers of the key groups.
-
-    Examples
-    --------
-    >>> event = gw.events.KeyGroupsResumed(
-    ...     epoch=4, at_s=1.0, component="sum",
-    ...     key_groups=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19),
-    ... )
-    >>> print(event.describe())
-    sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed
     """
 
     _TEXT = "{event._subject} resumed"
@@ -315,12 +256,6 @@ class KeyGroupsLoaded(_KeyGroupEvent):
         Name of the component.
     key_groups
         Numbers of the key groups.
-
-    Examples
-    --------
-    >>> event = gw.events.KeyGroupsLoaded(epoch=4, at_s=1.0, component="sum", key_groups=(1,))
-    >>> print(event.describe())
-    sum: the next epoch loads key group 1
     """
 
     def _one_line_text(self) -> str:
@@ -339,14 +274,6 @@ class AssignmentSwitched(Event):
         Version of the new assignment.
     key_groups
         Numbers of the key groups that changed executor; empty if only lanes changed.
-
-    Examples
-    --------
-    >>> event = gw.events.AssignmentSwitched(
-    ...     epoch=4, at_s=1.0, component="sum", version=9, key_groups=(1,),
-    ... )
-    >>> print(event.describe())
-    sum: assignment 9 moves key group 1
     """
 
     component: str
@@ -395,16 +322,6 @@ class RegroupingStarted(_RegroupingEvent):
         Bytes of their state.
     reason
         Reason, with the numbers; empty if somebody asked for it.
-
-    Examples
-    --------
-    >>> event = gw.events.RegroupingStarted(
-    ...     epoch=4, at_s=1.0, regrouping="r1", components={"row": "first, second"}, moves=3,
-    ...     state_bytes=2048, reason="first → second is 40 % of all rows",
-    ... )
-    >>> print(event.describe())
-    regrouping r1 started (row of first, second): 3 key groups to move, 2.0 KiB, since first
-    → second is 40 % of all rows
     """
 
     moves: int
@@ -431,14 +348,6 @@ class ComponentsRegrouped(_RegroupingEvent):
         Identifier of the regrouping.
     components
         New component → its operators, separated by commas.
-
-    Examples
-    --------
-    >>> event = gw.events.ComponentsRegrouped(
-    ...     epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"},
-    ... )
-    >>> print(event.describe())
-    components regrouped (r1): a of a; b of b
     """
 
     _TEXT = "components regrouped ({event.regrouping}): {event._new_components}"
@@ -456,14 +365,6 @@ class RegroupingCancelled(_RegroupingEvent):
         New component → its operators, separated by commas.
     reason
         Reason of the end.
-
-    Examples
-    --------
-    >>> event = gw.events.RegroupingCancelled(
-    ...     epoch=4, at_s=1.0, regrouping="r1", components={"a": "a"}, reason="second thoughts",
-    ... )
-    >>> print(event.describe())
-    regrouping r1 cancelled: second thoughts
     """
 
     reason: str
@@ -484,15 +385,6 @@ class OperatorsRepartitioned(Event):
         Reason of the change.
     paused_ms
         Milliseconds for which no epoch could run.
-
-    Examples
-    --------
-    >>> event = gw.events.OperatorsRepartitioned(
-    ...     epoch=4, at_s=1.0, before={"users": "area, user"}, after={"users": "area"},
-    ...     reason="asked for", paused_ms=412.3,
-    ... )
-    >>> print(event.describe())
-    users is placed by area in place of area, user (asked for); no epoch ran for 412 ms
     """
 
     before: Mapping[str, str]
@@ -533,17 +425,6 @@ class PartitioningCompared(Event):
         (predicted); ``None`` before a query runs.
     reason
         Measurements that the comparison rests on, as text.
-
-    Examples
-    --------
-    >>> event = gw.events.PartitioningCompared(
-    ...     epoch=4, at_s=1.0, operator="users", downstream="areas", columns=("area",),
-    ...     chosen=False, better=True, imbalance=1.04, apart_ms=31.0, together_ms=20.04,
-    ...     reason="over 16 epochs, of which an exchange takes 12.0 ms",
-    ... )
-    >>> print(event.describe())
-    placing users by area, as areas: 20.0 ms an epoch in place of 31.0 ms, the busiest lane has
-    1.04 of the mean; partition_by= would pay (over 16 epochs, of which an exchange takes 12.0 ms)
     """
 
     operator: str
@@ -601,17 +482,6 @@ class LayoutsCompared(Event):
         True if the migrations of the `cheaper` layout keep this limit.
     numbers
         Measurements that the costs are computed from: name → value.
-
-    Examples
-    --------
-    >>> event = gw.events.LayoutsCompared(
-    ...     epoch=4, at_s=1.0, operator="hourly", layout="combined", cheaper="split", epochs=16,
-    ...     split_ms=20.04, combined_ms=31.0, split_latency_ms=0.0, combined_latency_ms=812.0,
-    ...     max_latency_ms=500.0, numbers={"migrated_key_groups": 12},
-    ... )
-    >>> print(event.describe())
-    hourly is combined and split would be better: over 16 epochs split 20.0 ms of CPU,
-    combined 31.0 ms; migrations take 0 ms split, 812 ms combined of 500 ms allowed
     """
 
     operator: str

@@ -53,16 +53,6 @@ class FlowChanged(Event):
         Old name of an operator → its new name.
     results
         Changes of aggregated results, of sinks and of their columns, as sentences.
-
-    Examples
-    --------
-    >>> event = gw.events.FlowChanged(
-    ...     epoch=4, at_s=1.0, added=("a",), removed=("b",), renamed={"c": "d"},
-    ...     results=("d.n starts empty",),
-    ... )
-    >>> print(event.describe())
-    flow changed after epoch 4: a starts empty; b is gone, its state is kept; c is now d;
-    d.n starts empty
     """
 
     added: tuple[str, ...] = ()
@@ -87,12 +77,6 @@ class QueryStopped(Event):
     ----------
     name
         Name of the query.
-
-    Examples
-    --------
-    >>> event = gw.events.QueryStopped(epoch=4, at_s=1.0, name="delays")
-    >>> print(event.describe())
-    query delays stopped after epoch 4
     """
 
     name: str
@@ -110,12 +94,6 @@ class QueryFailed(Event):
         Name of the query.
     error
         Kind and text of the error.
-
-    Examples
-    --------
-    >>> event = gw.events.QueryFailed(epoch=4, at_s=1.0, name="delays", error="a sink is full")
-    >>> print(event.describe())
-    query delays failed after epoch 4: a sink is full
     """
 
     name: str
@@ -143,15 +121,6 @@ class EpochCommitted(Event):
     latency_ms
         ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of its rows, from their
         arrival to the end of their delivery, in milliseconds. Empty if the epoch had no rows.
-
-    Examples
-    --------
-    >>> event = gw.events.EpochCommitted(
-    ...     epoch=4, at_s=1.0, rows_in=10, rows_out=1, duration_ms=12.4,
-    ...     watermarks={"flights": 77},
-    ... )
-    >>> print(event.describe())
-    epoch 4 committed: 10 rows in, 1 out, 12 ms
     """
 
     rows_in: int = 0
@@ -193,16 +162,6 @@ class RowsLeftOut(Event):
         Name of the sink that got these rows (``late=`` of the operator); empty if they are lost.
     no_slack
         Sources of the operator whose slack is 0, so that any row out of order may be late.
-
-    Examples
-    --------
-    >>> event = gw.events.RowsLeftOut(
-    ...     epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b"),
-    ... )
-    >>> print(event.describe())
-    operator hourly left out in epoch 4: 2 rows late, 1 row without an event time; the
-    watermark of a, b has no slack, so rows out of order may be late: give
-    flow.source(..., slack="10 minutes")
     """
 
     operator: str
@@ -245,12 +204,6 @@ class RowsUnreadable(Event):
         Number of these rows.
     sink
         Name of the sink that got these rows; empty if they are lost.
-
-    Examples
-    --------
-    >>> event = gw.events.RowsUnreadable(epoch=4, at_s=1.0, source="flights", rows=3)
-    >>> print(event.describe())
-    source flights could not read 3 rows in epoch 4; they are left out
     """
 
     source: str
@@ -279,13 +232,6 @@ class FeedbackPaused(Event):
         Number of consecutive epochs that had only rows of loops.
     rows
         Number of rows that wait in the loop, for the next epoch with other input.
-
-    Examples
-    --------
-    >>> event = gw.events.FeedbackPaused(epoch=4, at_s=1.0, loop="steps", rounds=1000, rows=3)
-    >>> print(event.describe())
-    the loop steps pauses after 1000 rounds without other rows; 3 rows in it go on with the
-    next epoch that has others
     """
 
     loop: str
@@ -309,12 +255,6 @@ class EpochAborted(Event):
     ----------
     reason
         Reason of the failure.
-
-    Examples
-    --------
-    >>> event = gw.events.EpochAborted(epoch=4, at_s=1.0, reason="an executor died")
-    >>> print(event.describe())
-    epoch 4 aborted: an executor died
     """
 
     reason: str
@@ -332,12 +272,6 @@ class EpochsHeld(Event):
     ----------
     reason
         Reason why no epoch can run.
-
-    Examples
-    --------
-    >>> event = gw.events.EpochsHeld(epoch=4, at_s=1.0, reason="no executor is left")
-    >>> print(event.describe())
-    epochs held after epoch 4: no executor is left
     """
 
     reason: str
@@ -347,14 +281,7 @@ class EpochsHeld(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsReleased(Event):
-    """Epochs can run again; `EpochsHeld` reported before why they could not.
-
-    Examples
-    --------
-    >>> event = gw.events.EpochsReleased(epoch=4, at_s=1.0)
-    >>> print(event.describe())
-    epochs released after epoch 4
-    """
+    """Epochs can run again; `EpochsHeld` reported before why they could not."""
 
     _TEXT = "epochs released after epoch {event.epoch}"
 
@@ -369,12 +296,6 @@ class ExecutorAdded(Event):
         Name of the executor.
     lanes
         Number of its lanes (task slots).
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorAdded(epoch=4, at_s=1.0, executor="3", lanes=1)
-    >>> print(event.describe())
-    executor 3 added with 1 lane
     """
 
     executor: str
@@ -392,12 +313,6 @@ class ExecutorDraining(Event):
     ----------
     executor
         Name of the executor.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorDraining(epoch=4, at_s=1.0, executor="3")
-    >>> print(event.describe())
-    executor 3 is draining
     """
 
     executor: str
@@ -415,12 +330,6 @@ class ExecutorLost(Event):
         Name of the executor.
     reason
         Reason, if it is known.
-
-    Examples
-    --------
-    >>> event = gw.events.ExecutorLost(epoch=4, at_s=1.0, executor="3", reason="killed")
-    >>> print(event.describe())
-    executor 3 lost: killed
     """
 
     executor: str
@@ -440,12 +349,6 @@ class FilesCollected(Event):
         Number of deleted files.
     freed_bytes
         Size of the deleted files in bytes.
-
-    Examples
-    --------
-    >>> event = gw.events.FilesCollected(epoch=4, at_s=1.0, files=1, freed_bytes=3221225472)
-    >>> print(event.describe())
-    1 file collected, 3.0 GiB freed
     """
 
     files: int
@@ -465,12 +368,6 @@ class ResidentLanesStarted(Event):
         Number of resident lanes.
     took_ms
         Time from the request of the lanes until they were ready, in milliseconds.
-
-    Examples
-    --------
-    >>> event = gw.events.ResidentLanesStarted(epoch=4, at_s=1.0, lanes=2, took_ms=310.4)
-    >>> print(event.describe())
-    2 resident lanes ready after 310 ms
     """
 
     lanes: int
@@ -491,12 +388,6 @@ class ResidentLanesEnded(Event):
     reason
         Reason why they ended, such as ``"an epoch has many rows"``,
         ``"operators are repartitioned"`` or ``"the query ends"``.
-
-    Examples
-    --------
-    >>> event = gw.events.ResidentLanesEnded(epoch=4, at_s=1.0, reason="the query ends")
-    >>> print(event.describe())
-    resident lanes ended: the query ends
     """
 
     reason: str
@@ -516,15 +407,6 @@ class ResidentLanesFailed(Event):
         Reason of the failure.
     pause_s
         Seconds until they are started again.
-
-    Examples
-    --------
-    >>> event = gw.events.ResidentLanesFailed(
-    ...     epoch=4, at_s=1.0, reason="it is gone", pause_s=2.0,
-    ... )
-    >>> print(event.describe())
-    resident lanes failed: it is gone; epochs run as Spark jobs, and lanes are started again
-    after 2 s
     """
 
     reason: str
@@ -550,14 +432,6 @@ class ListenerFailed(Event):
         Kind and text of the error, in one line.
     heard
         Kind of the event that the listener was called with.
-
-    Examples
-    --------
-    >>> event = gw.events.ListenerFailed(
-    ...     epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted",
-    ... )
-    >>> print(event.describe())
-    listener page failed on EpochCommitted: KeyError: 'x'
     """
 
     listener: str
@@ -577,14 +451,6 @@ class BackgroundFailed(Event):
         What the task does, such as ``"watching executors"``.
     error
         Kind and text of the error, in one line.
-
-    Examples
-    --------
-    >>> event = gw.events.BackgroundFailed(
-    ...     epoch=4, at_s=1.0, what="watching executors", error="KeyError: 'x'",
-    ... )
-    >>> print(event.describe())
-    watching executors failed: KeyError: 'x'
     """
 
     what: str
