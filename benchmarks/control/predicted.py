@@ -26,7 +26,7 @@ from benchmarks.control.figure import Figure
 from pyspark.cloudpickle import cloudpickle
 
 import godwit as gw
-from godwit.adapt.scaling import latency
+from godwit.control.scaling import latency
 from godwit.model import events
 from godwit.placement.preview import table
 from godwit.spark.platform.local_cluster import LocalCluster
@@ -34,8 +34,8 @@ from godwit.spark.platform.local_cluster import LocalCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.adapt.scaling import ScalingSituation, WantedExecutors
     from godwit.columns.python_values import KeyRows
+    from godwit.control.scaling import ScalingSituation, WantedExecutors
 
 __all__ = ["LatencySchedule", "errors", "predicted"]
 

@@ -28,8 +28,8 @@ from tests.contract.windows_apart import S, WindowsApart
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.windows import components_for
 from godwit.api.flow import LogicalFlow
+from godwit.control.windows import components_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

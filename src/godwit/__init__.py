@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit import sinks, sources, testing
-    from godwit.adapt.forecast import Forecast
-    from godwit.adapt.fusing import Fusion
-    from godwit.adapt.scaling import fixed, latency, load_range, scripted, utilisation
-    from godwit.adapt.settings import Budget, Cadence, Control, Means, Search, Worth
-    from godwit.adapt.spreading import Spreading
-    from godwit.adapt.windows import Splitting
     from godwit.api.streams import KeyedStream, Stream, WindowedStream
     from godwit.columns.python_values import KeyRows
+    from godwit.control.forecast import Forecast
+    from godwit.control.fusing import Fusion
+    from godwit.control.scaling import fixed, latency, load_range, scripted, utilisation
+    from godwit.control.settings import Budget, Cadence, Control, Means, Search, Worth
+    from godwit.control.spreading import Spreading
+    from godwit.control.windows import Splitting
     from godwit.engine.settings import Lanes
     from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
     from godwit.model import errors, events
@@ -215,12 +215,12 @@ _MODULES = {
     "testing": "godwit.testing",
 }
 _HOMES = {
-    "godwit.adapt.forecast": ("Forecast",),
-    "godwit.adapt.fusing": ("Fusion",),
-    "godwit.adapt.scaling": ("fixed", "latency", "load_range", "scripted", "utilisation"),
-    "godwit.adapt.settings": ("Budget", "Cadence", "Control", "Means", "Search", "Worth"),
-    "godwit.adapt.spreading": ("Spreading",),
-    "godwit.adapt.windows": ("Splitting",),
+    "godwit.control.forecast": ("Forecast",),
+    "godwit.control.fusing": ("Fusion",),
+    "godwit.control.scaling": ("fixed", "latency", "load_range", "scripted", "utilisation"),
+    "godwit.control.settings": ("Budget", "Cadence", "Control", "Means", "Search", "Worth"),
+    "godwit.control.spreading": ("Spreading",),
+    "godwit.control.windows": ("Splitting",),
     "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
     "godwit.spark.platform.local_cluster": ("LocalCluster",),
     "godwit.spark.flow": ("Flow",),

@@ -10,7 +10,7 @@ from tests.contract.splitting import Decided
 from tests.contract.windows_apart import History, WindowsApart, expected
 
 import godwit as gw
-from godwit.adapt.windows import ExchangeCosts
+from godwit.control.windows import ExchangeCosts
 from godwit.migration import Strategy
 from godwit.model.errors import MigrationError
 from godwit.model.events import ComponentsRegrouped, KeyGroupsWarmed, RegroupingCancelled

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.adapt import CommittedEpoch, Control, Controller, PoolView, Topology
+from godwit.control import CommittedEpoch, Control, Controller, PoolView, Topology
 from godwit.migration import (
     ComponentTraffic,
     ComponentView,
@@ -31,8 +31,8 @@ from godwit.model.key_groups import KeyGroupPairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from godwit.adapt.interfaces import PlannerRunner
-    from godwit.adapt.memory import ControllerMemory
+    from godwit.control.interfaces import PlannerRunner
+    from godwit.control.memory import ControllerMemory
     from godwit.model import events
 
 __all__ = ["ControlledCluster", "Part"]

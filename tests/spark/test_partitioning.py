@@ -228,7 +228,7 @@ def test_a_query_repartitions_itself_where_it_measured_that_it_pays_and_may(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pays = PlacingCosts(apart_ms=900.0, together_ms=10.0, exchange_ms=890.0)
-    monkeypatch.setattr("godwit.adapt.placing.compare_placing", lambda *_, **__: pays)
+    monkeypatch.setattr("godwit.control.placing.compare_placing", lambda *_, **__: pays)
     source = gw.sources.memory(COLUMNS, max_rows_per_epoch=1000)
     flow, sink = own_flow(source)
     fusion = gw.Fusion(by="attributes", epochs=1, repartition=True)

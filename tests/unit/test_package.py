@@ -19,7 +19,7 @@ from godwit.model import plugins
 LOADED_LATER = {
     *("pyspark", "py4j", "pandas", "pyarrow.dataset", "scipy", "highspy", "matplotlib", "rich"),
     *("confluent_kafka", "deltalake", "psycopg", "pyiceberg"),
-    *("godwit.adapt", "godwit.placement.registry", "godwit.testing"),
+    *("godwit.control", "godwit.placement.registry", "godwit.testing"),
 }
 
 
@@ -40,7 +40,7 @@ def test_a_lane_imports_neither_what_builds_flows_nor_what_adapts_them() -> None
         "print([name for name in sys.modules if name.startswith('godwit.')])\n"
         "import godwit.engine.lane.lane\n"
         "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('godwit.')}\n"
-        "print(sorted({'api', 'sinks', 'runtime', 'spark', 'adapt', 'testing', 'cli'} & rooms))\n"
+        "print(sorted({'api', 'sinks', 'runtime', 'spark', 'control', 'testing', 'cli'} & rooms))\n"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

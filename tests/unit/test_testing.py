@@ -444,7 +444,7 @@ def test_a_flow_on_stand_ins_is_explained_and_not_started(
 NOT_NEEDED = {
     *("pyspark", "py4j", "scipy", "matplotlib", "rich", "pyarrow.dataset", "pyarrow.parquet"),
     *("sqlite3", "http.server", "multiprocessing", "asyncio"),
-    *("godwit.adapt.loop", "godwit.adapt.settings", "godwit.placement.registry", "godwit.ops"),
+    *("godwit.control.loop", "godwit.control.settings", "godwit.placement.registry", "godwit.ops"),
     "godwit.runtime.query",
 }
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.adapt.spreading import SpreadKeyOver
     from godwit.checkpoint.records import (
         BatchRef,
         CommitRecord,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         StateId,
     )
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.lane.lane_flow import LaneInput
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.latency import SourceLatency

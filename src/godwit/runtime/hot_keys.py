@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from godwit.adapt.spreading import being_changed, change_by_hand, orders_of
+from godwit.control.spreading import being_changed, change_by_hand, orders_of
 from godwit.model.errors import MigrationError
 from godwit.model.frames import user_call
 from godwit.operators.spreading import WHOLE

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.rebalancing import is_own
+from godwit.control.rebalancing import is_own
 from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError

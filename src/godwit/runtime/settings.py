@@ -15,10 +15,10 @@ from godwit.model.locations import check_location
 from godwit.model.naming import check_number, did_you_mean, listing, type_name
 
 if TYPE_CHECKING:
-    from godwit.adapt.fusing import Fusion
-    from godwit.adapt.settings import Control
-    from godwit.adapt.spreading import Spreading
-    from godwit.adapt.windows import Splitting
+    from godwit.control.fusing import Fusion
+    from godwit.control.settings import Control
+    from godwit.control.spreading import Spreading
+    from godwit.control.windows import Splitting
     from godwit.sinks.continuity import OnDivergence
 
 
@@ -174,15 +174,15 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         if self.fusion is not None:
-            from godwit.adapt.fusing import Fusion  # noqa: PLC0415  few flows need it
+            from godwit.control.fusing import Fusion  # noqa: PLC0415  few flows need it
 
             _check_kind("setting fusion of adaptation", self.fusion, Fusion)
         if self.splitting is not None:
-            from godwit.adapt.windows import Splitting  # noqa: PLC0415  as above
+            from godwit.control.windows import Splitting  # noqa: PLC0415  as above
 
             _check_kind("setting splitting of adaptation", self.splitting, Splitting)
         if self.spreading is not None:
-            from godwit.adapt.spreading import Spreading  # noqa: PLC0415  as above
+            from godwit.control.spreading import Spreading  # noqa: PLC0415  as above
 
             _check_kind("setting spreading of adaptation", self.spreading, Spreading)
 
@@ -288,7 +288,7 @@ class Options:
                     'in on_divergence={"by_plane": "roll_back"}.',
                 )
         if self.control is not None:
-            from godwit.adapt.settings import Control  # noqa: PLC0415  few flows need it
+            from godwit.control.settings import Control  # noqa: PLC0415  few flows need it
 
             _check_kind("option control of start", self.control, Control)
         _check_kind("option close_at_end of start", self.close_at_end, bool)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.adapt.settings import Control
+    from godwit.control.settings import Control
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.query import Query
     from godwit.sinks.continuity import OnDivergence

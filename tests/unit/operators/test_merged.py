@@ -15,13 +15,13 @@ import pytest
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.policy import FlowEpoch, ManualOverrides
-from godwit.adapt.spreading import SpreadHotKeys
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
+from godwit.control.policy import FlowEpoch, ManualOverrides
+from godwit.control.spreading import SpreadHotKeys
 from godwit.engine.event_time import EventTimes
 from godwit.migration import ComponentView, EpochOutcome
 from godwit.model.assignment import even_assignment

@@ -10,10 +10,10 @@ from tests.oracles.recording_ports import RecordingPorts
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.fusing import Fusing
-from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.control.fusing import Fusing
+from godwit.control.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.migration import Coordinator, EpochOutcome, Policy

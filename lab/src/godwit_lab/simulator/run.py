@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt import Control, Controller
-from godwit.adapt.interfaces import CommittedEpoch, Topology
-from godwit.adapt.stream_record import STREAM, StreamRecorder
+from godwit.control import Control, Controller
+from godwit.control.interfaces import CommittedEpoch, Topology
+from godwit.control.stream_record import STREAM, StreamRecorder
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
@@ -32,8 +32,8 @@ from godwit_lab.simulator.workload import DrawnRows
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.adapt import PlannerRunner
-    from godwit.adapt.interfaces import Driven
+    from godwit.control import PlannerRunner
+    from godwit.control.interfaces import Driven
     from godwit.engine.loop import Stopwatch
     from godwit.migration import ComponentView, Copies, EpochOutcome
     from godwit.model import events

@@ -28,7 +28,7 @@ from godwit_lab.simulator import (
 )
 
 if TYPE_CHECKING:
-    from godwit.adapt.interfaces import CommittedEpoch
+    from godwit.control.interfaces import CommittedEpoch
     from godwit.migration import EpochOutcome
     from godwit.model.latency import LatencyHistogram
 

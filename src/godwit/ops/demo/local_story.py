@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import godwit as gw
-from godwit.adapt.policy import FlowEpoch
-from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
+from godwit.control.policy import FlowEpoch
+from godwit.control.run_record import RunRecorder
 from godwit.engine.outcomes import progress_of, state_bytes
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
