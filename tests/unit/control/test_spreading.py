@@ -307,6 +307,7 @@ def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     story = SpreadJoin(tmp_path)
     run: Any = story
     run.coordinator, run.policies, run.view = story.coordinator, story.policies, story.run.view
+    run.divide = story.policies.divide_manually
     hot_keys = QueryHotKeys(run)
     story.epoch(0.5, 400)
     hot_keys.spread("j", "hot", left=2, right=2)
