@@ -26,10 +26,10 @@ import pyarrow as pa
 from benchmarks.driver import OF_OTHERS, Driver, flow_of
 from benchmarks.options import read_options
 
-from godwit.adapt import Control
-from godwit.adapt.executor_speeds import Speeds
-from godwit.adapt.planner_thread import PlannerThread
-from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
+from godwit.control import Control
+from godwit.control.executor_speeds import Speeds
+from godwit.control.planner_thread import PlannerThread
+from godwit.control.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import even_assignment
 from godwit.placement import Limits, Problem
 from godwit.placement.preview import table
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from godwit.adapt import CommittedEpoch, Controller
+    from godwit.control import CommittedEpoch, Controller
     from godwit.model.latency import LatencyHistogram
 
 
@@ -63,21 +63,21 @@ class Timed:
         self.observing_s: list[float] = []
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         self._controller.begun(rows, backlog_rows)
 
     def observe(self, epoch: CommittedEpoch) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         began = time.process_time()
         self._controller.observe(epoch)
         self.observing_s.append(time.process_time() - began)
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         self._controller.delivered(latency)
 
     def step(self) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         began = time.process_time()
         self._controller.step()
         self.turns_s.append(time.process_time() - began)

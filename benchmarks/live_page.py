@@ -25,9 +25,9 @@ from tests.support.checkpoints import write_checkpoint
 from tests.support.chromium import Browser, chromium
 from tests.support.journal_story import BEGAN_S, epoch
 
-from godwit.adapt.run_record import placement_entry
 from godwit.checkpoint.journal import JournalWriter
-from godwit.migration.outcome import LoadSummary
+from godwit.control.run_record import placement_entry
+from godwit.migration import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad

@@ -23,10 +23,10 @@ from benchmarks.lane_times import LaneTimes
 from benchmarks.options import read_options
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
-from godwit.adapt.spreading import parts_for
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.control.spreading import parts_for
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun

@@ -26,7 +26,7 @@ from benchmarks.control.figure import Figure
 from pyspark.cloudpickle import cloudpickle
 
 import godwit as gw
-from godwit.adapt.scaling import latency
+from godwit.control.scaling import latency
 from godwit.model import events
 from godwit.placement.preview import table
 from godwit.spark.platform.local_cluster import LocalCluster
@@ -34,8 +34,8 @@ from godwit.spark.platform.local_cluster import LocalCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.adapt.scaling import ScalingSituation, WantedExecutors
     from godwit.columns.python_values import KeyRows
+    from godwit.control.scaling import ScalingSituation, WantedExecutors
 
 __all__ = ["LatencySchedule", "errors", "predicted"]
 
@@ -62,7 +62,7 @@ class LatencySchedule:
     _before: tuple[int, float] = (0, 0.0)
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Answer as `gw.control.latency` does for the target of now."""
+        """Answer as `gw.latency` does for the target of now."""
         passed_s = situation.now_s - situation.started_s
         at = min(int(passed_s / self.phase_s), len(self.targets_s) - 1)
         answer = latency(f"{self.targets_s[at]} seconds").wanted(situation)
@@ -124,7 +124,7 @@ def slow_rows(key: tuple[int], rows: KeyRows, state: list[int]) -> Iterator[tupl
     yield key[0], state[0]
 
 
-def _let_run(query: gw.types.Query, seconds: float) -> None:
+def _let_run(query: gw.Query, seconds: float) -> None:
     """Wait for some time from the first epoch on; raise what the query fails by."""
     deadline_s = time.monotonic() + _STARTS_S + seconds
     while time.monotonic() < deadline_s:

@@ -3,7 +3,7 @@
 A stream of one to six operators runs with a latency target that some number of executors meets;
 then its rate rises, up to eightfold.  Counted are decisions, the time until the target is met, and
 executors beyond the fewest that meet it, which runs with fixed numbers of them find.  What no
-executor helps (a lane that is full, a trigger that is too long) is in `tests.unit.adapt`.
+executor helps (a lane that is full, a trigger that is too long) is in `tests.unit.control`.
 ``--seed S --steps N`` plays N steps from seed S on.
 """
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.control.figure import Figure
 
-from godwit.adapt import Control
-from godwit.adapt.scaling import fixed, latency
+from godwit.control import Control
+from godwit.control.scaling import fixed, latency
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,

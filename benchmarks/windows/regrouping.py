@@ -19,7 +19,7 @@ from benchmarks.options import read_options
 from benchmarks.windows.instant import Stream
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.adapt.windows import components_for
+from godwit.control.windows import components_for
 from godwit.migration import Strategy
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from benchmarks.windows.inputs import timed_batch
 from benchmarks.windows.lane import windowed
 
 import godwit as gw
-from godwit.adapt.windows import SharePanes
+from godwit.control.windows import SharePanes
 
 if TYPE_CHECKING:
     import argparse
 
-    from godwit.adapt.policy import FlowEpoch
+    from godwit.control.policy import FlowEpoch
     from godwit.operators.windows.spec import Hopping
 
 

@@ -28,14 +28,14 @@ from tests.contract.windows_apart import S, WindowsApart
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.windows import components_for
 from godwit.api.flow import LogicalFlow
+from godwit.control.windows import components_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
-    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration import EpochOutcome
     from godwit.model.events import LayoutsCompared
     from godwit.placement.splitting import WindowLayout
     from godwit.plan.compiled import CompiledFlow
@@ -71,7 +71,7 @@ class Measured(Decided):
 
     def __init__(self, directory: Path, case: Case) -> None:
         self._case = case
-        super().__init__(directory, gw.control.Splitting(epochs=case.windows, confirm=1_000_000))
+        super().__init__(directory, gw.Splitting(epochs=case.windows, confirm=1_000_000))
 
     def compiled(self) -> CompiledFlow:
         """Compile the flow."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.adapt.policy import FlowEpoch
-from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
+from godwit.control.policy import FlowEpoch
+from godwit.control.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.runtime.policies import OperatorPolicies
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView
+    from godwit.migration import ComponentView, EpochOutcome
     from godwit.placement.splitting import WindowLayout
 
 __all__ = ["Decided"]

@@ -21,7 +21,7 @@ from tests.contract.scenario import Warming
 from tests.contract.splitting import Decided
 from tests.contract.windows_apart import History, WindowsApart, expected
 
-from godwit.adapt.windows import ExchangeCosts, Splitting
+from godwit.control.windows import ExchangeCosts, Splitting
 from godwit.migration import Bounds, Strategy
 from godwit.model.errors import MigrationError
 

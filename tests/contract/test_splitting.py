@@ -10,7 +10,7 @@ from tests.contract.splitting import Decided
 from tests.contract.windows_apart import History, WindowsApart, expected
 
 import godwit as gw
-from godwit.adapt.windows import ExchangeCosts
+from godwit.control.windows import ExchangeCosts
 from godwit.migration import Strategy
 from godwit.model.errors import MigrationError
 from godwit.model.events import ComponentsRegrouped, KeyGroupsWarmed, RegroupingCancelled
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHEAP = ExchangeCosts(row_ms=0, byte_ms=0, lane_ms=0.1)
-SETTINGS = gw.control.Splitting(period="10 seconds", epochs=4, confirm=1)
+SETTINGS = gw.Splitting(period="10 seconds", epochs=4, confirm=1)
 COMBINED = {"w": ("w", "w_second", "w_windows")}
 SPLIT = {name: (name,) for name in COMBINED["w"]}
 

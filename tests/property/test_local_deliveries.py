@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from examples.sqlite.godwit_sqlite import SqliteSink
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.number_source import Numbers
-from tests.unit.sinks.test_target_sink import SqliteSink
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
@@ -51,8 +51,7 @@ class Checked(SqliteSink):
     """Rejects even totals."""
 
     def __init__(self, path: Path, rejects: gw.sinks.Sink) -> None:
-        super().__init__(path)
-        self._rejects = rejects
+        super().__init__(str(path), "rows", rejects)
 
     def row_check(self) -> Any:
         def even(rows: pa.RecordBatch) -> Rejections | None:

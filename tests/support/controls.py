@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from godwit.adapt.settings import Cadence, Control, Search, Worth
+from godwit.control.settings import Cadence, Control, Search, Worth
 
 __all__ = ["control_of"]
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 ROOT = Path(godwit.__file__).parent
 # Each of them names the other in annotations; this list may only become shorter.
 ANNOTATED = [
-    {"adapt.forecast", "adapt.settings", "adapt.styles"},
-    {"adapt.latency_model", "adapt.scaling"},
     {"api.flow", "api.streams"},
+    {"control.forecast", "control.settings", "control.styles"},
+    {"control.latency_model", "control.scaling"},
     {"migration.coordinator", "migration.protocol", "migration.regrouping"},
     {"operators.asynchronous", "operators.asynchronous_calls"},
     {"operators.broadcast", "operators.operator"},

@@ -15,8 +15,8 @@ import numpy as np
 from tests.contract.one_process import OneProcess
 from tests.support.controls import control_of
 
-from godwit.adapt import CommittedEpoch, Controller
-from godwit.adapt.interfaces import topology_of
+from godwit.control import CommittedEpoch, Controller
+from godwit.control.interfaces import topology_of
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Policy
 
-    from godwit.migration import Bounds, Strategy
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView
+    from godwit.migration import Bounds, ComponentView, EpochOutcome, Strategy
     from godwit.model.assignment import Assignment
 
 __all__ = ["Controlled"]

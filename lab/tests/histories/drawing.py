@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from tests.support.controls import control_of
 
-from godwit.adapt.scaling import utilisation
+from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model.assignment import Assignment
 from godwit.placement import Limits, Problem
@@ -31,7 +31,7 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.adapt import Control
+    from godwit.control import Control
 
 __all__ = ["BASELINES", "PERIOD_S", "PLANNED_BY", "TROUBLES", "Drawn", "Trouble", "draw"]
 

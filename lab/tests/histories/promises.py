@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lab.tests.histories.drawing import Drawn
 
-    from godwit.adapt import CommittedEpoch, Controller
+    from godwit.control import CommittedEpoch, Controller
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.simulator import History, Simulation
 
@@ -58,11 +58,11 @@ class Watched:
         self.faults: list[str] = []
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         self._controller.begun(rows, backlog_rows)
 
     def observe(self, epoch: CommittedEpoch) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         alive = self._simulation.executors.alive
         for name, plan in epoch.component_views.items():
             places = plan.assignment
@@ -73,11 +73,11 @@ class Watched:
         self._controller.observe(epoch)
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         self._controller.delivered(latency)
 
     def step(self) -> None:
-        """See `godwit.adapt.interfaces.Driven`."""
+        """See `godwit.control.interfaces.Driven`."""
         simulation, bounds = self._simulation, self._drawn.settings.bounds
         if self._drawn.drains and not self._drained and simulation.now_s() >= self._drawn.at_s:
             self._drained = True

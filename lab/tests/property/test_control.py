@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.adapt import Budget
-from godwit.adapt.cost_benefit import Terms, is_uneven, select_moves
-from godwit.adapt.scaling import utilisation
+from godwit.control import Budget
+from godwit.control.cost_benefit import Terms, is_uneven, select_moves
+from godwit.control.scaling import utilisation
 from godwit.model import events
 from godwit.placement import Limits, Problem, metrics
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.support.controls import control_of
 
-from godwit.adapt import Controller
-from godwit.adapt.scaling import utilisation
+from godwit.control import Controller
+from godwit.control.scaling import utilisation
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,

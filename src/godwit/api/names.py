@@ -168,7 +168,7 @@ _FORMATS = (
 )
 
 CALLS: Mapping[str, str] = {
-    **dict.fromkeys(("average", "avg"), "gw.mean"),
+    "average": "gw.mean",
     **dict.fromkeys(
         ("countDistinct", "distinct", "nunique"),
         "gw.count_distinct, or gw.approx_distinct where there are many values",

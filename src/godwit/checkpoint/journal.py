@@ -8,9 +8,9 @@ journal: whatever of it is lost, damaged or late costs a line of history and not
 An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"progress":
 {...}}`` (figures of an epoch, as in ``query.recentProgress``), ``{"sources": {...}}`` (how far
 behind the sources are) and, now and then, ``{"load": {...}}`` (`LoadSummary.to_dict`),
-``{"stream": {...}}`` (figures of the same epochs, `godwit.adapt.stream_record`), ``{"flow":
+``{"stream": {...}}`` (figures of the same epochs, `godwit.control.stream_record`), ``{"flow":
 {...}}`` and ``{"placement": {...}}`` (the graph, and where key groups are,
-`godwit.adapt.run_record`), and ``{"controller": {...}}`` (what the next run's controller goes on
+`godwit.control.run_record`), and ``{"controller": {...}}`` (what the next run's controller goes on
 from).  Readers take what they
 know and leave the rest.
 """

@@ -3,7 +3,7 @@
 Lanes report how many keys each pane of an epoch had, and what writing, reading and merging took.
 From the first follows what the epoch does either way: which entries change, and what is read and
 merged when windows close.  Once the longest window has passed, both ways can be priced at what was
-measured (`godwit.adapt.windows`); lanes go the way that is set here
+measured (`godwit.control.windows`); lanes go the way that is set here
 (`godwit.time.event_time.EpochTime.duplicated`).
 
 Invariant: results do not depend on the way (every row is in one pane or in all its windows), so

@@ -28,9 +28,7 @@ from godwit.engine.outcomes import state_bytes
 from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
 from godwit.local.stages import add_splits, run_lanes, ship_rows
-from godwit.migration.commands import DropCopies, StartWarming
-from godwit.migration.coordinator import Coordinator
-from godwit.migration.strategy import Policy
+from godwit.migration import Coordinator, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.adapt.spreading import SpreadKeyOver
     from godwit.checkpoint.records import (
         BatchRef,
         CommitRecord,
@@ -53,16 +50,20 @@ if TYPE_CHECKING:
         StateId,
     )
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.lane.lane_flow import LaneInput
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration.commands import PeerCopies
-    from godwit.migration.coordinator import Warmed
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView, ProtocolView
+    from godwit.migration import (
+        ComponentView,
+        EpochOutcome,
+        PeerCopies,
+        ProtocolView,
+        Warmed,
+    )
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck

@@ -133,7 +133,7 @@ class Planner:
     # returns further options, from what a controller knows of a stream's past
     from_history: Callable[[StreamHistory], Mapping[str, Any]] | None = None
     plans_intervals: bool = False  # plans give every executor one range of key groups
-    # ``module:class`` of a `godwit.adapt.styles.PlacementStyle` that it needs; empty: the default
+    # ``module:class`` of a `godwit.control.styles.PlacementStyle` that it needs; empty: the default
     style: str = ""
 
     def refusal(self, problem: Problem) -> str:

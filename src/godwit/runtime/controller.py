@@ -18,21 +18,21 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from godwit.adapt import Controller
-from godwit.adapt.interfaces import topology_of
-from godwit.adapt.memory import ControllerMemory
-from godwit.adapt.rebalancing import is_own
 from godwit.checkpoint.journal import read_last
+from godwit.control import Controller
+from godwit.control.interfaces import topology_of
+from godwit.control.memory import ControllerMemory
+from godwit.control.rebalancing import is_own
 from godwit.model import events
 from godwit.runtime.pending_files import PendingFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.adapt import CommittedEpoch, Control, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.migration.coordinator import Coordinator
+    from godwit.control import CommittedEpoch, Control, ExecutorPool
+    from godwit.migration import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
 

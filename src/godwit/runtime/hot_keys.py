@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from godwit.adapt.spreading import being_changed, change_by_hand, orders_of
+from godwit.control.spreading import being_changed, change_by_hand, orders_of
 from godwit.model.errors import MigrationError
 from godwit.model.frames import user_call
 from godwit.operators.spreading import WHOLE
@@ -58,7 +58,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         The results of a join do not change: the lane with the earlier rows of the key joins new
         rows with them until the watermark has passed all rows that they can match. The function of
         ``process`` sees the rows and the state of one part only, until `gather` or
-        ``gw.control.Spreading`` merges the parts by ``merge=``.
+        ``gw.Spreading`` merges the parts by ``merge=``.
 
         Parameters
         ----------

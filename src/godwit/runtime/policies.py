@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.policy import (
+from godwit.control.policy import (
     RESPECT_S,
     FlowEpoch,
     ManualOverrides,
@@ -19,12 +19,11 @@ from godwit.adapt.policy import (
     Regroup,
     Repartition,
 )
-from godwit.adapt.spreading import SpreadKeyOver
-from godwit.adapt.windows import ChooseWindowState
+from godwit.control.spreading import SpreadKeyOver
+from godwit.control.windows import ChooseWindowState
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
-from godwit.migration.regrouping import Regrouping
-from godwit.migration.strategy import Bounds
+from godwit.migration import Bounds, Regrouping
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError
@@ -33,12 +32,12 @@ from godwit.runtime.threads import Guard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
+    from godwit.control.policy import AdaptationPolicy, Announce, Proposal
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration.coordinator import Coordinator
+    from godwit.migration import Coordinator
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.adapt.interfaces import ExecutorPool
+from godwit.control.interfaces import ExecutorPool
 from godwit.engine.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.adapt.spreading import SpreadKeyOver
+    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.source_positions import SourcePositions
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration.coordinator import Coordinator
+    from godwit.migration import Coordinator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.explain import UserNames
     from godwit.runtime.threads import DaemonPool

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.adapt.policy import FlowEpoch
-from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.collection import collect_garbage
+from godwit.control.policy import FlowEpoch
+from godwit.control.run_record import RunRecorder
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
@@ -28,18 +28,16 @@ from godwit.runtime.threads import GateClosedError, Guard, close_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.adapt.spreading import SpreadKeyOver
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
+    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration.coordinator import Coordinator
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView, ProtocolView
+    from godwit.migration import ComponentView, Coordinator, EpochOutcome, ProtocolView
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.controller import ControllerThread
     from godwit.runtime.policies import OperatorPolicies

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.adapt.settings import Control
+    from godwit.control.settings import Control
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.query import Query
     from godwit.sinks.continuity import OnDivergence
@@ -202,7 +202,7 @@ class Flow(LogicalFlow):
         trigger
             Trigger of epochs, as in Spark: ``{"availableNow": True}`` or ``{"processingTime": "1
             second"}``; by default an epoch starts as soon as the last one has ended. See
-            `gw.types.Trigger`.
+            `gw.Trigger`.
         executors
             Number of executors to wait for before the first epoch. If fewer are there after
             ``executors_timeout_s`` of `gw.Sizing` (60 s by default), the start fails. Executors
@@ -220,7 +220,7 @@ class Flow(LogicalFlow):
             ``query.components.regroup`` changes this while the query runs.
         policy
             Settings for recovery after the loss of an executor, and for copies of state; see
-            `gw.migration.Policy`.
+            `gw.Policy`.
         close_at_end
             ``True``: at the end of a bounded input (``availableNow``) open windows are emitted and
             all event-time timers fire, as in Flink; rows that a later run brings for the windows

@@ -10,20 +10,19 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.adapt.fusing import Fusing, by_attributes
-from godwit.adapt.placing import ComparePlacing, place_as_measured, place_by_attributes
-from godwit.adapt.policy import RESPECT_S
-from godwit.adapt.spreading import SpreadHotKeys, spreading_of
-from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.journal import JournalWriter, read_last
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.control.fusing import Fusing, by_attributes
+from godwit.control.placing import ComparePlacing, place_as_measured, place_by_attributes
+from godwit.control.policy import RESPECT_S
+from godwit.control.spreading import SpreadHotKeys, spreading_of
+from godwit.control.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_started
-from godwit.migration.coordinator import Coordinator
-from godwit.migration.outcome import LoadSummary
+from godwit.migration import Coordinator, LoadSummary
 from godwit.model import events
 from godwit.runtime.controller import ControllerThread, last_memory, past_decisions
 from godwit.runtime.policies import OperatorPolicies
@@ -57,10 +56,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.adapt.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.commit_log import CommitLog
+    from godwit.control.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
     from godwit.engine.recovery import Recovery
-    from godwit.migration.inputs import RunStarted
+    from godwit.migration import RunStarted
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import EventDispatcher
     from godwit.runtime.settings import Options

@@ -11,8 +11,8 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from godwit.adapt.spreading import spreading_of
-from godwit.adapt.windows import splitting_of
+from godwit.control.spreading import spreading_of
+from godwit.control.windows import splitting_of
 from godwit.model.errors import InvalidFlowError
 from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name

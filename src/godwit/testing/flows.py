@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from godwit.checkpoint.records import CommitRecord
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.strategy import Bounds, Policy
+    from godwit.migration import Bounds, EpochOutcome, Policy
     from godwit.model.events import Event, RowsLeftOut
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.runtime.hot_keys import QueryHotKeys
@@ -123,7 +122,7 @@ def run(
         of the call. The clock advances only by `advance` and `Run.advance`.
     policy
         Settings for recovery after the loss of an executor, and for copies of state; see
-        `gw.migration.Policy`.
+        `gw.Policy`.
     components
         Component → names of its operators, which run in the same lanes; by default each operator is
         a component, of the same name.

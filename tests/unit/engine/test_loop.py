@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from godwit.engine.latency import SourceLatency
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView
+    from godwit.migration import ComponentView, EpochOutcome
 
 
 class Outcome:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from godwit.migration.commands import PeerCopies, StartWarming
-from godwit.migration.sources import PeerLinks
+from godwit.migration import PeerCopies, PeerLinks, StartWarming
 
 
 def order(executor: str, attempt: str = "", **peers: tuple[int, ...]) -> StartWarming:

@@ -88,7 +88,7 @@ def test_an_entry_point_that_is_no_planner_of_its_name_is_refused(
 
 
 def test_an_elasticity_of_another_package_is_known_by_its_name(install: Install) -> None:
-    text = "from godwit.adapt.styles import PlacementStyle\nclass Still(PlacementStyle): pass\n"
+    text = "from godwit.control.styles import PlacementStyle\nclass Still(PlacementStyle): pass\n"
     install("still-life", "policies", "still = still_life:Still", text)
     assert gw.Control(elasticity="still").elasticity == "still"
     with pytest.raises(InvalidControlError, match=r"'stil'.*resource_centric, static.*still"):

@@ -43,25 +43,8 @@ CALLED_BY_USERS = [
         if inspect.isfunction(getattr(gw, name)) and name != "even_assignment"
     ),
     *(getattr(gw.sinks, n) for n in gw.sinks.__all__ if inspect.isfunction(getattr(gw.sinks, n))),
-    *(
-        gw.Flow,
-        gw.Control,
-        gw.migration.Bounds,
-        gw.control.Budget,
-        gw.control.Means,
-        gw.migration.Policy,
-        gw.control.Fusion,
-        gw.control.Splitting,
-    ),
-    *(
-        gw.control.Cadence,
-        gw.control.Search,
-        gw.control.Worth,
-        gw.Checkpointing,
-        gw.Lanes,
-        gw.Sizing,
-        gw.Adaptation,
-    ),
+    *(gw.Flow, gw.Control, gw.Bounds, gw.Budget, gw.Means, gw.Policy, gw.Fusion, gw.Splitting),
+    *(gw.Cadence, gw.Search, gw.Worth, gw.Checkpointing, gw.Lanes, gw.Sizing, gw.Adaptation),
     gw.Observability,
     *(gw.ValueState, gw.ListState, gw.MapState),
 ]

@@ -15,14 +15,13 @@ import pytest
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.adapt import CommittedEpoch, Controller
-from godwit.adapt.interfaces import Topology, topology_of
-from godwit.adapt.scaling import latency
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.migration.inputs import MigrationRequested
-from godwit.migration.outcome import EpochOutcome
+from godwit.control import CommittedEpoch, Controller
+from godwit.control.interfaces import Topology, topology_of
+from godwit.control.scaling import latency
+from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.plan.compiled import UpstreamInput
@@ -214,7 +213,9 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[CommittedEpoch] = []
-    monkeypatch.setattr("godwit.adapt.Controller.observe", lambda _self, epoch: seen.append(epoch))
+    monkeypatch.setattr(
+        "godwit.control.Controller.observe", lambda _self, epoch: seen.append(epoch)
+    )
     run = Run()
     try:
         batch = files_taken(tmp_path, taken=2, lying=3)
@@ -233,7 +234,9 @@ def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sourc
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[CommittedEpoch] = []
-    monkeypatch.setattr("godwit.adapt.Controller.observe", lambda _self, epoch: seen.append(epoch))
+    monkeypatch.setattr(
+        "godwit.control.Controller.observe", lambda _self, epoch: seen.append(epoch)
+    )
     run = Run()
     run.controlling.backlog_rows = lambda: 7
     try:
@@ -282,7 +285,7 @@ def test_a_controller_that_fails_is_told_of_and_goes_on(monkeypatch: pytest.Monk
     def fails(_self: object, _epoch: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("godwit.adapt.Controller.observe", fails)
+    monkeypatch.setattr("godwit.control.Controller.observe", fails)
     run = Run()
     try:
         run.epoch()

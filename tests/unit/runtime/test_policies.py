@@ -10,15 +10,13 @@ from tests.oracles.recording_ports import RecordingPorts
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.fusing import Fusing
-from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.control.fusing import Fusing
+from godwit.control.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import recover_flow, run_started
-from godwit.migration import Policy
-from godwit.migration.coordinator import Coordinator
-from godwit.migration.outcome import EpochOutcome
+from godwit.migration import Coordinator, EpochOutcome, Policy
 from godwit.model.events import (
     BackgroundFailed,
     DecisionSkipped,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-SETTINGS = gw.control.Fusion(epochs=1, confirm=1, payback_epochs=10)
+SETTINGS = gw.Fusion(epochs=1, confirm=1, payback_epochs=10)
 
 
 class TwoOperators:
@@ -51,7 +49,7 @@ class TwoOperators:
         )
         self.flow, self.ports = recovery.flow, RecordingPorts()
         there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
-        first = gw.migration.even_assignment(4, ["x", "y"], [1, 1])
+        first = gw.even_assignment(4, ["x", "y"], [1, 1])
         given = {"b": first.moved({0: "y"})} if apart else {}
         started = run_started(self.flow, self.log, recovery, given, there, run_id="r")
         self.coordinator = Coordinator(

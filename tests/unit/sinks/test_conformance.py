@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from examples.sqlite.godwit_sqlite import to_table
 from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
-from tests.unit.sinks.test_target_sink import SqliteSink
 
 import godwit as gw
 from godwit.model.errors import SinkError
@@ -118,7 +118,7 @@ def _sqlite(path: Path) -> Target:
         with closing(sqlite3.connect(path / "totals.db")) as database:
             return rows(0, *database.execute("SELECT plane, total FROM rows")).table
 
-    return Target(partial(SqliteSink, path / "totals.db"), read, keeps_results=True)
+    return Target(partial(to_table, str(path / "totals.db"), "rows"), read, keeps_results=True)
 
 
 TARGETS: dict[str, Callable[[Any], Target]] = {

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from godwit.adapt import Control
-from godwit.adapt.scaling import utilisation
-from godwit.adapt.styles import BY_PLAN, STATIC
 from godwit.cli.arguments import save_picture
+from godwit.control import Control
+from godwit.control.scaling import utilisation
+from godwit.control.styles import BY_PLAN, STATIC
 from godwit.model import events, plugins
 from godwit.placement.preview import table
 from godwit.placement.problem import Problem

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from godwit.adapt import Budget, Control
-from godwit.adapt.scaling import fixed
-from godwit.adapt.settings import Cadence
+from godwit.control import Budget, Control
+from godwit.control.scaling import fixed
+from godwit.control.settings import Cadence
 from godwit_lab.simulator import (
     Keys,
     Machine,
@@ -39,7 +39,7 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from godwit.adapt import CommittedEpoch, Controller
+    from godwit.control import CommittedEpoch, Controller
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.cli.what_if_stream import MeasuredStream, MeasuredTime
 

@@ -1,6 +1,6 @@
 """A measured stream, as a checkpoint's journal tells it: what `godwit what-if` plays again.
 
-The journal has loads of key groups and figures of epochs (`godwit.adapt.stream_record`), measured
+The journal has loads of key groups and figures of epochs (`godwit.control.stream_record`), measured
 latencies, and decisions with what was expected of them and what came.  From these come the numbers
 of a simulated flow:
 
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from godwit.adapt.stream_record import STREAM, EpochColumns, StreamSummary
 from godwit.checkpoint.journal import read_tail
-from godwit.migration.outcome import LoadSummary
+from godwit.control.stream_record import STREAM, EpochColumns, StreamSummary
+from godwit.migration import LoadSummary
 from godwit.model.errors import CheckpointError, InvalidControlError
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.latency import LatencyHistogram
@@ -34,8 +34,8 @@ from godwit_lab.simulator import CostModel, MeasuredKeyGroups, SimulatedComponen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from godwit.adapt import Topology
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.control import Topology
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from godwit.adapt.styles import PlacementStyle
+from godwit.control.styles import PlacementStyle
 from godwit.placement.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit_lab.planners.cores.core_assignment import (
     CoreAssignmentProblem,
@@ -31,8 +31,8 @@ from godwit_lab.planners.cores.core_assignment import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.adapt.interfaces import MeasuredProblem
-    from godwit.adapt.styles import Turn
+    from godwit.control.interfaces import MeasuredProblem
+    from godwit.control.styles import Turn
     from godwit.placement.arrays import FloatArray, IntArray
 
 Counts = npt.NDArray[np.integer[Any]]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import load_errors
-from godwit.adapt.scaling import Scripted
+from godwit.control.cost_benefit import load_errors
+from godwit.control.scaling import Scripted
 from godwit.model import events
 from godwit.placement import metrics
 from godwit_lab.control.ranges import RangePlacement
@@ -30,10 +30,10 @@ from godwit_lab.planners.intervals.ssm import present_cuts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.adapt.interfaces import MeasuredProblem, Topology
-    from godwit.adapt.policy import Announce
-    from godwit.adapt.settings import Control
-    from godwit.adapt.styles import Turn
+    from godwit.control.interfaces import MeasuredProblem, Topology
+    from godwit.control.policy import Announce
+    from godwit.control.settings import Control
+    from godwit.control.styles import Turn
     from godwit.placement import Problem, Solution
     from godwit.placement.arrays import FloatArray, IntArray
 
@@ -69,8 +69,7 @@ class _Path:
 class SequencePlacement(RangePlacement):
     """Ranges by the steps of a known sequence of migrations.
 
-    The sequence is that of the planner's option ``targets``, or of
-    ``scaling=gw.control.scripted(...)``.
+    The sequence is that of the planner's option ``targets``, or of ``scaling=gw.scripted(...)``.
     """
 
     def __init__(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from godwit.adapt.styles import PlacementStyle
+from godwit.control.styles import PlacementStyle
 from godwit.placement.registry import one_range_each
 from godwit_lab.planners.intervals.ranges import gather_ranges
 
 if TYPE_CHECKING:
-    from godwit.adapt.interfaces import MeasuredProblem
-    from godwit.adapt.styles import Turn
+    from godwit.control.interfaces import MeasuredProblem
+    from godwit.control.styles import Turn
     from godwit.placement.arrays import IntArray
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from godwit.adapt import Control
-from godwit.adapt.settings import Budget, Search, Worth
+from godwit.control import Control
+from godwit.control.settings import Budget, Search, Worth
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.placement.preview import table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.control.days import daily, play_days
 
-from godwit.adapt.forecast import Forecast
+from godwit.control.forecast import Forecast
 
 
 def test_days_are_met_by_executors_that_are_there_in_time() -> None:

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.control import steps
 from tests.support.controls import control_of
 
-from godwit.adapt import Budget
-from godwit.adapt.scaling import ScalingSituation, WantedExecutors, custom, latency
+from godwit.control import Budget
+from godwit.control.scaling import ScalingSituation, WantedExecutors, custom, latency
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,

@@ -9,8 +9,8 @@ import pytest
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.adapt import Topology
-from godwit.adapt.scaling import scripted
+from godwit.control import Topology
+from godwit.control.scaling import scripted
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidControlError

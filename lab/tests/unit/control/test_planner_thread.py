@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from tests.support.controls import control_of
 
-from godwit.adapt.planner_thread import PlannerThread
+from godwit.control.planner_thread import PlannerThread
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,

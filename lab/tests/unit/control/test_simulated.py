@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.controls import control_of
 
-from godwit.adapt.scaling import utilisation
+from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model import events
 from godwit.placement.allocation import milp as milp_planner
@@ -31,7 +31,7 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.adapt import Controller
+    from godwit.control import Controller
     from godwit.placement import Problem, Solution
 
 COSTS = CostModel(

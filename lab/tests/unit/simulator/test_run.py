@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from godwit.migration import Bounds, Strategy
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
 from godwit.model.events import EpochCommitted
@@ -29,8 +28,8 @@ from godwit_lab.simulator import (
 )
 
 if TYPE_CHECKING:
-    from godwit.adapt.interfaces import CommittedEpoch
-    from godwit.migration.outcome import EpochOutcome
+    from godwit.control.interfaces import CommittedEpoch
+    from godwit.migration import EpochOutcome
     from godwit.model.latency import LatencyHistogram
 
 COSTS = CostModel(

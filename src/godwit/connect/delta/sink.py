@@ -841,7 +841,7 @@ class _TableFiles(DeltaStorageHandler):
     def open_output_stream(
         self, path: str, metadata: dict[str, str] | None = None
     ) -> pa.PythonFile:
-        """Open a file for writing; what is there is replaced."""
+        """Open a file for writing; an existing file is replaced."""
         stream = self._handler.open_output_stream(path, metadata)
         return pa.PythonFile(_BytesOnly(stream), mode="w")
 

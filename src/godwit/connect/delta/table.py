@@ -248,8 +248,8 @@ def check_names(names: Sequence[str], *, merges: bool) -> TargetProblem | None:
         )
     if len({name.lower() for name in names}) < len(names):
         return TargetProblem(
-            f"of the columns {', '.join(names)} some differ only by upper and lower case, which is "
-            "no difference in Delta tables",
+            f"of the columns {', '.join(names)} some differ only by upper and lower case, which "
+            "Delta tables do not distinguish",
             "Rename columns before the sink.",
         )
     return None

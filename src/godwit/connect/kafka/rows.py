@@ -1,8 +1,8 @@
 """Rows as messages of Kafka: key, value, headers, topic and partition of each.
 
-Rows that are too large for the broker are found before their epoch is committed (`SizeCheck`).  A
-message is no larger than a bound that follows from the columns' bytes; only where that bound is
-beyond the limit are rows written to be measured.
+Rows that are too large for the broker are found before their epoch is committed (`SizeCheck`).  The
+columns' bytes give an upper bound of a message's size; rows are written to be measured only if the
+bound exceeds the limit.
 """
 
 from __future__ import annotations

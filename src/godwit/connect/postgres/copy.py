@@ -1,7 +1,7 @@
 """Rows on their way to PostgreSQL: as text for COPY; and finding rows that the server refuses.
 
-**Refused rows** are found one by one, by halving what was refused.  A constraint, a trigger, the
-form of an ``inet``: what they refuse is known when a row arrives, which is after its epoch was
+**Refused rows** are found one by one, by halving the refused batch.  A constraint, a trigger or
+the syntax of an ``inet`` refuses a row when the row arrives, which is after its epoch was
 committed.  The epoch cannot be refused any more, so its other rows are written and these are set
 aside.
 

@@ -374,7 +374,7 @@ class PostgresSink(TargetSink):
             on_failure.pop_all()
 
     def _prepare_table(self, *, only_try: bool = False) -> None:
-        """Check or create the table and ``godwit_epochs``; `only_try`: and undo what was done."""
+        """Check or create the table and ``godwit_epochs``; `only_try`: and undo it."""
         with self._translating_errors(
             "cannot be opened",
             "Check the server, the connection string and the privileges of its user.",
@@ -399,7 +399,7 @@ class PostgresSink(TargetSink):
         if self._context.complete:
             return None
         if self._target.keys:
-            return "rows that were replaced by later ones are gone (what comes replaces them again)"
+            return "rows that were replaced by later ones are gone (later ones come again)"
         if self._epoch_column is None:
             return "rows of the table do not say which epoch they are of, as with epoch_column="
         with self._reading_epochs():
@@ -547,7 +547,7 @@ class PostgresSink(TargetSink):
             self._upsert(connection, parts)
         else:
             self._copy_rows(connection, parts, self._target.identifier)
-        # What is deferred to the commit would refuse the epoch there without naming a row.
+        # Constraints that are deferred to the commit would refuse the epoch without naming a row.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:

@@ -17,17 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import godwit as gw
-from godwit.adapt.policy import FlowEpoch
-from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
+from godwit.control.policy import FlowEpoch
+from godwit.control.run_record import RunRecorder
 from godwit.engine.outcomes import progress_of, state_bytes
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import with_newcomers
-from godwit.migration.strategy import Bounds, Strategy
 from godwit.model import events
 from godwit.ops.demo.recording import Audience, Comparison, Recording, compare, newest_rows
 from godwit.ops.demo.story import (
@@ -49,8 +48,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView
+    from godwit.migration import ComponentView, EpochOutcome
     from godwit.model.events import Event
 
 

@@ -16,7 +16,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from godwit.adapt.interfaces import PoolView
+from godwit.control.interfaces import PoolView
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.wording import counted
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.migration.coordinator import Coordinator
+    from godwit.migration import Coordinator
     from godwit.runtime.threads import EpochGate
 
 
@@ -99,7 +99,7 @@ _REST_S = 1.0
 class SparkExecutorPool:
     """Adds executors to the running application, and gives them back.
 
-    It is the `godwit.adapt.interfaces.ExecutorPool` of Spark.
+    It is the `godwit.control.interfaces.ExecutorPool` of Spark.
     """
 
     def __init__(

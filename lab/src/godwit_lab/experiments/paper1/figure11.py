@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt import Control
-from godwit.adapt.scaling import scripted
-from godwit.adapt.settings import Search
+from godwit.control import Control
+from godwit.control.scaling import scripted
+from godwit.control.settings import Search
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,

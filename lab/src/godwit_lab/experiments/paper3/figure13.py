@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt import Control
-from godwit.adapt.settings import Budget, Search, Worth
+from godwit.control import Control
+from godwit.control.settings import Budget, Search, Worth
 from godwit.migration import Strategy
 from godwit_lab.cli.reproduce.figure import (
     Chart,
@@ -26,8 +26,8 @@ from godwit_lab.simulator.scenario import Scenario
 from godwit_lab.simulator.workload import DrawnRows, Keys, Rate
 
 if TYPE_CHECKING:
-    from godwit.adapt import Controller
-    from godwit.migration.inputs import MigrationRequested
+    from godwit.control import Controller
+    from godwit.migration import MigrationRequested
     from godwit_lab.simulator import History
     from godwit_lab.simulator.workload import Batch
 

@@ -1,0 +1,338 @@
+r"""Speeds of executors, estimated from the cost of the same key groups here and there.
+
+A machine may be slower than others, or become so; its key groups then look expensive, and a planner
+that took their cost for their own would be wrong wherever it puts them.  Key groups that *are* dear
+look the same, as long as they stay where they are.
+
+So nothing but a key group compared with itself tells of speed.  With :math:`y` the logarithm of
+what a key group costs in a period, relative to what so many rows and epochs cost in its component
+as a rule, a key group that was on executor :math:`i` and is on :math:`j` (mostly, :math:`i = j`)
+differs by
+
+.. math:: y_{kj} - y_{ki} = s_j - s_i' + \varepsilon,
+
+where :math:`s'` is how slow executors were in the period before, and :math:`s` how slow they are
+now, in logarithms.  All key groups that went the same way are one measurement, their median, so
+that a key of which rows have become dear changes nothing.  These measurements, and that speeds
+change rarely but then by factors of two, are a linear model of :math:`(s', s)` with normal errors;
+its estimate is the mean given both (a Kalman step; :math:`s'` is known from the steps before).
+
+Period after period the same key groups are compared where they stay, and the errors of so many
+comparisons would add up to a difference.  So what noise explains there is taken for no change at
+all; and errors of what did change an estimate are carried along.  A period in which a machine
+became slow is a mixture.  So a change is measured anew in the periods after it, each against what
+was before the change, and the last one stands.
+
+Invariants: executors that were never compared have speed 1 ("first assuming all nodes are
+homogeneous, then measuring the actual effect of state migration": paper 2 §3); the median executor
+has speed 1; differences that noise explains count as none, and so do planners that want equal
+executors get them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.control.statistics import AssignmentPeriod, PeriodStatistics
+    from godwit.placement.arrays import FloatArray
+
+_SIGMA_SPEED = np.log(2.0)
+"""Machines differ, and change, by a factor of two as a matter of course."""
+_SIGMA_KNOWN = np.log(2.0) / 2
+"""Deviation of an estimate that the period before has left."""
+_SIGMA_KEY = np.log(2.0)
+"""Deviation of the change of one key group's cost between two periods."""
+_SIGMA_NOISE = 0.1
+"""Deviation of the cost of a row from period to period, beside chance among the rows."""
+_SIGMA_ROW = 0.5
+"""Deviation of the cost of one row."""
+_SIGMA_MACHINE = 0.05
+"""The same of all rows of an executor: machines do other things besides."""
+_MEDIAN_ERROR = 1.2533
+_NO_DIFFERENCE = np.log(1.15)
+_ERRORS = 4.0
+"""Standard errors within which an executor counts as fast as the others."""
+_ANEW = 3
+"""Periods in a row that show a change, of which the last stands."""
+_CHANGED = np.log(1.5)
+"""A speed that differs by more is another one; by less, two estimates of the same."""
+_NEW = 0.33
+"""Weight of the latest period in what a key group costs as a rule."""
+_FEW = 3
+"""Key groups of which the median is no better than one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Costs:
+    """Costs of some of a component's key groups: columns, one entry for each."""
+
+    key_group: npt.NDArray[np.int64]
+    executor: npt.NDArray[np.object_]  # name of where each was; ``None``: it was not seen
+    cost: FloatArray  # logarithm of measured over expected seconds
+    variance: FloatArray
+
+
+class _Differences(NamedTuple):
+    """Differences in cost of key groups between two periods, one entry for each."""
+
+    before: list[str]  # executors in the period before, and in this one
+    now: list[str]
+    apart: FloatArray
+    variance: FloatArray
+
+
+class Speeds:
+    """Estimates executors' speeds, period after period."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Costs] = {}
+        # executor → how slow it is, as a logarithm; covariances of the errors, in the same order
+        self._slow: dict[str, float] = {}
+        self._errors: FloatArray = np.zeros((0, 0))
+        self._changing = 0  # periods in a row that showed a change
+        self._latest: Mapping[str, float] = {}
+        self._differed: frozenset[str] = frozenset()
+
+    def update(self, statistics: PeriodStatistics, *, ended: bool = True) -> Mapping[str, float]:
+        """Add a period, and return executor → speed; 1 for executors without measurements.
+
+        `ended`: ``False`` returns speeds as if the period had ended now, and does not add it.
+        """
+        here: set[str] = set()
+        seen: list[tuple[str, _Costs, int]] = []
+        differences: list[_Differences] = []
+        for name, component in sorted(statistics.components.items()):
+            for costs in _relative_costs(component.by_assignment):
+                here.update(costs.executor.tolist())
+                differences.append(self._differences(name, costs))
+                seen.append((name, costs, len(component.in_bytes)))
+        if not here:
+            return {}
+        slow, errors, changing = self._estimate_slowness(sorted(here), differences)
+        if ended:
+            self._changing = self._changing + 1 if changing else 0
+        if ended and self._changing % _ANEW == 0:
+            changed = {e: slow[e] - self._slow.get(e, 0.0) for e in here}
+            self._slow, self._errors = slow, errors
+            for name, costs, num_key_groups in seen:
+                self._record_costs(name, costs, num_key_groups, changed)
+        middle = float(np.median(list(slow.values())))
+        estimates: dict[str, float] = {}
+        differs: set[str] = set()
+        for e, variance in zip(slow, errors.diagonal().tolist(), strict=True):
+            apart = slow[e] - middle
+            none = max(_NO_DIFFERENCE, _ERRORS * math.sqrt(max(variance, 0.0)))
+            speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
+            if speed != 1.0:
+                differs.add(e)
+                if ended and abs(apart) < _SIGMA_SPEED and e not in self._differed:
+                    speed = 1.0  # what is less than usual must be seen twice
+            estimates[e] = speed if changing else _smooth_speed(speed, self._latest.get(e))
+        self._differed = frozenset(differs)
+        self._latest = estimates
+        return estimates
+
+    def _differences(self, name: str, costs: _Costs) -> _Differences:
+        """Return each key group's difference in cost since it was last measured."""
+        last = self._seen.get(name)
+        if last is None:
+            return _Differences([], [], np.zeros(0), np.zeros(0))
+        known = last.executor[costs.key_group] != None  # noqa: E711  entry by entry
+        at = costs.key_group[known]
+        return _Differences(
+            before=last.executor[at].tolist(),
+            now=costs.executor[known].tolist(),
+            apart=costs.cost[known] - last.cost[at],
+            variance=costs.variance[known] + last.variance[at],
+        )
+
+    def _record_costs(
+        self, name: str, costs: _Costs, num_key_groups: int, changed: Mapping[str, float]
+    ) -> None:
+        """Record costs and executors of a component's key groups, to compare later periods with.
+
+        The cost of a key group that stays is a moving average, so that errors of one period do not
+        add up. `changed`: speeds of executors that changed.
+        """
+        if name not in self._seen:
+            self._seen[name] = _Costs(
+                key_group=np.arange(num_key_groups),
+                executor=np.full(num_key_groups, None, object),
+                cost=np.zeros(num_key_groups),
+                variance=np.zeros(num_key_groups),
+            )
+        seen, at = self._seen[name], costs.key_group
+        slower = np.array([changed[e] for e in costs.executor.tolist()])
+        stays = (seen.executor[at] == costs.executor) & (np.abs(slower) < _CHANGED)
+        moved = seen.cost[at] + slower
+        seen.cost[at] = np.where(stays, moved + _NEW * (costs.cost - moved), costs.cost)
+        seen.variance[at] = np.where(
+            stays, np.minimum(seen.variance[at], costs.variance), costs.variance
+        )
+        seen.executor[at] = costs.executor
+
+    def _estimate_slowness(
+        self, here: list[str], differences: Sequence[_Differences]
+    ) -> tuple[dict[str, float], FloatArray, bool]:
+        """Estimate how slow the executors `here` are, from former estimates and from differences.
+
+        Returns executor → slowness, the covariances of the errors, and whether an executor changed.
+        """
+        names = sorted({*here, *(name for part in differences for name in part.before)})
+        number, n = {name: at for at, name in enumerate(names)}, len(names)
+        known = np.array([self._slow.get(name, 0.0) for name in names])
+        # The unknowns are deviations from what is known: of the period before, then of this one.
+        prior = np.zeros((2 * n, 2 * n))
+        each = np.arange(n)
+        prior[each, each] = _SIGMA_KNOWN**-2 + _SIGMA_SPEED**-2
+        prior[n + each, n + each] = _SIGMA_SPEED**-2
+        prior[each, n + each] = prior[n + each, each] = -(_SIGMA_SPEED**-2)
+        measured, noisy, pull = *np.zeros((2, 2 * n, 2 * n)), np.zeros(2 * n)
+        changing = False
+        middles = _median_differences(differences, number)
+        stayed = [middle for before, now, middle, _ in middles if before == now]
+        # What a row costs as a rule rises with an executor that slows: all others look faster.
+        common = float(np.median(stayed)) if len(stayed) > 2 else 0.0
+        for before, now, middle, variance in middles:
+            i, j = before, n + now
+            difference = middle - common
+            _weigh(measured, i, j, 1 / variance)
+            if before == now:
+                if abs(difference) <= _ERRORS * math.sqrt(variance):
+                    continue  # it is as fast as it was
+                changing = True
+            _weigh(noisy, i, j, 1 / variance)
+            residual = difference - (known[j - n] - known[i])
+            pull[i] -= residual / variance
+            pull[j] += residual / variance
+        inverse = np.linalg.inv(prior + measured)
+        slow = known + (inverse @ pull)[n:]
+        # The errors of measurements, not of the assumption that machines are equal otherwise: of
+        # these ones, and what is left of the earlier ones.
+        known_by = (inverse @ measured)[n:]
+        rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
+        before_errors = np.zeros((n, n))
+        former = [at for at, name in enumerate(self._slow) if name in number]
+        at = [number[name] for name in self._slow if name in number]
+        before_errors[np.ix_(at, at)] = self._errors[np.ix_(former, former)]
+        errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
+        of_here = [number[name] for name in here]
+        return (
+            dict(zip(here, slow[of_here].tolist(), strict=True)),
+            errors[np.ix_(of_here, of_here)],
+            changing,
+        )
+
+
+def _weigh(matrix: FloatArray, i: int, j: int, weight: float) -> None:
+    """Add a weighted measurement of unknown i minus unknown j to a least-squares matrix."""
+    matrix[i, i] += weight
+    matrix[j, j] += weight
+    matrix[i, j] -= weight
+    matrix[j, i] -= weight
+
+
+def _median_differences(
+    differences: Sequence[_Differences], number: Mapping[str, int]
+) -> list[tuple[int, int, float, float]]:
+    """Return, for each pair of executors before and now, the median difference and its variance.
+
+    In order of the executors' numbers.
+    """
+    before = np.array([number[e] for part in differences for e in part.before], np.int64)
+    now = np.array([number[e] for part in differences for e in part.now], np.int64)
+    order = np.lexsort((now, before))  # which keeps the order of equal ones
+    before, now = before[order], now[order]
+    apart = np.concatenate([part.apart for part in differences])[order]
+    variances = np.concatenate([part.variance for part in differences])[order]
+    first = np.flatnonzero((np.diff(before, prepend=-1) != 0) | (np.diff(now, prepend=-1) != 0))
+    return [
+        (int(before[at]), int(now[at]), *_median_with_variance(apart[at:end], variances[at:end]))
+        for at, end in pairwise([*first.tolist(), len(order)])
+    ]
+
+
+def _median_with_variance(apart: FloatArray, variances: FloatArray) -> tuple[float, float]:
+    """Return the median of differences, and its variance."""
+    count, middle = len(apart), _median(apart)
+    spread = 1.4826 * _median(np.abs(apart - middle))
+    variance = _MEDIAN_ERROR**2 * max(float(variances.mean()), spread**2) / count
+    if count < _FEW:
+        variance += _SIGMA_KEY**2 / count
+    return middle, variance + 2 * _SIGMA_MACHINE**2
+
+
+def _median(values: FloatArray) -> float:
+    """Return the median; a fraction of the time that `np.median` takes for so few values."""
+    ascending, count = np.sort(values), len(values)
+    return float(ascending[(count - 1) // 2] + ascending[count // 2]) / 2
+
+
+def changed_speed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Return whether an executor has another speed than in the period before."""
+    both = before.keys() & now.keys()
+    return any(abs(math.log(now[e] / before[e])) > _CHANGED for e in both)
+
+
+def _smooth_speed(speed: float, before: float | None) -> float:
+    """Return the average of a measured speed and its last estimate.
+
+    After a jump, the measurement.
+    """
+    if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
+        return speed
+    return float(np.sqrt(speed * before))
+
+
+def _relative_costs(
+    by_assignment: tuple[AssignmentPeriod, ...],
+) -> list[_Costs]:
+    """Return, for each assignment period, measured over expected cost of key groups with load.
+
+    The expected cost of a key group is by its epochs and its rows: each epoch in which it has rows
+    costs something, so that few rows are more expensive each than many.
+    """
+    epochs = np.concatenate([s.epochs for s in by_assignment])
+    rows = np.concatenate([s.rows for s in by_assignment])
+    busy_s = np.concatenate([s.busy_s for s in by_assignment])
+    shown = (rows > 0) & (busy_s > 0)
+    expected = np.ones_like(busy_s)
+    if shown.any():
+        # Relative errors count, so that the heaviest key groups do not decide alone.
+        weight = 1.0 / busy_s[shown]
+        a, b = epochs[shown] * weight, rows[shown] * weight
+        aa, ab, bb, ay, by = a @ a, a @ b, b @ b, a.sum(), b.sum()
+        determinant = aa * bb - ab * ab
+        per_epoch = per_row = -1.0
+        if determinant > 1e-9 * aa * bb:
+            per_epoch = (bb * ay - ab * by) / determinant
+            per_row = (aa * by - ab * ay) / determinant
+        if min(per_epoch, per_row) < 0:
+            per_epoch, per_row = 0.0, by / bb
+        expected = per_epoch * epochs + per_row * rows
+    estimates, at = [], 0
+    for span in by_assignment:
+        mine = slice(at, at + len(span.rows))
+        touched = np.flatnonzero(shown[mine])
+        relative = np.log(busy_s[mine][touched] / expected[mine][touched])
+        variance = _SIGMA_NOISE**2 + _SIGMA_ROW**2 / rows[mine][touched]
+        names = np.array(span.assignment.executors, object)
+        estimates.append(
+            _Costs(
+                key_group=touched,
+                executor=names[span.assignment.executor_of[touched]],
+                cost=relative,
+                variance=variance,
+            )
+        )
+        at += len(span.rows)
+    return estimates

@@ -1,0 +1,206 @@
+"""Interfaces of the controller: coordinator, pool of executors, clock, planners.
+
+Every call returns at once: it notes what is asked, and what comes of it is seen later, in the
+coordinator's view.  What cannot be done raises a `GodwitError`; the controller tells of it in an
+event and goes on.  Whoever drives the controller does so from one thread at a time; it needs no
+lock of the coordinator's while the controller thinks, since all that it reads are values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from godwit.plan.compiled import UpstreamInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from godwit.migration import (
+        ComponentView,
+        EpochOutcome,
+        LanesRequested,
+        MigrationRequested,
+        ProtocolView,
+    )
+    from godwit.model.events import Event
+    from godwit.model.latency import LatencyHistogram
+    from godwit.placement import Problem
+    from godwit.placement.arrays import FloatArray
+    from godwit.plan.compiled import CompiledFlow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Components of a flow by stage, and the links between them."""
+
+    # components by the stage of an epoch that they run in, upstream first. Within an epoch a
+    # stage begins when the one before has ended, so each is balanced by itself; an engine whose
+    # components all run at the same time has one stage.
+    stages: tuple[tuple[str, ...], ...]
+    downstream: tuple[tuple[str, str], ...] = ()  # pairs (upstream component, downstream component)
+    # whether a row waits for the end of an epoch, and not only for its own processing
+    epochs: bool = True
+    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
+    # time of an epoch to which its rows are limited where the stream is overloaded
+    longest_epoch_s: float = math.inf
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of all components, upstream before downstream."""
+        return tuple(name for stage in self.stages for name in stage)
+
+
+def topology_of(
+    flow: CompiledFlow, trigger_s: float = 0.0, longest_epoch_s: float = math.inf
+) -> Topology:
+    """Return the topology of a flow: its stages, each of the components of one level.
+
+    `trigger_s`: interval of the trigger; `longest_epoch_s`: see `Topology`.
+    """
+    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    pairs = {
+        (of_operator[stream.upstream], of_operator[stream.operator])
+        for stream in flow.inputs
+        if isinstance(stream, UpstreamInput)
+    }
+    levels = sorted({component.level for component in flow.components})
+    return Topology(
+        stages=tuple(
+            tuple(c.name for c in flow.components if c.level == level) for level in levels
+        ),
+        downstream=tuple(sorted(pairs)),
+        trigger_s=trigger_s,
+        longest_epoch_s=longest_epoch_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredProblem:
+    """A planner's problem, and the components that its key groups belong to."""
+
+    problem: Problem  # key groups are numbered component after component
+    parts: Mapping[str, slice]  # component → its key groups, in that order
+    rows_per_s: FloatArray  # shape ``(m,)``: rows that reach each key group
+    link_bytes_per_s: float  # what a load of 1 on the network stands for
+    # shape ``(m,)``: state of each key group, also of those that would move without it
+    held_bytes: FloatArray
+    # shape ``(m,)``: variance of each key group's measured load on the bottleneck resource;
+    # ``None``: it is exact
+    variance: FloatArray | None = None
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the problem's components, in the order of their key groups."""
+        return tuple(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedEpoch:
+    """One committed epoch, as the controller observes it."""
+
+    outcome: EpochOutcome  # what it did
+    component_views: Mapping[str, ComponentView]  # component → how it ran
+    took_s: float  # from its start to its commit, in seconds
+    # rows that the sources had beside those that it took; ``None`` where they do not say
+    backlog_rows: int | None = None
+    # when they had them, by the controller's clock; ``None``: when the epoch began
+    backlog_s: float | None = None
+    # when it was committed, by the controller's clock; ``None``: just now
+    committed_s: float | None = None
+
+
+class Clock(Protocol):
+    """Time, real or virtual."""
+
+    def now_s(self) -> float:
+        """Return the present time in seconds, which never runs backwards."""
+
+
+class Migrations(Protocol):
+    """The coordinator, as the controller sees it (`godwit.migration.Coordinator` is one)."""
+
+    @property
+    def view(self) -> ProtocolView:
+        """Present state of the migration protocol, as a value."""
+
+    def migrate(self, request: MigrationRequested) -> None:
+        """Begin a migration; raise a `GodwitError` if it is not possible."""
+
+    def change_lanes(self, request: LanesRequested) -> None:
+        """Request that key groups change lane within their executors, from the next epoch on."""
+
+    def drain(self, executor: str) -> None:
+        """Mark an executor as draining: key groups no longer move to it."""
+
+    def stay(self, executor: str) -> None:
+        """Cancel the draining of an executor."""
+
+    def cancel(self, migration: str, reason: str) -> None:
+        """Cancel a migration; key groups that have moved already stay where they are."""
+
+    def announce(self, kind: type[Event], **values: Any) -> None:
+        """Announce an event of this kind; `values`: its fields but time and epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """State of the pool of executors."""
+
+    pending: int = 0  # executors that were asked for, are not there yet and may still come
+    # executors that the cluster can ever give this application; ``None`` where it does not say
+    most: int | None = None
+    # why executors can never be added or removed; empty where they can
+    fixed: str = ""
+    # why the last ones that were asked for do not come; empty where nothing was refused
+    refused: str = ""
+    # why the last ones that were given back are there all the same; empty where they are not
+    not_returned: str = ""
+
+
+class ExecutorPool(Protocol):
+    """Adds and removes executors.
+
+    An executor that comes joins the coordinator's view, one that is gone leaves it; the pool tells
+    the controller nothing else.
+    """
+
+    @property
+    def view(self) -> PoolView:
+        """Present state of the pool, as a value."""
+
+    def add(self, count: int) -> None:
+        """Request `count` more executors from the cluster manager."""
+
+    def remove(self, executors: Sequence[str]) -> None:
+        """Return executors to the cluster, which own no key group any more."""
+
+
+class PlannerRunner(Protocol):
+    """Runs a planner or a scaling model, which may be a function of the user's."""
+
+    def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
+        """Return what `plan` returns, and raise what it raises.
+
+        Raises `TimeoutError` if it has not returned after `time_limit_s` seconds of real time,
+        which may be infinite.
+        """
+
+
+class Driven(Protocol):
+    """Interface of a controller to the thread that drives it between epochs."""
+
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides."""
+
+    def observe(self, epoch: CommittedEpoch) -> None:
+        """Record a committed epoch."""
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """Record the latencies of the rows of an epoch that sinks now have."""
+
+    def step(self) -> None:
+        """Decide, and carry out decisions through the controller's interfaces."""

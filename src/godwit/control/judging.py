@@ -1,0 +1,329 @@
+"""Verdicts on scaling decisions: what came of them beside what they expected.
+
+A decision expects a figure, such as a latency.  Once its executors work and the stream is steady
+for two periods, what was measured is compared.  More executors that brought less than a part of the
+expected gain, while the target is still missed, did not help: nobody is asked for again until the
+situation is another one, by its arrival rate or by the executors there are.  A model that is wrong
+therefore costs one decision and not one every period.
+
+Moves of key groups expect a load distance.  Where they ended it is measured by the time for which
+lanes were busy over one period, and not by the model that the plan was made with.  A verdict is
+told; what to do next, the next plan says by what was learned since.
+
+Source: Floratou et al., "Dhalion: self-regulating stream processing in Heron" (2017), §4: cures
+that did not help are blacklisted for the symptoms that they were to cure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from godwit.control.cost_benefit import CERTAIN
+from godwit.control.latency_model import why_no_faster
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    from godwit.control.interfaces import MeasuredProblem
+    from godwit.control.planning import Planned
+    from godwit.control.policy import Announce
+    from godwit.control.scaling import ScalingSituation, WantedExecutors
+    from godwit.control.statistics import PeriodStatistics
+
+_PART = 0.25
+"""Part of the expected gain from which on executors that came have helped; and by which what came
+may exceed what was expected of executors that went."""
+_SAME = 0.25
+"""Share by which arrival rates may differ in one situation."""
+_RISEN = 1.1
+"""Factor above the rate that a decision was made for by which it has to do more than expected."""
+_PATIENCE = 10
+"""Periods after which a decision is judged no more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Decided:
+    """A decision that waits for its verdict."""
+
+    kind: Literal["out", "in"]
+    before: int  # executors
+    wanted: int
+    before_figure: float  # what it was to change: measured, or predicted where the load was lower
+    expected: float
+    target: float
+    arrival_per_s: float
+    age: int = 0  # periods since it was made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ineffective:
+    """A situation in which more executors did not help."""
+
+    executors: int  # that there were in the end
+    arrival_per_s: float
+    reason: str
+
+
+class Judge:
+    """Compares what scaling decisions expected with what came."""
+
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
+        self._decided: _Decided | None = None
+        self._ineffective: _Ineffective | None = None
+
+    def decided(
+        self,
+        kind: Literal["out", "in"],
+        before: int,
+        executors: int,
+        wanted: WantedExecutors,
+        situation: ScalingSituation,
+    ) -> None:
+        """Record a scaling decision to judge later by its effect, if its model predicted one.
+
+        `before`, `executors`: numbers of executors before and after.
+        """
+        self._stop_judging("another decision was made")
+        expected, at_first = wanted.expects(executors), wanted.expects(before)
+        if expected is None or at_first is None or not math.isfinite(expected):
+            return
+        if not math.isfinite(at_first):
+            at_first = wanted.measured or math.inf
+        self._decided = _Decided(
+            kind=kind,
+            before=before,
+            wanted=executors,
+            before_figure=at_first,
+            expected=expected,
+            target=wanted.target,
+            arrival_per_s=situation.arrival_per_s,
+        )
+
+    def recall(self, event: events.Event) -> None:
+        """Restore the verdict of an earlier run from its event; other events are ignored."""
+        if isinstance(event, events.DecisionJudged):
+            self._ineffective = None
+            if event.verdict == "no help":
+                self._ineffective = _Ineffective(
+                    executors=event.wanted, arrival_per_s=event.arrival_per_s, reason=event.reason
+                )
+
+    def judge_if_steady(
+        self, situation: ScalingSituation, wanted: WantedExecutors, *, steady: bool
+    ) -> None:
+        """Judge the last scaling decision if the stream is steady again; called once a period.
+
+        Stops waiting if it is not for long, or the arrival rate has changed. `wanted`: the scaling
+        model's present answer.
+        """
+        known = self._ineffective
+        if known is not None and (
+            _rates_differ(known.arrival_per_s, situation.arrival_per_s)
+            or situation.executors < known.executors
+        ):
+            self._ineffective = None
+        one = self._decided
+        if one is None:
+            return
+        one.age += 1
+        # Before that, a little more load may be noise that passes.
+        at_rest = steady and situation.executors == one.wanted
+        risen = at_rest and situation.arrival_per_s > _RISEN * one.arrival_per_s
+        if risen or _rates_differ(one.arrival_per_s, situation.arrival_per_s):
+            self._stop_judging("the arrival rate is another one")
+        elif one.age > _PATIENCE:
+            self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")
+        elif at_rest and wanted.measured is not None:
+            self._announce_result(one, wanted.measured, situation)
+
+    def _announce_result(
+        self, decision: _Decided, measured: float, situation: ScalingSituation
+    ) -> None:
+        """Announce if a decision helped; if not, it is not repeated in the same situation."""
+        gained, due = decision.before_figure - measured, decision.before_figure - decision.expected
+        met = measured <= decision.target
+        if decision.kind == "in":
+            helped = met or measured <= decision.expected * (1 + _PART)
+        else:
+            helped = met or gained >= _PART * due
+        self._decided = None
+        reason = "the target is met" if met else "the target is missed"
+        if not helped and decision.kind == "out":
+            why = why_no_faster(situation, situation.executors)
+            reason = (
+                f"{decision.wanted} executors brought {measured:.3g} where {decision.expected:.3g} "
+                "was expected, and no more are asked for until the situation is another"
+            ) + (f"; {why}" if why else "")
+            self._ineffective = _Ineffective(
+                executors=decision.wanted, arrival_per_s=decision.arrival_per_s, reason=reason
+            )
+        self._announce_verdict(decision, "helped" if helped else "no help", reason, measured)
+
+    def _stop_judging(self, reason: str) -> None:
+        """Stop waiting for the effect of a decision, and announce the reason."""
+        one, self._decided = self._decided, None
+        if one is not None:
+            self._announce_verdict(one, "overtaken", reason, None)
+
+    def _announce_verdict(
+        self,
+        decision: _Decided,
+        verdict: Literal["helped", "no help", "overtaken"],
+        reason: str,
+        measured: float | None,
+    ) -> None:
+        """Announce the verdict on a scaling decision; `measured`: the figure now, if known."""
+        self._announce(
+            events.DecisionJudged,
+            before=decision.before,
+            wanted=decision.wanted,
+            verdict=verdict,
+            expected=decision.expected,
+            measured=measured,
+            target=decision.target,
+            arrival_per_s=decision.arrival_per_s,
+            reason=reason,
+        )
+
+    def no_help_reason(self) -> str:
+        """Return the reason why more executors would not help; empty if they might."""
+        return "" if self._ineffective is None else self._ineffective.reason
+
+
+def _rates_differ(before: float, now: float) -> bool:
+    """Return whether two arrival rates differ so much that a verdict no longer applies."""
+    return abs(now - before) > _SAME * max(before, now)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rebalanced:
+    """Moves that wait for their verdict."""
+
+    executors: frozenset[str]  # that there were
+    before: float  # load distances, as shares of the mean
+    expected: float
+    age: int = 0  # periods since they were decided
+
+
+class BalanceJudge:
+    """Compares the load distances that moves of key groups expected with what came."""
+
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
+        self._decided: dict[tuple[str, ...], _Rebalanced] = {}
+
+    def decided(self, plan: Planned) -> None:
+        """Record moves that have begun, to judge later by their effect."""
+        components = plan.measured.components
+        self._stop_judging(components, "other moves were decided")
+        self._decided[components] = _Rebalanced(
+            executors=frozenset(plan.measured.problem.executors),
+            before=plan.selected.distance_before,
+            expected=plan.selected.distance_after,
+        )
+
+    def abandoned(self, component: str) -> None:
+        """Drop the moves of a component that were abandoned; another event reports them."""
+        self._decided = {of: one for of, one in self._decided.items() if component not in of}
+
+    def judge_ended(
+        self, planned: Sequence[Planned], period: PeriodStatistics, under_way: AbstractSet[str]
+    ) -> None:
+        """Judge the moves that ended before this period began; called once a period.
+
+        `under_way`: components whose moves have not ended.
+        """
+        problems = {plan.measured.components: plan.measured for plan in planned}
+        for components, one in list(self._decided.items()):
+            one.age += 1
+            measured = problems.get(components)
+            if measured is None or one.executors != set(measured.problem.executors):
+                self._stop_judging(components, "there are other executors")
+            elif one.age > _PATIENCE:
+                self._stop_judging(
+                    components, f"they did not come to rest within {_PATIENCE} periods"
+                )
+            elif period.settled and under_way.isdisjoint(components):
+                came = _busy_distance(measured, period)
+                if came is not None:
+                    self._announce_result(components, one, *came)
+
+    def _announce_result(
+        self, components: tuple[str, ...], decision: _Rebalanced, measured: float, error: float
+    ) -> None:
+        """Announce if the load of components became as even as the plan expected.
+
+        `measured`, `error`: load distance now, and its standard error.
+        """
+        due = max(decision.expected, CERTAIN * error)
+        gained = decision.before - measured >= _PART * (decision.before - decision.expected)
+        helped = measured <= due or gained
+        reason = "executors are as even as expected"
+        if measured > due:
+            reason = "key groups cost more or less at their new places than was expected"
+        self._announce_verdict(
+            components, decision, "helped" if helped else "no help", reason, measured
+        )
+
+    def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
+        """Stop waiting for the effect of moves, and announce the reason."""
+        one = self._decided.get(components)
+        if one is not None:
+            self._announce_verdict(components, one, "overtaken", reason, None)
+
+    def _announce_verdict(
+        self,
+        components: tuple[str, ...],
+        decision: _Rebalanced,
+        verdict: Literal["helped", "no help", "overtaken"],
+        reason: str,
+        measured: float | None,
+    ) -> None:
+        """Announce the verdict on the moves of components; `measured`: load distance, if known."""
+        del self._decided[components]
+        self._announce(
+            events.RebalancingJudged,
+            components=components,
+            verdict=verdict,
+            before=decision.before,
+            expected=decision.expected,
+            measured=measured,
+            reason=reason,
+        )
+
+
+def _busy_distance(
+    measured: MeasuredProblem, period: PeriodStatistics
+) -> tuple[float, float] | None:
+    """Return the load distance by lanes' busy time, and its error, as shares of the mean.
+
+    ``None`` in a period without load, or if another resource is the bottleneck.
+    """
+    problem = measured.problem
+    if problem.resources[problem.bottleneck] != "time":
+        return None
+    number = {name: at for at, name in enumerate(problem.executors)}
+    busy_s, variance = np.zeros((2, problem.num_executors))
+    for name in measured.components:
+        part = period.components.get(name)
+        if part is None or not number.keys() >= set(part.by_assignment[0].assignment.executors):
+            return None
+        (span,) = part.by_assignment
+        at = np.array([number[e] for e in span.assignment.executors])[span.assignment.executor_of]
+        busy_s += np.bincount(at, span.busy_s, len(busy_s))
+        counted = span.busy_s**2 / np.maximum(span.rows, 1.0)
+        variance += np.bincount(at, counted, len(busy_s))
+    standard_s = busy_s * problem.speed / problem.cores
+    mean = float(standard_s.sum() / problem.speed[problem.available].sum())
+    if not mean > 0:
+        return None
+    index = (busy_s / problem.cores)[problem.available]
+    error = float(np.sqrt((variance / problem.cores**2)[problem.available].max()))
+    return float(np.abs(index - mean).max()) / mean, error / mean

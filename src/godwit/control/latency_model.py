@@ -1,0 +1,349 @@
+r"""Latency of rows by the number of executors: a model, and what is measured beside it.
+
+Rows wait for epochs.  Epochs begin :math:`I` apart: the trigger's interval, or their own length
+where that is more.  A row waits half of that for the next one to begin and the whole epoch for its
+end, :math:`E[T] = I / 2 + T`.  Where epochs get no more rows than fit into a certain time, longer
+ones cannot keep up (`Topology.longest_epoch_s`).  An epoch takes its fixed part :math:`F` and,
+stage after stage, as long as the busiest lane needs for the rows that came meanwhile:
+
+.. math:: T = F + \rho I, \quad \rho(n) = u \sum_{\text{stages}} \max\Big(w_1,
+    \frac{\sum_g w_g}{L}, \max_{k \ge 1} \sum_{g = k L - k + 1}^{k L + 1} w_g \Big).
+
+:math:`w_g` are the key groups of all operators of a stage, heaviest first, as shares of a lane that
+they keep busy, since a lane serves all operators of its places; :math:`L` is the number of lanes.
+No assignment has less on its busiest lane than the maximum: the heaviest key group, an even share,
+or the lightest :math:`k + 1` of the first :math:`k L + 1`, since one lane has so many of these.
+Where lanes have few key groups each, the last counts: six on five lanes are as slow as ten.
+How much more it has in fact, :math:`u`, is measured.
+
+Where rows do not wait for epochs, all lanes together are one queue M/M/k.
+
+What the model lacks is learnt while the stream runs (`Learning`): by number of executors, the fixed
+part of an epoch, which may grow with them, :math:`u`, and measured over predicted latency.
+Costs are those of any period in which nothing moved, also while what a step left behind is worked
+off; latency is that of steady ones alone, beside what the model says with the costs of the same
+period.  All are smoothed; for a number that was never seen, the nearest that was stands.
+
+Epochs of a start are slow: processes compile what they run.  As long as those of one number of
+executors become quicker from period to period, what was measured last stands, and it is forgotten
+once there is another number of executors, which would look cheaper beside it than it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.engine.row_limit import longest_epoch_s
+from godwit.placement.cores.core_allocation import QueueingNetwork, allocate_all_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.control.scaling import ScalingSituation
+    from godwit.placement.arrays import FloatArray
+
+_KEPT = 32
+"""Numbers of executors of which something is remembered, those seen last."""
+_NEW = 0.5
+"""Weight of a new measurement beside those before."""
+_RATIO = (0.25, 8.0)
+"""Bounds of measured over predicted latency."""
+_UNEVENNESS = (1.0, 2.0)
+_GROWS = 0.1
+"""Share by which fixed costs must differ for the number of executors to explain it."""
+_QUICKER = 0.8
+"""Part of the fixed cost before under which epochs still become quicker, as those of a start do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageLoad:
+    """Key groups of a stage by their load, those of all its components together."""
+
+    # shape ``(G,)``: share of a standard lane that each keeps busy at the arrival rate, descending
+    loads: FloatArray
+    component: str  # of the heaviest one
+    key_group: int  # its number there
+    key: str = ""  # the key that has most of it, as JSON, where one has
+    # lanes → load of the busiest of them, as far as it was asked for: a decision asks for each
+    # number of executors several times
+    _known: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def busiest(self, lanes: int, speed: float) -> float:
+        """Return the busy share of the busiest of `lanes` lanes, if key groups are spread best.
+
+        `speed`: of each lane, relative to a standard one.
+        """
+        if lanes not in self._known:
+            self._known[lanes] = self._busiest(lanes)
+        return self._known[lanes] / speed
+
+    def _busiest(self, lanes: int) -> float:
+        """Return the smallest load that the busiest of `lanes` lanes can have."""
+        if not len(self.loads):
+            return 0.0
+        summed = np.concatenate(([0.0], np.cumsum(self.loads)))
+        rounds = np.arange(1, (len(self.loads) - 1) // lanes + 1)
+        fullest = summed[rounds * lanes + 1] - summed[rounds * (lanes - 1)]
+        share = float(summed[-1]) / lanes
+        return max(float(self.loads[0]), share, float(fullest.max(initial=0.0)))
+
+    @property
+    def heaviest(self) -> float:
+        """Load of the heaviest key group, in lanes of speed 1."""
+        return float(self.loads[0]) if len(self.loads) else 0.0
+
+    def scaled(self, factor: float) -> StageLoad:
+        """Return the stage with its loads multiplied by `factor`."""
+        known = {lanes: load * factor for lanes, load in self._known.items()}
+        return replace(self, loads=self.loads * factor, _known=known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Measurements that complete the model, by number of executors."""
+
+    fixed_s: Mapping[int, float] = field(default_factory=dict)  # of an epoch
+    ratio: Mapping[int, float] = field(default_factory=dict)  # measured over predicted latency
+    # load of the busiest lane over the least that it could have
+    unevenness: Mapping[int, float] = field(default_factory=dict)
+
+    def fixed_at(self, executors: int, now_s: float) -> float:
+        """Return the seconds of an epoch spent on no key group, with `executors` executors.
+
+        Between and beyond the measured numbers by interpolation; `now_s` if nothing was measured.
+        """
+        known = self.fixed_s
+        if not known:
+            return now_s
+        near = _nearest(known, executors)
+        low, high = min(known), max(known)
+        rise = known[high] - known[low]
+        if executors == near or low == high or rise <= _GROWS * known[low]:
+            return known[near]
+        if low < executors < high:
+            numbers = sorted(known)
+            return float(np.interp(executors, numbers, [known[n] for n in numbers]))
+        line = known[near] + rise / (high - low) * (executors - near)
+        # At most in proportion to the executors: no epoch is for nothing.
+        bound = known[near] * executors / near
+        return max(line, bound) if executors < near else min(line, bound)
+
+    def unevenness_at(self, executors: int, cores: float) -> float:
+        """Return the busiest lane's load over its possible minimum, with `executors` executors.
+
+        Fewer executors than were ever seen have fewer lanes with more rows each, which differ by
+        less. Above the largest number seen, the nearest value is used: there the rate is higher.
+        `cores`: load, in cores.
+        """
+        if not self.unevenness:
+            return 1.0
+        near = _nearest(self.unevenness, executors)
+        excess = self.unevenness[near] - 1
+        return 1 + excess * min(
+            _random_excess(executors * cores) / _random_excess(near * cores), 1.0
+        )
+
+    def ratio_at(self, executors: int) -> float:
+        """Return measured over predicted latency with `executors` executors.
+
+        1 if never measured.
+        """
+        return self.ratio[_nearest(self.ratio, executors)] if self.ratio else 1.0
+
+
+def _nearest(known: Mapping[int, float], executors: int) -> int:
+    """Return the number in `known` with the smallest ratio to `executors`; of two, the smaller."""
+    return min(known, key=lambda n: (abs(math.log(n / executors)), n))
+
+
+def _random_excess(lanes: float) -> float:
+    """Return a figure in proportion to the busiest lane's excess by chance; its ratios are used."""
+    return math.sqrt(lanes * math.log(1 + lanes))
+
+
+class Learning:
+    """Measurements of periods in which nothing changed, smoothed."""
+
+    def __init__(self) -> None:
+        self._fixed: OrderedDict[int, float] = OrderedDict()
+        self._ratio: OrderedDict[int, float] = OrderedDict()
+        self._unevenness: OrderedDict[int, float] = OrderedDict()
+        self._once: tuple[int, float] | None = None  # unevenness of a number seen but once
+        self._starting: int | None = None  # number whose epochs were still becoming quicker
+
+    @property
+    def learned(self) -> Learned:
+        """Measurements so far, as a value for the model."""
+        return Learned(
+            fixed_s=dict(self._fixed),
+            ratio=dict(self._ratio),
+            unevenness=dict(self._unevenness),
+        )
+
+    def note_costs(self, situation: ScalingSituation) -> None:
+        """Add the costs of epochs in a period in which no key group or executor moved."""
+        executors = situation.executors
+        if executors < 1 or not situation.epoch_s:
+            return
+        self._note_fixed(executors, situation.fixed_s)
+        unevenness = _unevenness(situation)
+        if unevenness is not None:
+            self._note_unevenness(executors, unevenness)
+
+    def _note_unevenness(self, executors: int, unevenness: float) -> None:
+        """Add the unevenness of lanes, but not the first one of a new number of executors.
+
+        Lanes of executors that have just joined are not balanced yet, and their unevenness then
+        would count for similar numbers for ever, once there is another number.
+        """
+        first = executors not in self._unevenness and bool(self._unevenness)
+        if first and (self._once is None or self._once[0] != executors):
+            self._once = executors, unevenness
+            return
+        self._once = None
+        _update_average(self._unevenness, executors, unevenness)
+
+    def _note_fixed(self, executors: int, fixed_s: float) -> None:
+        """Add the fixed seconds of an epoch; drop those measured while a run starts slowly."""
+        starts = not self._fixed
+        if self._starting is not None and self._starting != executors:
+            self._fixed.pop(self._starting, None)
+        if fixed_s < _QUICKER * self._fixed.get(executors, 0.0):
+            starts = True
+            del self._fixed[executors]
+        self._starting = executors if starts else None
+        _update_average(self._fixed, executors, fixed_s)
+
+    def note_latency(self, situation: ScalingSituation) -> None:
+        """Add the measured latency of a steady period that follows a steady one."""
+        executors = situation.executors
+        if executors < 1 or not situation.epoch_s:
+            return
+        unevenness = _unevenness(situation)
+        costs = Learned(
+            fixed_s={executors: situation.fixed_s},
+            unevenness=self._unevenness if unevenness is None else {executors: unevenness},
+        )
+        expected_s = modelled_latency_s(situation, executors, costs)
+        measured_s = situation.latency.mean_s
+        if situation.latency.rows and measured_s > 0 and 0 < expected_s < math.inf:
+            _update_average(
+                self._ratio, executors, float(np.clip(measured_s / expected_s, *_RATIO))
+            )
+
+
+def _update_average(known: OrderedDict[int, float], executors: int, value: float) -> None:
+    """Update the moving average of a number of executors; forget the oldest number."""
+    before = known.pop(executors, value)
+    known[executors] = before + _NEW * (value - before)
+    if len(known) > _KEPT:
+        known.popitem(last=False)
+
+
+def _unevenness(situation: ScalingSituation) -> float | None:
+    """Return the busiest lane's load over its possible minimum; ``None`` if it is unknown."""
+    least = least_busy(situation, situation.executors)
+    if not situation.busiest or least <= 0:
+        return None
+    return float(np.clip(situation.busiest / least, *_UNEVENNESS))
+
+
+def least_busy(situation: ScalingSituation, executors: int) -> float:
+    """Return the busy share of the busiest lane of `executors` executors, spreading loads best."""
+    lanes = max(int(executors * situation.cores), 1)
+    speed = situation.lanes / situation.cores
+    return sum(stage.busiest(lanes, speed) for stage in situation.stages)
+
+
+def busy_share(situation: ScalingSituation, executors: int, learned: Learned) -> float:
+    """Predict the busy share of the busiest lane of `executors` executors.
+
+    Loads are taken to be as uneven as they were measured to be (`learned`).
+    """
+    if not situation.stages:
+        return situation.offered * situation.evenness / (executors * situation.lanes)
+    least, known = least_busy(situation, executors), learned.unevenness
+    if not known:
+        return least
+    # Where key groups divide worse among lanes than they did where it was measured, few lanes have
+    # the most, and what all of them differ by is hidden behind it.
+    near = _nearest(known, executors)
+    usual = min(least, least_busy(situation, near) * near / executors)
+    return max(least, usual * learned.unevenness_at(executors, situation.cores))
+
+
+def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:
+    """Return the modelled mean latency in seconds; infinite if executors cannot keep up."""
+    busy = busy_share(situation, executors, learned)
+    if busy >= 1:
+        return math.inf
+    if situation.waits_for_epochs:
+        fixed_s, trigger_s = learned.fixed_at(executors, situation.fixed_s), situation.trigger_s
+        took_s = fixed_s + busy * trigger_s
+        if took_s > trigger_s:
+            took_s = fixed_s / (1 - busy)
+        if took_s > longest_epoch_s(situation.longest_epoch_s, fixed_s):
+            return math.inf  # so long an epoch does not get all rows that came meanwhile
+        return max(took_s, trigger_s) / 2 + took_s
+    stations = [s for s in situation.stations.values() if s.arrival_per_s and s.service_per_s]
+    if not stations or situation.arrival_per_s <= 0:
+        return 0.0
+    arrival_per_s = sum(s.arrival_per_s for s in stations)
+    needed = sum(s.arrival_per_s / s.service_per_s for s in stations)
+    network = QueueingNetwork(
+        arrival_per_s=np.array([arrival_per_s]),
+        service_per_s=np.array([arrival_per_s / needed]),
+        input_per_s=situation.arrival_per_s,
+    )
+    lanes = max(int(executors * situation.lanes), 1)
+    return allocate_all_cores(network, lanes).latency_s
+
+
+def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
+    """Return the modelled mean latency in seconds, corrected by measurements; may be infinite."""
+    learned = situation.learned
+    return learned.ratio_at(executors) * modelled_latency_s(situation, executors, learned)
+
+
+def latency_curve(situation: ScalingSituation) -> FloatArray:
+    """Return the predicted mean latency in seconds with 1, 2, … executors."""
+    return np.array([predicted_latency_s(situation, n) for n in range(1, situation.most + 1)])
+
+
+def busy_curve(situation: ScalingSituation) -> FloatArray:
+    """Return the share of its time that the busiest lane is busy with 1, 2, … executors."""
+    learned = situation.learned
+    return np.array([busy_share(situation, n, learned) for n in range(1, situation.most + 1)])
+
+
+def why_no_faster(situation: ScalingSituation, executors: int) -> str:
+    """Return the bottleneck, as text, that more executors would not remove; empty if unknown."""
+    lanes = max(int(executors * situation.cores), 1)
+    speed = situation.lanes / situation.cores
+    for stage in sorted(situation.stages, key=lambda s: -s.heaviest):
+        heavy = stage.heaviest / speed
+        if heavy >= _FILLS and heavy >= stage.busiest(lanes, speed) * (1 - 1e-9):
+            most = f", most of it with key {stage.key}" if stage.key else ""
+            return (
+                f"key group {stage.key_group} of {stage.component!r} alone fills {heavy:.2g} of a "
+                f"lane{most}: no number of executors helps; spread its keys over more key groups, "
+                "make its heaviest key finer, or divide it by merge= or spread="
+            )
+    if not situation.waits_for_epochs:
+        return ""
+    fixed_s = situation.learned.fixed_at(executors, situation.fixed_s)
+    if situation.trigger_s > fixed_s:
+        return (
+            f"epochs begin only every {situation.trigger_s:g} s, and a row waits half of that for "
+            "one: give a shorter trigger"
+        )
+    return f"an epoch takes {fixed_s:.2g} s whatever is in it, and a row waits for one and a half"
+
+
+_FILLS = 0.2
+"""Load from which on a key group is named as what holds a stream up."""

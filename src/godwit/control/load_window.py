@@ -1,0 +1,343 @@
+r"""Load of key groups since it last changed, and how well it is known.
+
+A period of few rows tells little: of 60 rows on an executor chance alone makes one eighth more or
+less.  More periods tell more, but only as long as nothing changes.  So a *load window* reaches back
+to the last change of the load's distribution over key groups, as in adaptive windowing (Bifet and
+Gavaldà, "Learning from time-changing data with adaptive windowing", SDM 2007): after every epoch
+its latest part is compared with all before, for parts of several lengths, and where the two differ
+by more than noise, what is before is forgotten.  Statistics of a stream that stays as it is become
+ever more exact; those of one that shifts are of the new load alone, two epochs later.
+
+What is compared is *shares* of the component's load, so a rate that rises or falls is no change.
+
+Noise is counted, and measured.  A key group that had :math:`N` rows and :math:`B` seconds has by
+chance (Poisson) a variance of :math:`B^2 / N`; from epoch to epoch it strays from its share by what
+is seen, which includes rows of unequal cost.  The more epochs, the more the second counts.  What
+all key groups of an executor have in common, a machine that does other things besides, makes sums
+over executors stray by more than their parts; that factor is measured too.  Both are remembered
+when the window is cut.
+
+Invariants: blocks of the window are few (their lengths grow in powers of two), so an epoch costs a
+few operations on arrays of as many numbers as there are key groups; nothing is older than
+`_LONGEST_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.migration import KeyGroupLoad
+    from godwit.model.assignment import Assignment
+    from godwit.placement.arrays import FloatArray, IntArray
+
+_LONGEST_S = 600.0
+_SINGLE = 16
+"""Blocks at the end of the window that are single epochs."""
+_PARTS = (2, 3, 4, 6, 8, 12, 16)
+"""Lengths of the latest part that is compared with all before; older blocks are tried besides."""
+_IS_TRIED = np.isin(np.arange(_PARTS[-1] + 1), (1, *_PARTS))
+_BEFORE = 4
+"""Epochs that there must be before it."""
+_CHANGED = 6.0
+"""Standard errors that are a change.
+
+An hour of epochs is looked at in parts of many lengths on every executor, and what holds executors
+up is no normal error: at 5.5 one in fifty streams of an hour had such a change by chance.
+"""
+_SKEW = (_CHANGED**2 - 1) / (6 * _CHANGED)
+"""Part by which that rises with the skewness of an error (the expansion of Cornish and Fisher)."""
+_MATERIAL = 0.05
+"""Share of an executor's mean load by which it must change to end a period early."""
+_ROWS = 20
+"""Rows of a key group in the latest part from which it is looked at by itself."""
+_UNEQUAL_ROWS = float(np.e)
+"""Measured over counted noise until it is measured: of rows whose log-normal costs deviate by 1."""
+_TRUST = 8.0
+"""Epochs after which measured noise counts as much as counted noise."""
+_MOST_TOGETHER = 25.0
+_OUTLIER = 4.0
+"""Standard errors, by the noise that is known, above which an epoch counts no more."""
+
+
+_EPOCHS, _APART, _TOGETHER, _STRAYED = range(4)
+"""Columns of a block's numbers: epochs; squares of what key groups strayed, and of what executors
+did, both summed; epochs of which these are known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    """Sums over some epochs."""
+
+    # shape ``(3, G)``: rows, busy seconds, and squares of what each key group strayed from its
+    # share, in standard seconds
+    vectors: FloatArray
+    numbers: FloatArray  # shape ``(4,)``: see `_EPOCHS`
+
+    def plus(self, vectors: FloatArray, numbers: FloatArray) -> _Sums:
+        """Return these sums with those of another block of epochs added."""
+        return _Sums(vectors=self.vectors + vectors, numbers=self.numbers + numbers)
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs."""
+        return int(self.numbers[_EPOCHS])
+
+    @property
+    def busy_s(self) -> FloatArray:
+        """Seconds that each key group kept its lane busy."""
+        busy_s: FloatArray = self.vectors[1]
+        return busy_s
+
+    @property
+    def counted(self) -> FloatArray:
+        """Variance of each key group's busy seconds, as it would be if rows came by chance."""
+        rows, busy_s, _ = self.vectors
+        counted: FloatArray = busy_s * busy_s / np.maximum(rows, 1.0)
+        return counted
+
+
+class _Blocks:
+    """Blocks of consecutive epochs under one placement, oldest first: a row of arrays each."""
+
+    def __init__(self, num_key_groups: int) -> None:
+        self._vectors = np.zeros((2 * _SINGLE, 3, num_key_groups))  # see `_Sums`
+        self._numbers = np.zeros((2 * _SINGLE, 4))
+        # executors of each, the executor of each key group, and when it ended
+        self._places: list[tuple[tuple[str, ...], IntArray, float]] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def vectors(self) -> FloatArray:
+        """Rows, busy seconds and squared deviations: shape ``(n, 3, G)``, a writable view."""
+        return self._vectors[: len(self._places)]
+
+    @property
+    def numbers(self) -> FloatArray:
+        """Sums of each block, see `_EPOCHS`: shape ``(n, 4)``, a writable view."""
+        return self._numbers[: len(self._places)]
+
+    def standard(self, speeds: Mapping[str, float]) -> FloatArray:
+        """Return `vectors`, with busy seconds as on executors of speed 1.
+
+        `speeds`: executor → its speed, if that is not 1.
+        """
+        if not speeds:  # of executors whose speed is another than 1
+            return self.vectors
+        vectors = self.vectors.copy()
+        for at, (executors, executor_of, _) in enumerate(self._places):
+            vectors[at, 1] *= np.array([speeds.get(name, 1.0) for name in executors])[executor_of]
+        return vectors
+
+    def add(self, assignment: Assignment, load: KeyGroupLoad, ended_s: float) -> None:
+        """Add a block of one epoch: its loads, its assignment, and the time when it ended."""
+        at = len(self._places)
+        if at == len(self._vectors):
+            self._vectors = np.concatenate((self._vectors, np.zeros_like(self._vectors)))
+            self._numbers = np.concatenate((self._numbers, np.zeros_like(self._numbers)))
+        self._vectors[at], self._numbers[at] = 0.0, (1, 0, 0, 0)
+        self._vectors[at, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
+        self._places.append((assignment.executors, assignment.executor_of, ended_s))
+
+    def remove(self, first: int, stop: int) -> None:
+        """Remove some consecutive blocks."""
+        count, rest = len(self._places), len(self._places) - stop
+        self._vectors[first : first + rest] = self._vectors[stop:count]
+        self._numbers[first : first + rest] = self._numbers[stop:count]
+        del self._places[first:stop]
+
+    def remove_before(self, since_s: float) -> None:
+        """Remove the blocks that ended before `since_s`, but not the last one."""
+        count = 0
+        while count < len(self._places) - 1 and self._places[count][2] < since_s:
+            count += 1
+        if count:
+            self.remove(0, count)
+
+    def merge_old(self) -> None:
+        """Merge consecutive old blocks of equal lengths under one placement."""
+        for at in range(len(self._places) - _SINGLE - 2, -1, -1):
+            shorter = self._numbers[at, _EPOCHS] <= self._numbers[at + 1, _EPOCHS]
+            if shorter and self._same_place(at):
+                self._vectors[at] += self._vectors[at + 1]
+                self._numbers[at] += self._numbers[at + 1]
+                self._places[at] = self._places[at + 1]
+                self.remove(at + 1, at + 2)
+
+    def _same_place(self, at: int) -> bool:
+        """Return whether a block and the next one have key groups on the same executors."""
+        (before, owner, _), (executors, later, _) = self._places[at], self._places[at + 1]
+        return before == executors and (owner is later or bool((owner == later).all()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadShares:
+    """Shares of a component's load, shape ``(G,)`` each, and the variances of their estimates."""
+
+    share: FloatArray
+    variance: FloatArray
+    epochs: int  # that they were measured in
+
+
+class LoadWindow:
+    """Loads of one component's key groups since they last changed."""
+
+    def __init__(self, num_key_groups: int) -> None:
+        self._blocks = _Blocks(num_key_groups)
+        # measured noise over counted noise, and noise of sums over that of their parts, as known
+        # from before the window
+        self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
+        self.shifted = False  # the last epoch showed a change by which executors' loads differ
+
+    def observe(
+        self,
+        assignment: Assignment,
+        load: KeyGroupLoad | None,
+        now_s: float,
+        speeds: Mapping[str, float],
+    ) -> None:
+        """Add an epoch with input; drop earlier ones if the distribution of load has changed."""
+        self.shifted = False
+        if load is None or not len(load.key_groups):
+            return
+        speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
+        blocks = self._blocks
+        blocks.remove_before(now_s - _LONGEST_S)
+        blocks.add(assignment, load, now_s)
+        vectors = blocks.standard(speeds)
+        first = max(len(blocks) - 1 - _PARTS[0], 0)
+        window = usual = _summed(vectors[:first], blocks.numbers[:first])
+        for at in range(first, len(blocks) - 1):
+            window = window.plus(vectors[at], blocks.numbers[at])
+        self._note_deviations(vectors[-1], window, assignment)
+        every = window.plus(vectors[-1], blocks.numbers[-1])
+        self._cut_at_change(vectors, usual, every, assignment)
+        blocks.merge_old()
+
+    def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
+        """Return the shares of load of key groups; ``None`` if nothing was measured."""
+        speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
+        every = _summed(self._blocks.standard(speeds), self._blocks.numbers)
+        total_s = float(every.busy_s.sum())
+        if not total_s:
+            return None
+        dispersion, together = self._noise(every)
+        counted = _TRUST * dispersion * every.counted
+        strayed = float(every.numbers[_STRAYED])
+        variance = (every.epochs * every.vectors[2] + counted) / (strayed + _TRUST)
+        return LoadShares(
+            share=every.busy_s / total_s,
+            variance=variance * together / total_s**2,
+            epochs=every.epochs,
+        )
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def _cut_at_change(
+        self, vectors: FloatArray, usual: _Sums, every: _Sums, assignment: Assignment
+    ) -> None:
+        """Drop the epochs before the last significant change of the distribution of load.
+
+        `vectors`: those of the blocks, in standard seconds. `usual`: sums over all blocks but the
+        last three, `every` over all.
+        """
+        blocks = self._blocks
+        if every.epochs < _BEFORE + _PARTS[0]:
+            return
+        # the latest parts of the window, from the last block on
+        epochs = np.cumsum(blocks.numbers[:0:-1, _EPOCHS]).astype(np.int64)
+        parts = np.cumsum(vectors[:0:-1, :2], axis=0)
+        late_s = parts[:, 1]
+        late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
+        tried = _IS_TRIED[np.minimum(epochs, _PARTS[-1])]
+        tried &= (epochs <= every.epochs - _BEFORE) & (np.minimum(late, total_s - late) > 0)
+        if not tried.any():
+            return
+        at, epochs, late, late_s = np.flatnonzero(tried), epochs[tried], late[tried], late_s[tried]
+        rows = parts[tried, 0]
+        early = total_s - late
+        differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
+        # variance of a second's load, by the counts in the whole window and by noise as it was
+        # before what may be a change
+        dispersion, together = self._noise(usual)
+        rate = dispersion * together * every.counted / total_s
+        known = np.sqrt(1 / late + 1 / early)[:, None]
+        owner, num_executors = assignment.executor_of, len(assignment.executors)
+        places = owner + num_executors * np.arange(len(differs))[:, None]
+        sums = np.bincount(places.ravel(), differs.ravel(), num_executors * len(differs))
+        sums = np.abs(sums.reshape(len(differs), num_executors))
+        by_executor = sums / (np.sqrt(np.bincount(owner, rate, num_executors)) * known + 1e-12)
+        # The sum of few rows of unequal cost is skewed, as of log-normal costs of this dispersion.
+        skewed = 1 + _SKEW * max(dispersion, 1.0) ** 1.5 / np.sqrt(np.maximum(rows, 1.0))
+        alone = np.where(rows >= _ROWS, np.abs(differs), 0.0) / (
+            np.sqrt(rate) * known * skewed + 1e-12
+        )
+        scores = np.maximum(by_executor.max(axis=1), alone.max(axis=1))
+        worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
+        half = int(np.argmax(2 * epochs >= epochs[worst]))
+        # What the last epoch alone shows may pass, or go on: the next one will tell. What the
+        # later half of the part does not show was one odd epoch.
+        last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
+        if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
+            cut = len(blocks) - 1 - int(at[worst])
+            before = _summed(vectors[:cut], blocks.numbers[:cut])
+            self._dispersion, self._together = self._noise(before)
+            blocks.remove(0, cut)
+            # Deviations from a load that is another now were no noise.
+            blocks.vectors[:, 2] = 0.0
+            blocks.numbers[:, _APART:] = 0.0
+            moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
+            self.shifted = bool(moved[worst].any())
+
+    # -- noise ------------------------------------------------------------------------------------
+
+    def _note_deviations(self, epoch: FloatArray, window: _Sums, assignment: Assignment) -> None:
+        """Add the squared deviations of the last block from the shares of the window before it.
+
+        `epoch`: its vectors, in standard seconds. Very large deviations are capped, since they are
+        not noise: such as loading of state, or an executor that has become slow.
+        """
+        epoch_s = epoch[1]
+        total_s, window_s = float(epoch_s.sum()), float(window.busy_s.sum())
+        if not (total_s > 0 and window_s > 0):
+            return
+        dispersion, together = self._noise(window)
+        strayed = epoch_s - window.busy_s * (total_s / window_s)
+        # The share that it strays from has an error of its own.
+        own = 1 / (1 + total_s / window_s)
+        usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
+        of = assignment.executor_of
+        by_executor = np.minimum(
+            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(together, 1.0)
+        )
+        squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
+        self._blocks.vectors[-1, 2] = epoch[2] = squares
+        self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * own, 1
+
+    def _noise(self, sums: _Sums) -> tuple[float, float]:
+        """Return two ratios of variances, smoothed.
+
+        Of key groups' loads, as measured over what chance explains; and of executors' loads over
+        the sum of those of their key groups, which is 1 if these are independent.
+        """
+        epochs, apart, together, strayed = sums.numbers.tolist()
+        trust = strayed / (strayed + _TRUST)
+        dispersion, factor = self._dispersion, self._together
+        if (counted := float(sums.counted.sum())) > 0:
+            measured = float(sums.vectors[2].sum()) * epochs / max(strayed, 1)
+            dispersion += trust * (measured / counted - dispersion)
+        if apart > 0:
+            factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
+        return dispersion, factor
+
+
+def _summed(vectors: FloatArray, numbers: FloatArray) -> _Sums:
+    """Return the sums over some blocks."""
+    return _Sums(vectors=vectors.sum(axis=0), numbers=numbers.sum(axis=0))

@@ -1,0 +1,298 @@
+"""Policies of one loop: observe → evaluate → decide → act.
+
+A *policy* observes committed epochs and proposes changes, each with its reason, and with what it is
+expected to gain and to cost.  How it measures, and how it prices, is its own.  `PolicyLoop` decides
+and has an *actor* carry out what was decided, the same way for all:
+
+1. What somebody decided by hand is left alone (`ManualOverrides`).
+2. A proposal stands until it is answered, or its policy takes it back: so a change that cannot be
+   made now, since another one is under way, is made when it can.
+3. A change that costs more than it gains is answered by not making it.  Then it must be confirmed
+   anew (`Hysteresis`), which sees whether there is less to pay, or more to gain.
+
+Invariant: policies ask nothing of the world, so that equal epochs lead to equal decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+from godwit.control.interfaces import CommittedEpoch
+from godwit.model import events
+from godwit.model.decision_events import ManualChange
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import check_number
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable, Sequence
+
+    from godwit.checkpoint.records import PhysicalPlan
+    from godwit.migration import ProtocolView
+    from godwit.plan.compiled import CompiledFlow
+
+RESPECT_S = 60.0
+"""For how long manual overrides are left alone where no setting says."""
+
+Announce: TypeAlias = Callable[..., None]
+"""Takes a kind of event and its values."""
+
+Epoch = TypeVar("Epoch")
+Epoch_contra = TypeVar("Epoch_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Proposal:
+    """A change that a policy proposes, or its reason against any."""
+
+    subject: str  # what it is about, for people
+    change: Any = None  # what the actor is to do; ``None``: nothing
+    reason: str = ""
+    gain: float = math.inf  # in the unit of the cost; infinite: it must be, whatever it costs
+    cost: float = 0.0  # as far as the policy knows it; the actor may know more
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on
+    operators: frozenset[str] = frozenset()  # that it puts together or apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEpoch(CommittedEpoch):
+    """A committed epoch with its flow, for policies about operators and the journal."""
+
+    at_s: float = 0.0  # when it was committed, in Unix time
+    flow: CompiledFlow  # under the plan that it ran under
+    # state that copies brought of late from the quicker side; ``None`` where none was measured
+    copies_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """Change of the components that operators belong to."""
+
+    components: Mapping[str, tuple[str, ...]]  # component → its operators
+    plan: PhysicalPlan  # that it was decided under
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartition:
+    """Change of the key columns that place an operator's rows."""
+
+    operator: str
+    columns: tuple[str, ...]
+
+
+class AdaptationPolicy(Protocol[Epoch_contra]):
+    """Policy that measures and prices one kind of change."""
+
+    def observe(self, epoch: Epoch_contra) -> None:
+        """Add a committed epoch to the policy's measurements."""
+
+    def propose(self, now_s: float) -> Iterable[Proposal]:
+        """Yield the changes that measurements suggest, and earlier ones without an answer.
+
+        Lazy: each proposal is decided and carried out before the next one is made.
+        """
+
+    def answered(self, proposal: Proposal) -> None:
+        """Drop a proposal that was carried out, or rejected because it does not pay."""
+
+
+class Actor(Protocol):
+    """Carries out what was decided."""
+
+    def cost(self, proposal: Proposal) -> float:
+        """Return the present cost of a proposed change, in the unit of its gain."""
+
+    def act(self, proposal: Proposal) -> bool:
+        """Begin a change and announce it; return ``False`` if it is not possible now."""
+
+
+class Hysteresis:
+    """Rule that changes are confirmed by evaluations in a row, and followed by a rest."""
+
+    def __init__(self, *, confirm: int = 1, rest_s: float = 0.0) -> None:
+        self._confirm, self._rest_s = confirm, rest_s
+        self._proposed: dict[str, tuple[Hashable, int]] = {}
+        self._made: dict[str, tuple[str, float]] = {}
+
+    def is_confirmed(self, subject: str, change: Hashable) -> bool:
+        """Count an evaluation; return whether enough in a row gave the same change of a subject.
+
+        A falsy change (``None``, an empty tuple) means no change, and resets the count.
+        """
+        before, times = self._proposed.pop(subject, (None, 0))
+        if not change:
+            return False
+        times = times + 1 if before == change else 1
+        self._proposed[subject] = change, times
+        return times >= self._confirm
+
+    def record(self, subject: str, change: str, at_s: float) -> None:
+        """Record that a change of a subject was made: its cool-down begins."""
+        self.reset(subject)
+        self._made[subject] = change, at_s
+
+    def cooling_down(self, subject: str, now_s: float) -> str:
+        """Return the last change of a subject during its cool-down; else empty."""
+        change, at_s = self._made.get(subject, ("", -math.inf))
+        return change if now_s - at_s < self._rest_s else ""
+
+    def reset(self, subject: str) -> None:
+        """Require that the next change of a subject is confirmed from the beginning."""
+        self._proposed.pop(subject, None)
+
+
+class ManualOverrides:
+    """Decisions by hand, and the times until which they are respected.
+
+    Problem: a user who migrates, drains, scales or regroups knows something that the statistics do
+    not; a loop that took it back a period later would be at war with its owner.
+
+    The rule: it is left alone until a stated time has passed since it was last under way.  What is
+    stated when the query starts, by its options or in the flow, is left alone as long as it runs.
+
+    Nobody has to tell of migrations and drains.  The coordinator's view says which migrations a
+    person decided, and counts those that have begun, so that none is too short to be noticed; a
+    drain that the controller did not ask for is somebody's decision.
+    """
+
+    def __init__(
+        self,
+        respect_s: float = RESPECT_S,
+        *,
+        announce: Announce,
+        stated: Iterable[str] = (),  # operators that the start's options name
+    ) -> None:
+        self._respect_s, self._announce = respect_s, announce
+        self._stated = frozenset(stated)
+        self._until_s: dict[str, float] = {}  # what was decided → until when it is left alone
+        self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
+        self._drained: frozenset[str] = frozenset()
+
+    def record(self, decisions: Iterable[str], now_s: float) -> None:
+        """Record and announce decisions of a user, as texts of `ManualChange`."""
+        until_s = now_s + self._respect_s
+        for name in map(str, decisions):
+            self._until_s[name] = until_s
+            self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
+
+    def record_ongoing(self, decisions: Iterable[str], now_s: float) -> None:
+        """Record decisions made by hand that are still under way; announce new ones."""
+        for name in decisions:
+            if self.holds(name, now_s):
+                self._until_s[name] = now_s + self._respect_s
+            else:
+                self.record([name], now_s)
+
+    def detect(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
+        """Record migrations and drains that a user started since the last call.
+
+        `own_draining`: executors that the controller drains.
+        """
+        begun = view.begun_by_hand
+        moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
+        moved.update(name for name, c in view.components.items() if c.by_hand)
+        self._begun = begun
+        self.record_ongoing(map(ManualChange.MIGRATION.of, sorted(moved)), now_s)
+        drained = view.draining - set(own_draining)
+        for executor in sorted(drained - self._drained):
+            until_s = now_s + self._respect_s
+            what = ManualChange.DRAINING.of(executor)
+            self._announce(events.ManualOverrideRespected, what=what, until_s=until_s)
+        self._drained = drained
+
+    def restore_from_event(self, event: events.Event, now_s: float) -> None:
+        """Restore an override from an event of an earlier run; other events are ignored."""
+        if isinstance(event, events.ManualOverrideRespected) and (
+            ManualChange.DRAINING.name_in(event.what) is None
+        ):
+            self.restore({event.what: event.until_s}, now_s)
+
+    def restore(self, until_s: Mapping[str, float], now_s: float) -> None:
+        """Restore the overrides of an earlier run: decision → time until which it holds."""
+        for what, then_s in until_s.items():
+            most_s = min(then_s, now_s + self._respect_s)
+            self._until_s[what] = max(self._until_s.get(what, most_s), most_s)
+
+    def holds(self, decision: str, now_s: float) -> bool:
+        """Return whether the override of a decision, a text of `ManualChange`, is still valid."""
+        return self._until_s.get(decision, now_s) > now_s
+
+    def operators(self, now_s: float) -> frozenset[str]:
+        """Return the operators whose components were chosen by hand."""
+        held = (what for what, until_s in self._until_s.items() if until_s > now_s)
+        regrouped = map(ManualChange.COMPONENTS.name_in, held)
+        return self._stated.union(name for name in regrouped if name is not None)
+
+    def seconds_left(self, now_s: float) -> Mapping[str, float]:
+        """Return decision made by hand → seconds for which its override is still valid."""
+        return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
+
+
+class PolicyLoop(Generic[Epoch]):
+    """Loop over policies: they observe and propose; proposals are decided on and carried out."""
+
+    def __init__(
+        self,
+        policies: Sequence[AdaptationPolicy[Epoch]],
+        *,
+        actor: Actor,
+        overrides: ManualOverrides,
+        announce: Announce,
+    ) -> None:
+        self._policies, self._actor = policies, actor
+        self.overrides, self._announce = overrides, announce
+        self.skipped: dict[str, str] = {}  # subject → why nothing was done about it
+
+    def observe(self, epoch: Epoch) -> None:
+        """Pass a committed epoch to all policies."""
+        for policy in self._policies:
+            policy.observe(epoch)
+
+    def step(self, now_s: float) -> None:
+        """Decide on the proposals of all policies, and carry out those that pay."""
+        for policy in self._policies:
+            for proposal in policy.propose(now_s):
+                if self._decide(proposal, now_s):
+                    policy.answered(proposal)
+
+    def _decide(self, proposal: Proposal, now_s: float) -> bool:
+        """Carry out a proposal, or skip it; return ``False`` if it has to be decided again."""
+        if proposal.change is None:
+            self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)
+            return True
+        if proposal.operators & self.overrides.operators(now_s):
+            self.announce_skipped(proposal.subject, "it was decided by hand", proposal.numbers)
+            return True
+        cost = max(proposal.cost, self._actor.cost(proposal))
+        if cost > proposal.gain:
+            numbers = {**proposal.numbers, "gain": proposal.gain, "cost": cost}
+            self.announce_skipped(proposal.subject, "it costs more than it gains", numbers)
+            return True
+        acted = self._actor.act(proposal)
+        if acted:
+            self.skipped.pop(proposal.subject, None)
+        return acted
+
+    def announce_skipped(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
+        """Announce the reason why a proposal about a subject is skipped, once until it changes."""
+        if self.skipped.get(subject) != reason:
+            self.skipped[subject] = reason
+            self._announce(
+                events.DecisionSkipped, what=subject, reason=reason, numbers=dict(numbers)
+            )
+
+
+def check_epoch_settings(settings: Any) -> None:
+    """Raise `InvalidFlowError` if a policy's setting that counts epochs is no integer from 1."""
+    for name in ("epochs", "confirm", "payback_epochs"):
+        if not hasattr(settings, name):
+            continue
+        check_number(
+            f"The setting {name} of gw.{type(settings).__name__}",
+            getattr(settings, name),
+            least=1,
+            whole=True,
+            error=InvalidFlowError,
+        )

@@ -1,0 +1,547 @@
+"""Carrying plans out: migrations between executors, and lanes within them.
+
+A plan may take longer than a period.  Executors come meanwhile, some are to leave, loads shift; to
+wait for the end of a plan that no longer leads anywhere is as wrong as to begin anew every period
+because a fresh plan looks a little better.  The rule: a plan is *overtaken* if what is left of it
+would leave key groups on an executor that was to leave only after it was made, or would miss by
+more than a move is worth the balance it was to reach; and if the plan that would be made today does
+better.  Under noise a plan still leads to where it was to lead, so it is completed.
+
+To change lane within an executor costs nothing, since its processes share one local store, and an
+epoch waits for the busiest lane of all.  Invariant: no lane changes unless its executor's busiest
+lane is above theta times the mean and comes down by more than noise.  Source: paper 5 §3.1 (theta =
+1.2, every half second).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.control.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
+from godwit.control.judging import BalanceJudge
+from godwit.control.policy import Proposal
+from godwit.migration import LanesRequested, MigrationRequested
+from godwit.migration.placement import with_newcomers
+from godwit.model import events
+from godwit.model.decision_events import ManualChange
+from godwit.model.errors import GodwitError, InvalidPlanError
+from godwit.placement.cores.intra_executor import balance_lanes
+from godwit.time.durations import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from godwit.control.cost_benefit import SelectedMoves
+    from godwit.control.interfaces import CommittedEpoch, MeasuredProblem, Migrations
+    from godwit.control.planning import Planned
+    from godwit.control.policy import Announce, ManualOverrides
+    from godwit.control.settings import Control
+    from godwit.control.statistics import PeriodStatistics
+    from godwit.migration import ProtocolView
+    from godwit.model.assignment import Assignment
+    from godwit.placement import Problem
+    from godwit.placement.arrays import BoolArray, FloatArray
+
+_OWN = "control-"
+
+
+def is_own(migration: str) -> bool:
+    """Return whether the controller started the migration with this id."""
+    return migration.startswith(_OWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Migration:
+    """A migration of the controller under way, with the plan's assumptions and aim."""
+
+    id: str
+    executors: frozenset[str]  # that it moves key groups from and to
+    known_executors: frozenset[str]  # when it was planned, and those of them that were to leave
+    draining: frozenset[str]
+    distance: float  # load distance that it was to reach, as a share of the mean
+
+    def replacement_reason(
+        self,
+        problem: Problem,
+        remaining: Mapping[int, str],
+        selected: SelectedMoves,
+        *,
+        max_load_distance: float,
+    ) -> str:
+        """Return the reason to replace the migration by a new plan; empty if it continues.
+
+        `remaining`: moves not made yet: key group, numbered as in `problem`, → executor.
+        `selected`: the moves of the new plan.
+        """
+        if not len(selected.order):
+            return ""
+        after = problem.current.copy()
+        number = {executor: at for at, executor in enumerate(problem.executors)}
+        after[list(remaining)] = [number[executor] for executor in remaining.values()]
+        names = np.array(problem.executors)
+        leaving = sorted(set(names[problem.draining].tolist()) - self.draining)
+        for name in leaving:
+            at = number[name]
+            if np.count_nonzero(selected.assignment == at) < np.count_nonzero(after == at):
+                return f"executor {name} is to leave"
+        reached = load_distance(problem, after)
+        missed = reached - max(self.distance, max_load_distance)
+        least = max(LEAST_GAIN, CERTAIN * selected.error)
+        if missed < least or reached - selected.distance_after < LEAST_GAIN:
+            return ""
+        new = sorted(set(problem.executors) - self.known_executors)
+        if new:
+            return f"executor {new[0]} has come"
+        return (
+            f"it would lead to a load distance of {reached:.0%}, where {self.distance:.0%} was due"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rebalance:
+    """Proposal's change: the selected moves of a plan."""
+
+    plan: Planned
+    instead: str = ""  # why what is under way of its components is given up for it, if anything is
+
+
+class Rebalancing:
+    """Migrations under way that the controller requested."""
+
+    def __init__(self, settings: Control, migrations: Migrations, announce: Announce) -> None:
+        self._settings, self._migrations, self._announce = settings, migrations, announce
+        self._asked = 0
+        self._own: dict[str, _Migration] = {}
+        self._judge = BalanceJudge(announce)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of the controller's own migrations that are under way."""
+        return frozenset(own.id for own in self._own.values())
+
+    @property
+    def under_way(self) -> dict[str, str]:
+        """Component → id of the controller's migration of it that is under way."""
+        return {name: own.id for name, own in self._own.items()}
+
+    def replacement_reason(self, plan: Planned, view: ProtocolView) -> str | None:
+        """Return the reason to replace migrations under way by a new plan.
+
+        Empty if they continue; ``None`` if none is under way.
+        """
+        measured = plan.measured
+        remaining: dict[int, str] = {}
+        under_way = [self._own[name] for name in measured.components if name in self._own]
+        for name in measured.components:
+            if name in self._own:
+                component, first = view.components[name], measured.parts[name].start
+                ends = {t.key_group: t.destination for t in component.transfers if t.planned}
+                ends |= {move.key_group: move.destination for move in component.moves}
+                known = measured.problem.executors
+                remaining |= {first + g: e for g, e in ends.items() if e in known}
+        if not under_way:
+            return None
+        if not remaining:
+            # Everything has moved, and it ends by itself, after an epoch under its assignment.
+            known_to_all = frozenset.intersection(*(own.known_executors for own in under_way))
+            new = sorted(set(measured.problem.executors) - known_to_all)
+            return f"executor {new[0]} has come" if new else ""
+        limit = self._settings.worth.max_load_distance
+        reasons = (
+            own.replacement_reason(
+                measured.problem, remaining, plan.selected, max_load_distance=limit
+            )
+            for own in under_way
+        )
+        return next(filter(None, reasons), "")
+
+    def judge_results(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
+        """Judge the moves that have ended by this period's load; called once a period."""
+        self._judge.judge_ended(planned, period, self._own.keys())
+
+    def executors_released(self, executors: Collection[str]) -> None:
+        """Record executors that were given back; their loss must not abandon a plan."""
+        for name, own in self._own.items():
+            self._own[name] = replace(own, executors=own.executors.difference(executors))
+
+    def update(self, view: ProtocolView) -> None:
+        """Drop migrations that have ended; cancel those that involve lost executors."""
+        for name, own in list(self._own.items()):
+            component = view.components.get(name)
+            if component is None or component.migration != own.id:
+                del self._own[name]
+                continue
+            gone = sorted(own.executors - view.executors.keys())
+            if gone:
+                self._abandon(name, own, f"executor {gone[0]} is gone")
+
+    def _abandon(self, name: str, migration: _Migration, reason: str) -> None:
+        """Cancel the controller's migration of component `name`, and announce the reason."""
+        try:
+            self._migrations.cancel(migration.id, reason)
+        except GodwitError:
+            return  # it has just ended by itself
+        finally:
+            del self._own[name]
+        self._judge.abandoned(name)
+        self._announce(events.PlanAbandoned, component=name, reason=reason)
+
+    def start(self, change: Rebalance) -> bool:
+        """Request the selected moves of a plan as migrations, one per component; return ``True``.
+
+        Migrations under way of these components are cancelled.
+        """
+        plan = change.plan
+        measured, selected = plan.measured, plan.selected
+        for name in measured.components:
+            if name in self._own:
+                self._abandon(name, self._own[name], change.instead)
+        problem = measured.problem
+        started: dict[str, str] = {}
+        busy = _busy_lanes(measured, self._migrations.view)
+        for name in measured.components:
+            part = measured.parts[name]
+            order = [k for k in selected.order.tolist() if part.start <= k < part.stop]
+            if not order:
+                continue
+            places = {k - part.start: problem.executors[selected.assignment[k]] for k in order}
+            sources = [problem.executors[problem.current[k]] for k in order]
+            migration = self._request_moves(plan, name, places, sources, busy)
+            if migration:
+                started[name] = migration
+        if not started:
+            return True  # overtaken, and told so
+        self._announce(
+            events.RebalancingStarted,
+            migrations=started,
+            planner=plan.planner,
+            moves=len(selected.order),
+            state_bytes=int(selected.moved_bytes),
+            draining=int(np.count_nonzero(problem.draining[problem.current[selected.order]])),
+            distance_before=selected.distance_before,
+            distance_after=selected.distance_after,
+            gain_s=selected.gain_s,
+            cost_s=selected.cost_s,
+            variance_before=selected.variance_before,
+            variance_after=selected.variance_after,
+        )
+        self._judge.decided(plan)
+        return True
+
+    def change_lanes(self, change: LaneChange) -> bool:
+        """Request a change of lanes; return ``False`` if the assignment has changed since."""
+        try:
+            self._migrations.change_lanes(change.request)
+        except GodwitError:
+            return False
+        self._announce(
+            events.LanesBalanced,
+            component=change.request.component,
+            key_groups=len(change.request.lane_of),
+            executors=change.executors,
+            imbalance_before=change.before,
+            imbalance_after=change.after,
+        )
+        return True
+
+    def _request_moves(
+        self,
+        plan: Planned,
+        name: str,
+        places: dict[int, str],
+        sources: list[str],
+        busy: dict[str, FloatArray],
+    ) -> str:
+        """Request the moves of component `name`; return the migration's id, empty if outdated.
+
+        `places`: key group → executor. `sources`: present executor of each. `busy`: load of lanes
+        (see `spread_over_lanes`), to which the moved load is added.
+        """
+        # As it is by now: what turns to its other slot has changed the places of that component.
+        view = self._migrations.view
+        measured = plan.measured
+        weight = measured.problem.weight[measured.parts[name]]
+        sizes = measured.held_bytes[measured.parts[name]]
+        self._asked += 1
+        migration = f"{_OWN}{self._asked}"
+        try:
+            current = with_newcomers(view.components[name].assignment, view.executors)
+            _check_sources(name, current, dict(zip(places, sources, strict=True)))
+            self._migrations.migrate(
+                MigrationRequested(
+                    id=migration,
+                    component=name,
+                    target=spread_over_lanes(current.moved(places), places, weight, busy),
+                    strategy=view.components[name].default_strategy,
+                    bounds=self._settings.bounds,
+                    loads=dict(enumerate(weight.tolist())),
+                    order=tuple(places),
+                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                    by_hand=False,
+                )
+            )
+        except GodwitError as error:
+            self._announce(events.PlanAbandoned, component=name, reason=error.message)
+            return ""
+        problem = measured.problem
+        self._own[name] = _Migration(
+            id=migration,
+            executors=frozenset(places.values()) | frozenset(sources),
+            known_executors=frozenset(problem.executors),
+            draining=frozenset(np.array(problem.executors)[problem.draining].tolist()),
+            distance=plan.selected.distance_after,
+        )
+        return migration
+
+
+def spread_over_lanes(
+    target: Assignment,
+    arriving: Collection[int],
+    load: FloatArray,
+    busy: dict[str, FloatArray],
+) -> Assignment:
+    """Return the assignment with arriving key groups on the least loaded lanes, heaviest first.
+
+    Ties: the lower lane. `load`: of each key group, shape ``(G,)``. `busy`: executor → load of each
+    lane, of all components, which is added to. Without it, lanes of a new executor would have equal
+    numbers of key groups, and unequal loads.
+    """
+    lane_of, coming = target.lane_of.copy(), np.zeros(target.num_key_groups, np.bool_)
+    coming[list(arriving)] = True
+    for executor in np.unique(target.executor_of[coming]).tolist():
+        lanes = busy.setdefault(target.executors[executor], np.zeros(target.lanes[executor]))
+        mine = np.flatnonzero((target.executor_of == executor) & coming)
+        for key_group in mine[np.argsort(-load[mine], kind="stable")].tolist():
+            lane_of[key_group] = lane = int(lanes.argmin())
+            lanes[lane] += load[key_group]
+    return replace(target, lane_of=lane_of)
+
+
+def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, FloatArray]:
+    """Return executor → load of each of its lanes, of all components planned together."""
+    busy: dict[str, FloatArray] = {}
+    for name in measured.components:
+        assignment = view.components[name].assignment
+        weight = measured.problem.weight[measured.parts[name]]
+        for at, executor in enumerate(assignment.executors):
+            here = assignment.executor_of == at
+            lanes: FloatArray = np.bincount(
+                assignment.lane_of[here], weight[here], assignment.lanes[at]
+            ).astype(np.float64)
+            busy[executor] = busy[executor] + lanes if executor in busy else lanes
+    return busy
+
+
+def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
+    """Raise if key groups have left the executors (`sources`) from which a plan moves them."""
+    for key_group, source in sources.items():
+        if current.executor(key_group) != source:
+            raise InvalidPlanError(
+                f"Key group {key_group} of {component!r} has left executor {source!r}.",
+                remedy="Plan again on the assignment there is now.",
+                key_group=key_group,
+            )
+
+
+_LANES_EPOCHS = 3
+"""Epochs with the same key groups on the lanes of an executor that these are balanced by, at least;
+or half a period."""
+_LEAST_GAIN = 0.1
+"""Share of the mean lane by which the busiest one must come down."""
+_FINE = 0.25
+"""Part of both thresholds that will do where it is more than noise explains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneChange:
+    """Other lanes for some key groups of a component."""
+
+    request: LanesRequested  # what to ask the coordinator for
+    executors: tuple[str, ...]  # those on which key groups change lane
+    before: float  # busiest lane over mean lane, of the worst of these executors
+    after: float
+
+
+class LaneBalancing:
+    """Policy that balances lanes within executors."""
+
+    def __init__(self, settings: Control, overrides: ManualOverrides, now_s: float) -> None:
+        self._settings, self._overrides = settings, overrides
+        self._due_s = now_s
+        self._epochs: deque[CommittedEpoch] = deque(maxlen=16)
+
+    def observe(self, epoch: CommittedEpoch) -> None:
+        """Add a committed epoch to the measurements."""
+        if epoch.outcome.batch is not None:
+            self._epochs.append(epoch)
+
+    def reset(self) -> None:
+        """Drop all measurements, because the components have changed."""
+        self._epochs.clear()
+
+    def propose(
+        self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
+    ) -> Iterator[Proposal]:
+        """Yield changes of lanes, if it is time; `stages`: components that share lanes' tasks."""
+        every = self._settings.cadence.lanes_every
+        if every is None or now_s < self._due_s:
+            return
+        self._due_s = now_s + seconds(every, "The setting lanes_every")
+        for stage in stages:
+            places = {
+                name: view.components[name].assignment
+                for name in stage
+                if name in view.components
+                and not self._overrides.holds(ManualChange.MIGRATION.of(name), now_s)
+            }
+            if max((max(a.lanes) for a in places.values()), default=0) < 2:
+                continue
+            parts = self._known_loads(places)
+            for change in rebalance_lanes(parts, self._settings.worth.theta):
+                yield Proposal(subject=f"lanes of {change.request.component}", change=change)
+
+    def _known_loads(self, places: Mapping[str, Assignment]) -> dict[str, LaneLoads]:
+        """Return the measured loads of key groups, on executors that were observed for long enough.
+
+        An epoch counts for an executor if all key groups that it has by `places` (component →
+        present assignment) were there: on the same lanes, since what a change of lanes brought
+        shows after it, or beside others that have left. These leave the rest uneven, and its load
+        is known.
+        """
+        names = sorted({executor for a in places.values() for executor in a.executors})
+        number = {name: at for at, name in enumerate(names)}
+        owner = {
+            component: np.array([number[name] for name in a.executors])[a.executor_of]
+            for component, a in places.items()
+        }
+        under: list[tuple[CommittedEpoch, BoolArray]] = []
+        epochs, lasted_s = np.zeros((2, len(names)))
+        for epoch in self._epochs:
+            came, shifted, left = np.zeros((3, len(names)), np.bool_)
+            for component, now in places.items():
+                plan = epoch.component_views.get(component)
+                then = None if plan is None else plan.assignment
+                if then is None:
+                    came[owner[component]] = True
+                elif then is not now:
+                    at = np.array([number.get(name, -1) for name in then.executors])
+                    before = at[then.executor_of]
+                    moved = before != owner[component]
+                    came[owner[component][moved]] = True
+                    left[before[moved & (before >= 0)]] = True
+                    shifted[owner[component][then.lane_of != now.lane_of]] = True
+            same = ~came & (left | ~shifted)
+            under.append((epoch, same))
+            epochs += same
+            lasted_s += same * epoch.took_s
+        enough = (epochs >= _LANES_EPOCHS) | (lasted_s >= self._settings.period_s / 2)
+        loads = {}
+        for component, now in places.items():
+            load, rows = np.zeros((2, now.num_key_groups))
+            for epoch, same in under:
+                seen = epoch.outcome.loads.get(component)
+                if seen is not None:
+                    counts = (same & enough)[owner[component][seen.key_groups]]
+                    load[seen.key_groups] += seen.busy_s * counts
+                    rows[seen.key_groups] += seen.rows * counts
+            # Of so many rows by chance, see `godwit.control.load_window`.
+            variance = load * load / np.maximum(rows, 1.0)
+            loads[component] = LaneLoads(assignment=now, load=load, variance=variance)
+        return loads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneLoads:
+    """Loads of a component's key groups on the lanes that they have; shape ``(G,)`` each."""
+
+    assignment: Assignment
+    load: FloatArray  # in any unit; 0 if it is not known well enough
+    variance: FloatArray  # of it, by chance
+
+
+def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:
+    """Return the ratio of the busiest lane to the mean one up to which lanes stay as they are.
+
+    `error`: standard error of the measured ratio. `theta`: ratio allowed at most.
+    """
+    allowed: FloatArray = np.minimum(theta, 1 + np.maximum(_FINE * (theta - 1), CERTAIN * error))
+    return allowed
+
+
+def _uneven_executors(parts: Mapping[str, LaneLoads], theta: float) -> list[str]:
+    """Return the executors with a lane that is busier than allowed, up to rounding, by name."""
+    names = sorted({e for part in parts.values() for e in part.assignment.executors})
+    number = {name: at for at, name in enumerate(names)}
+    width = max((max(part.assignment.lanes) for part in parts.values()), default=1)
+    lanes, load, variance = np.full(len(names), width), *np.zeros((2, len(names) * width))
+    for part in parts.values():
+        at = np.array([number[name] for name in part.assignment.executors])
+        np.minimum.at(lanes, at, part.assignment.lanes)
+        flat = at[part.assignment.executor_of] * width + part.assignment.lane_of
+        load += np.bincount(flat, part.load, len(load))
+        variance += np.bincount(flat, part.variance, len(load))
+    busiest = load.reshape(-1, width).max(axis=1)
+    mean = np.maximum(load.reshape(-1, width).sum(axis=1) / lanes, np.finfo(np.float64).tiny)
+    error = np.sqrt(variance.reshape(-1, width).max(axis=1)) / mean
+    uneven = busiest / mean > _allowed_imbalance(error, theta) * (1 - 1e-9)
+    return [names[at] for at in np.flatnonzero(uneven).tolist()]
+
+
+def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneChange]:
+    """Return changes of lanes that even out each executor's lanes, for the components of a stage.
+
+    A lane serves all of them, so their key groups are assigned together. `theta`: ratio of the
+    busiest lane to the mean one above which lanes change in any case. Beyond a quarter of that
+    excess they do if noise does not explain it: an epoch waits for the busiest lane, and no state
+    moves.
+    """
+    lane_of: dict[str, dict[int, int]] = {name: {} for name in parts}
+    changed: dict[str, list[str]] = {name: [] for name in parts}
+    before, after = 1.0, 1.0
+    for executor in _uneven_executors(parts, theta):
+        here = {name: part for name, part in parts.items() if executor in part.assignment.executors}
+        numbers = {n: part.assignment.executors.index(executor) for n, part in here.items()}
+        lanes = min(part.assignment.lanes[numbers[n]] for n, part in here.items())
+        mine = {
+            n: np.flatnonzero(part.assignment.executor_of == numbers[n]) for n, part in here.items()
+        }
+        load = np.concatenate([part.load[mine[n]] for n, part in here.items()])
+        current = np.concatenate([part.assignment.lane_of[mine[n]] for n, part in here.items()])
+        mean = float(load.sum()) / lanes
+        if lanes < 2 or len(load) < 2 or mean <= 0 or int(current.max()) >= lanes:
+            continue
+        variance = np.concatenate([part.variance[mine[n]] for n, part in here.items()])
+        error = float(np.bincount(current, variance, lanes).max()) ** 0.5 / mean
+        allowed = float(_allowed_imbalance(np.array(error), theta))
+        gain = min(_LEAST_GAIN, max(_FINE * _LEAST_GAIN, CERTAIN * error))
+        was = float(np.bincount(current, load, lanes).max()) / mean
+        if was <= allowed:
+            continue
+        wanted = balance_lanes(load, current, lanes, theta=1 + (allowed - 1) / 2)
+        becomes = float(np.bincount(wanted, load, lanes).max()) / mean
+        if was - becomes < gain:
+            continue
+        at = 0
+        for n, groups in mine.items():
+            now = wanted[at : at + len(groups)]
+            moved = now != current[at : at + len(groups)]
+            lane_of[n].update(zip(groups[moved].tolist(), now[moved].tolist(), strict=True))
+            if moved.any():
+                changed[n].append(executor)
+            at += len(groups)
+        if was > before:
+            before, after = was, becomes
+    return [
+        LaneChange(
+            request=LanesRequested(component=name, lane_of=lanes_now),
+            executors=tuple(changed[name]),
+            before=before,
+            after=after,
+        )
+        for name, lanes_now in lane_of.items()
+        if lanes_now
+    ]

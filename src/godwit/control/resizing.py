@@ -1,0 +1,776 @@
+"""Changes of the number of executors: request more, drain some, give them back.
+
+Scaling models answer anew every period, from measurements that are noisy and that the last answer
+has not yet changed.  The rules of the pace: (1) nothing is decided while executors that were asked
+for are on their way and would be enough; (2) out at once, in only after several periods have wanted
+it; (3) between wanting more and wanting fewer lies a range in which nothing changes
+(`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
+no decision is taken back within the cool-down, and one in the same direction waits for the last one
+to show: one period after everybody has come, however long it is; both unless rows come at a rate a
+quarter above the one that it was made for; (5) what a cluster refuses is asked for again only after
+the cool-down; (6) where a latency is measured, a decision is corrected once: by as many executors
+as all of three periods at rest show to be too many; and what noise may explain does not ask for
+more; (7) nobody goes while a backlog is worked off, and of executors of unequal speeds as many as
+those that stay allow.
+
+Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
+only part of it could not tell.  An executor is given back only once no key group is on it, and no
+epoch runs that may still use it; and one is drained only if the rest could be balanced without it
+(paper 2 §4.1), by the same planner that will have to.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from godwit.control.backlog_trend import BacklogTrend
+from godwit.control.forecast import raise_to_forecast
+from godwit.control.interfaces import PoolView
+from godwit.control.judging import Judge
+from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
+from godwit.control.policy import Hysteresis, Proposal
+from godwit.control.scaling import WantedExecutors, at_rate
+from godwit.model import events
+from godwit.model.decision_events import ManualChange
+from godwit.model.errors import GodwitError, InvalidControlError
+from godwit.placement import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from godwit.control.interfaces import ExecutorPool, Migrations, PlannerRunner
+    from godwit.control.memory import ControllerMemory
+    from godwit.control.planning import Planned
+    from godwit.control.policy import Announce
+    from godwit.control.scaling import ScalingModel, ScalingSituation
+    from godwit.control.settings import Control
+    from godwit.migration import ProtocolView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStep:
+    """Decision on the number of executors."""
+
+    # ``"out"``, ``"in"``, ``"refused"``: it is wanted and cannot be, or ``"stay"``
+    kind: Literal["out", "in", "refused", "stay"]
+    executors: int  # how many there are to be
+    reason: str = ""  # why it cannot be, or has to wait; the model's own reason otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """The change that follows a scaling model."""
+
+    executors: int  # how many there are to be
+    leaving: tuple[str, ...] = ()  # those that are emptied; none: others are asked for
+    situation: ScalingSituation
+    wanted: WantedExecutors
+
+
+class Pace:
+    """Hysteresis and cool-down between a scaling model's answers and scaling decisions."""
+
+    def __init__(
+        self,
+        *,
+        cool_down_s: float,  # how long a decision is not taken back
+        patience: int = 2,  # periods in a row that must want fewer executors
+    ) -> None:
+        self._hysteresis = Hysteresis(confirm=patience, rest_s=cool_down_s)
+        self._arrived = True
+        self._arrival_per_s = math.inf
+        # Arrival rate since a step, and the decisions made for it.
+        self._step_per_s, self._made = math.inf, 0
+        # Of the last periods at rest: how many executors sufficed, and the arrival rate.
+        self._sufficed: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
+        # Periods in a row that asked for more where noise may have done so, and for fewer.
+        self._more_in_a_row = self._spare_in_a_row = 0
+        self._had = 0  # executors that there were or were to come
+        self._present = math.inf  # executors that there were in the last period; infinite: unknown
+        self._backlog = BacklogTrend()
+        # Whether the stream is at rest, and was when the last decision was made.
+        self._steady = self._made_at_rest = False
+        self._answered = False  # whether the target was met at rest since the last decision
+        self.last: tuple[str, float] = "", 0.0
+        """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
+
+    def record_decision(
+        self,
+        kind: Literal["out", "in"],
+        at_s: float,
+        *,
+        arrival_per_s: float = math.inf,
+    ) -> None:
+        """Record a scaling decision (``"out"`` or ``"in"``) of this run or of an earlier one.
+
+        `arrival_per_s`: rate that it was made for; infinite if unknown, or not the reason.
+        """
+        made = self._made_for(kind, arrival_per_s, at_s)
+        self._hysteresis.record(_SCALING, kind, at_s)
+        self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
+        if not self._is_same_step(arrival_per_s):
+            self._step_per_s = arrival_per_s
+        self._made = made + 1
+        self._made_at_rest, self._answered = self._steady, False
+        self._sufficed.clear()
+
+    def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
+        """Return how many decisions were already made for the present change of the load.
+
+        `kind`: of the decision that comes next; 0 if it is the first. A second decision soon after
+        the first follows the same change, since the first came too early to see all of it.
+        """
+        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
+        return self._made if again or self._is_same_step(arrival_per_s) else 0
+
+    def _is_same_step(self, arrival_per_s: float) -> bool:
+        """Return whether an arrival rate is within 25 % of that of the last step decided for.
+
+        False if no decision was made for a known rate.
+        """
+        step = self._step_per_s
+        return max(arrival_per_s, step) <= _TOO_LITTLE * min(arrival_per_s, step) < math.inf
+
+    def _as_decided(self, wanted: WantedExecutors, situation: ScalingSituation) -> bool:
+        """Return whether the last decision still meets its target, up to noise.
+
+        It does if the measured figure nearly meets its target, and the arrival rate is that of the
+        decision.
+        """
+        if wanted.measured is None or wanted.measured > _NEARLY * wanted.target:
+            return False
+        to_come = max(situation.arrival_per_s, situation.expected_per_s or 0.0)
+        return to_come <= _SAME_RATE * self._arrival_per_s < math.inf
+
+    def _fewest(
+        self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
+    ) -> int | None:
+        """Record an answer; return the executors that suffice by all of the last periods at rest.
+
+        At rest: load steady, target met. ``None`` if too few such periods agree, this period was
+        not `at_rest`, or the last decision is corrected by it already: more corrections would only
+        follow the noise.
+        """
+        made = self._made if self._is_same_step(situation.arrival_per_s) else 0
+        if not at_rest or wanted.sufficient is None or made > 1:
+            self._sufficed.clear()
+            return None
+        self._sufficed.append((wanted.sufficient, situation.arrival_per_s))
+        rates = [rate for _, rate in self._sufficed]
+        if len(rates) < _AT_REST or max(rates) > _SAME_RATE * min(rates):
+            return None
+        return max(count for count, _ in self._sufficed)
+
+    def step(
+        self,
+        wanted: WantedExecutors,
+        situation: ScalingSituation,
+        pool: PoolView,
+        *,
+        paced: bool,
+        steady: bool = False,
+    ) -> ScalingStep:
+        """Return the decision that follows from a scaling model's answer; called once a period.
+
+        `paced`: the answer is an estimate, subject to hysteresis. `steady`: the load was steady.
+        """
+        have, self._steady = situation.executors, steady
+        coming = have + pool.pending
+        lost, self._had = coming < self._had, coming
+        came, self._present = have > self._present, have
+        arrived, self._arrived = self._arrived, pool.pending == 0
+        most = situation.most if pool.most is None else min(situation.most, pool.most)
+        bounded = min(max(wanted.executors, situation.least), most)
+        roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
+        # What waits takes longer than the model says of a stream at rest: nobody goes before the
+        # target is met, or the stream is at rest and misses it by what no executor changes.
+        missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
+        backlog = situation.backlog_rows or 0
+        behind = backlog > situation.arrival_per_s * situation.epoch_s
+        # Fewer will do once it is worked off, and then one decision does. It grows until executors
+        # that have come have their key groups; one that stays is the sources' own.
+        catching_up = self._backlog.is_changing(backlog, have, behind=behind) and paced
+        self._answered = self._answered or (steady and not missed and not behind)
+        spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
+        spare = spare and not catching_up
+        fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
+        self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
+        fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
+        if fewest is not None and max(fewest, bounded) < min(have, roomy):
+            spare, fewer, roomy = True, True, max(fewest, bounded)
+        elif fewest is None and wanted.sufficient is not None:
+            # How many suffice will be known soon, and then one decision does.
+            fewer = fewer and self._spare_in_a_row >= 2 * _AT_REST
+        self._more_in_a_row = self._more_in_a_row + 1 if bounded > coming else 0
+        if bounded > coming and paced and situation.idle:
+            reason = f"{situation.idle}, so that an executor which comes would be idle"
+            return ScalingStep(kind="refused", executors=coming, reason=reason)
+        if bounded > coming:
+            as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
+            if as_decided and self._more_in_a_row < _AT_REST:
+                return ScalingStep(kind="stay", executors=have, reason="it may pass")
+            # Into the range: at its edge noise would soon ask for one more. What is too many is
+            # corrected once, so a second decision for a step asks for what suffices. A backlog
+            # after a step that was answered is a matter of its own.
+            aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
+            made = self._made_for("out", situation.arrival_per_s, situation.now_s)
+            if made and not (behind and self._answered) and wanted.sufficient is not None:
+                aim = wanted.sufficient
+            within = bounded if as_decided else min(max(aim, bounded), roomy)
+            return self._decide_more(
+                within, situation, pool, paced=paced, arrived=arrived, came=came
+            )
+        if spare and not pool.pending:
+            step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer)
+            # Out of reach is a target also for as long as a backlog is worked off: nobody goes
+            # meanwhile. Of a stream at rest those go that make no difference, unless a lane is so
+            # busy that a little more would make one.
+            calm = steady and busy_share(situation, roomy, situation.learned) < _CALM
+            if not wanted.unattainable or (calm and step.kind == "in"):
+                return step
+        if max(wanted.executors, situation.least) > most <= coming:
+            limit = "limit" if most == situation.most else "cluster's limit"
+            return ScalingStep(kind="refused", executors=coming, reason=f"{most} is the {limit}")
+        if wanted.unattainable:
+            stay = f"; the {have} executors stay" if have > roomy else ""
+            return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable + stay)
+        return ScalingStep(kind="stay", executors=have)
+
+    def _decide_more(
+        self,
+        bounded: int,
+        situation: ScalingSituation,
+        pool: PoolView,
+        *,
+        paced: bool,
+        arrived: bool,
+        came: bool,
+    ) -> ScalingStep:
+        """Return the decision on an increase to `bounded` executors.
+
+        `paced`: see `step`. `arrived`: requested executors had all joined when the period began.
+        `came`: some joined in the period.
+        """
+        have, resting = (
+            situation.executors,
+            self._hysteresis.cooling_down(_SCALING, situation.now_s),
+        )
+        if pool.refused and resting:
+            return ScalingStep(kind="refused", executors=have, reason=pool.refused)
+        more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
+        if paced and resting == "in" and not more:
+            return ScalingStep(kind="stay", executors=have, reason="cooling down")
+        # A period of long epochs may outlast the cool-down, and shows them no better for that.
+        unshown = not arrived and came and self.last[0] == "out"
+        if paced and (unshown or (resting and (not arrived or pool.pending))) and not more:
+            reason = "the last ones have only just been asked for"
+            return ScalingStep(kind="stay", executors=have, reason=reason)
+        return ScalingStep(kind="out", executors=bounded)
+
+    def _decide_fewer(
+        self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
+    ) -> ScalingStep:
+        """Return the decision on a decrease to `roomy` executors.
+
+        `paced`: see `step`. `confirmed`: measurements at rest show that they suffice.
+        """
+        have = situation.executors
+        if paced and self._hysteresis.cooling_down(_SCALING, situation.now_s):
+            return ScalingStep(kind="stay", executors=have, reason="cooling down")
+        if paced and not confirmed:
+            return ScalingStep(kind="stay", executors=have, reason="it may pass")
+        return ScalingStep(kind="in", executors=roomy)
+
+
+_SCALING = ManualChange.SCALING.value
+_TOO_LITTLE = 1.25
+"""Factor above the rate that a decision was made for by which it was made for too little."""
+_AT_REST = 3
+"""Periods in a row that tell how many executors suffice, where the target is met."""
+_SAME_RATE = 1.1
+"""Factor by which measurements of one arrival rate may differ."""
+_NEARLY = 1.05
+"""Measured figure over its target up to which noise may be what it misses the target by."""
+_LEADS = 8
+"""Requests that say how long executors take to come."""
+_FLICKER = 2
+"""Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
+_OUT_OF_REACH = "the target is out of reach"
+_CALM = 0.7
+"""Share of its time that the busiest lane may be busy for executors to go that bring nothing."""
+_FULL = 0.9
+"""Share of its time that no executor's lanes may be busy once others are gone."""
+
+
+class Resizing:
+    """Carries a scaling model's answers out through the pool of executors."""
+
+    def __init__(
+        self,
+        settings: Control,
+        migrations: Migrations,
+        pool: ExecutorPool | None,
+        run: PlannerRunner,
+        announce: Announce,
+    ) -> None:
+        self._settings, self._migrations, self._pool = settings, migrations, pool
+        self._run, self._announce = run, announce
+        self._limit_s = settings.planning_limit_s
+        self._pace = Pace(cool_down_s=settings.cool_down_s)
+        self._empty_since: dict[str, int] = {}
+        self._pool_view = PoolView()
+        self._refused, self._begun_anew_s = "", float("-inf")
+        self._judge = Judge(announce)
+        self._asked_s: float | None = None  # when those that are on their way were asked for
+        self._leads_s: deque[float] = deque(maxlen=_LEADS)
+        self._stayed = 0  # periods in a row in which nothing was wanted
+        self.draining: frozenset[str] = frozenset()
+        self.returned: frozenset[str] = frozenset()
+        """Executors that were given back and are not gone yet."""
+
+    def look_at_pool(self) -> None:
+        """Store the state of the pool for the decisions of this step; called at its beginning.
+
+        An executor that joins while a decision is made counts as pending, and perhaps as present,
+        too. Otherwise it would count as neither, and another would be requested in its place.
+        """
+        if self._pool is not None:
+            self._pool_view = self._pool.view
+
+    @property
+    def pending(self) -> int:
+        """Number of requested executors that have not joined yet."""
+        return 0 if self._pool is None else self._pool.view.pending
+
+    def restore_from_event(self, event: events.Event, now_s: float) -> None:
+        """Restore cool-down and verdicts from an event of an earlier run; ignore other events."""
+        if isinstance(event, events.ScaledOut):
+            self._pace.record_decision("out", min(event.at_s, now_s))
+        elif isinstance(event, events.ScaledIn):
+            self._pace.record_decision("in", min(event.at_s, now_s))
+        self._judge.recall(event)
+
+    def restore(self, memory: ControllerMemory, now_s: float) -> None:
+        """Restore the cool-down of an earlier run's last decision from its memory."""
+        if memory.scaled and memory.scaled_s > self._pace.last[1]:
+            kind: Literal["out", "in"] = "out" if memory.scaled == "out" else "in"
+            self._pace.record_decision(kind, min(memory.scaled_s, now_s))
+
+    @property
+    def last(self) -> tuple[str, float]:
+        """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
+        return self._pace.last
+
+    @property
+    def lead_s(self) -> float:
+        """Usual seconds from a request of executors until all have joined; initially a guess."""
+        return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
+
+    def update(self, view: ProtocolView, now_s: float) -> None:
+        """Forget lost executors, and measure the time that requested executors took to join."""
+        if self._asked_s is not None and not self.pending:
+            self._leads_s.append(now_s - self._asked_s)
+            self._asked_s = None
+        self.draining &= view.draining
+        self.returned &= view.executors.keys()
+
+    def release_drained(self, view: ProtocolView) -> tuple[str, ...]:
+        """Return drained executors that are empty to the cluster; return their names."""
+        if self._pool is None:
+            return ()
+        empty = {
+            name for name in self.draining if name in view.executors and view.owns_nothing(name)
+        }
+        for name in empty:
+            self._empty_since.setdefault(name, view.committed)
+        self._empty_since = {n: e for n, e in self._empty_since.items() if n in empty}
+        ready = tuple(
+            sorted(
+                name
+                for name, epoch in self._empty_since.items()
+                if view.running is None or view.committed > epoch
+            )
+        )
+        if not ready:
+            return ()
+        try:
+            self._pool.remove(ready)
+        except GodwitError as error:
+            self._announce_refusal(
+                len(view.executors), len(view.executors) - len(ready), str(error), {}
+            )
+            return ()
+        self.draining -= set(ready)
+        self.returned |= set(ready)
+        for name in ready:
+            self._empty_since.pop(name, None)
+        self._announce(events.ExecutorsReturned, executors=ready)
+        return ready
+
+    def request_first(self, now_s: float) -> None:
+        """Request the minimum number of executors if there are none."""
+        pool, least = self._pool, self._settings.min_executors
+        if pool is None or self._settings.scaling_model is None or pool.view.pending:
+            return
+        if now_s - self._begun_anew_s < self._settings.cool_down_s:
+            return
+        self._begun_anew_s = now_s
+        self._pace.record_decision("out", now_s)
+        try:
+            pool.add(least)
+        except GodwitError as error:
+            self._announce_refusal(0, least, str(error), {})
+            return
+        self._announce(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
+
+    def propose(
+        self,
+        situation: ScalingSituation,
+        view: ProtocolView,
+        planned: list[Planned],
+        *,
+        trial: Callable[[frozenset[str]], list[Planned]] | None,
+        steady: bool,
+    ) -> Iterator[Proposal]:
+        """Evaluate the scaling model; yield its answer if cool-down and limits allow.
+
+        `trial`: plans without some executors, to test if the others suffice; ``None`` while not all
+        components may be planned. `steady`: nothing changes any more, see `Planning.learn`.
+        """
+        model = self._settings.scaling_model
+        assert model is not None, "asked only where there is one"
+        wanted = self._ask(model, situation)
+        if wanted is None:
+            return
+        have, numbers = situation.executors, wanted.numbers
+        if self._pool is None:
+            self._announce_refusal(have, wanted.executors, "this cluster has no pool", numbers)
+            return
+        self._judge.judge_if_steady(situation, wanted, steady=steady)
+        step = self._pace.step(wanted, situation, self._pool_view, paced=model.paced, steady=steady)
+        if step.kind in ("out", "in") and self._pool_view.fixed:
+            step = ScalingStep(kind="refused", executors=have, reason=self._pool_view.fixed)
+        elif step.kind == "out" and model.paced and (why := self._judge.no_help_reason()):
+            step = ScalingStep(kind="refused", executors=have, reason=why)
+        leaving: tuple[str, ...] = ()
+        fault, budget = "", self._settings.budget
+        beyond = _OUT_OF_REACH if wanted.unattainable else ""
+        self._stayed = self._stayed + 1 if step.kind == "stay" else 0
+        if step.kind == "refused":
+            far = bool(wanted.unattainable) and step.reason.startswith(wanted.unattainable)
+            about = _OUT_OF_REACH if far else step.reason
+            self._announce_refusal(have, wanted.executors, step.reason, numbers, about=about)
+        elif self._stayed > _FLICKER:
+            self._refused = ""
+        elif step.kind == "in" and 0 in (budget.max_moves, budget.max_bytes):
+            self._announce_refusal(
+                have, step.executors, "the budget lets no key group move", numbers, about=beyond
+            )
+        elif step.kind == "in" and trial is None:
+            self._announce_refusal(
+                have, step.executors, "key groups are on the move", numbers, about=beyond
+            )
+        elif step.kind == "in" and trial is not None:
+            leaving = self._select_leaving(step.executors, wanted, situation, view, planned)
+            fault = "" if leaving else "the rest would be too slow"
+            # One fewer may still be had where several are too many.
+            while leaving:
+                plans = trial(frozenset(leaving))
+                fault = self._shortage_reason(plans, situation)
+                fault = fault or slowness_reason(plans, situation, wanted, have - len(leaving))
+                if not fault:
+                    break
+                leaving = leaving[:-1]
+            if not leaving:
+                self._announce_refusal(have, step.executors, fault, numbers, about=beyond)
+        if step.kind == "out" or leaving:
+            yield Proposal(
+                subject=_SCALING,
+                change=Resize(
+                    executors=step.executors if step.kind == "out" else have - len(leaving),
+                    leaving=leaving,
+                    situation=situation,
+                    wanted=wanted,
+                ),
+                reason=wanted.reason,
+                numbers=numbers,
+            )
+
+    def _ask(self, model: ScalingModel, situation: ScalingSituation) -> WantedExecutors | None:
+        """Return a scaling model's answer; ``None`` if it fails, which is announced."""
+        try:
+            return self._run(lambda: _evaluate_model(model, situation), time_limit_s=self._limit_s)
+        except TimeoutError:
+            self._announce_failure(model.name, f"it has not returned after {self._limit_s:g} s")
+        except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
+            self._announce_failure(model.name, f"it raised {type(error).__name__}: {error}")
+        return None
+
+    def _select_leaving(
+        self,
+        executors: int,
+        wanted: WantedExecutors,
+        situation: ScalingSituation,
+        view: ProtocolView,
+        planned: list[Planned],
+    ) -> tuple[str, ...]:
+        """Return the executors to drain so that about `executors` stay, those with least state.
+
+        The model takes all executors for equally fast. Where they are not, it is asked again for
+        those that would stay, since it would want another number as soon as the others are gone.
+        """
+        model, have = self._settings.scaling_model, situation.executors
+        leaving = _cheapest_to_drain(view, planned)
+        lanes = {
+            name: float(standard)
+            for plan in planned
+            for name, standard in zip(
+                plan.measured.problem.executors, plan.measured.problem.capacity[:, 0], strict=True
+            )
+            if name in leaving
+        }
+        assert model is not None, "asked only where there is one"
+        if len(set(lanes.values())) < 2 or not model.paced:
+            return leaving[: have - executors]
+        by_measurement = wanted.sufficient is not None and executors < wanted.comfortable
+
+        def needed(answer: WantedExecutors) -> int:
+            """Return how many executors an answer lets stay."""
+            fewest = answer.sufficient if by_measurement else answer.comfortable
+            return max(fewest or answer.executors, answer.executors, situation.least)
+
+        more = executors - needed(wanted)
+        for count in range(1, len(leaving)):
+            stay = leaving[count:]
+            answer = self._ask(
+                model,
+                replace(
+                    situation,
+                    lanes=sum(lanes[name] for name in stay) / len(stay),
+                    cores=sum(view.executors[name] for name in stay) / len(stay),
+                ),
+            )
+            if answer is None or needed(answer) + more > len(stay):
+                return leaving[: count - 1]
+        return leaving[:-1]
+
+    def act(self, change: Resize) -> bool:
+        """Change the number of executors; return ``False`` if it is not possible."""
+        return self._scale_in(change) if change.leaving else self._scale_out(change)
+
+    def _scale_out(self, change: Resize) -> bool:
+        """Keep draining executors and request others; return ``False`` if neither is possible."""
+        pool, wanted, situation = self._pool, change.wanted, change.situation
+        assert pool is not None
+        self._pace.record_decision(
+            "out", situation.now_s, arrival_per_s=situation.arrival_per_s or math.inf
+        )
+        coming = situation.executors + self._pool_view.pending
+        staying = self._cancel_draining(change.executors - coming)
+        more = change.executors - coming - len(staying)
+        try:
+            if more:
+                pool.add(more)
+                self._asked_s = situation.now_s
+        except GodwitError as error:
+            self._announce_refusal(
+                coming + len(staying), wanted.executors, str(error), wanted.numbers
+            )
+            return bool(staying)
+        self._refused = _OUT_OF_REACH if wanted.unattainable else ""
+        self._judge.decided("out", coming, change.executors, wanted, situation)
+        self._announce(
+            events.ScaledOut,
+            before=coming,
+            wanted=change.executors,
+            kept=staying,
+            reason=wanted.unattainable or wanted.reason,
+            numbers=_add_prediction(wanted, change.executors),
+        )
+        return True
+
+    def _scale_in(self, change: Resize) -> bool:
+        """Drain the executors that are to leave, and announce it; return ``True``."""
+        for name in change.leaving:
+            self._migrations.drain(name)
+        self.draining |= set(change.leaving)
+        self._pace.record_decision(
+            "in", change.situation.now_s, arrival_per_s=change.situation.arrival_per_s or math.inf
+        )
+        reason = change.wanted.unattainable or change.wanted.reason
+        if change.wanted.unattainable and self._refused == _OUT_OF_REACH:
+            reason = "fewer come as near to the target, which stays out of reach"  # said why before
+        self._refused = _OUT_OF_REACH if change.wanted.unattainable else ""
+        before = change.situation.executors
+        self._judge.decided("in", before, change.executors, change.wanted, change.situation)
+        self._announce(
+            events.ScaledIn,
+            before=change.situation.executors,
+            wanted=change.executors,
+            executors=change.leaving,
+            reason=reason,
+            numbers=_add_prediction(change.wanted, change.executors),
+        )
+        return True
+
+    def _cancel_draining(self, count: int) -> tuple[str, ...]:
+        """Keep up to `count` draining executors, those with most key groups first.
+
+        Return their names.
+        """
+        view = self._migrations.view
+        owned = {name: _count_key_groups(view, name) for name in self.draining & view.draining}
+        staying = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
+        for name in staying:
+            self._migrations.stay(name)
+            self._empty_since.pop(name, None)
+        self.draining -= set(staying)
+        return staying
+
+    def _shortage_reason(self, plans: list[Planned], situation: ScalingSituation) -> str:
+        """Return the reason why the remaining executors would not suffice; empty if they would."""
+        index: dict[str, float] = {}
+        total = room = 0.0
+        for plan in plans:
+            problem = plan.measured.problem
+            if problem.draining[plan.assignment].any():
+                return "the planner would not empty them"
+            after = metrics.load_index(problem, plan.assignment)
+            for e in problem.available.tolist():
+                name = problem.executors[e]
+                index[name] = index.get(name, 0.0) + float(after[e])
+            total += float(problem.weight.sum())
+            room = float(problem.speed[problem.available].sum())
+        mean = total / room if room else 0.0
+        demand = situation.offered / total if total else 1.0
+        busiest = max(index.values(), default=0.0)
+        if busiest * demand > _FULL:
+            return f"the rest would be busy for {busiest * demand:.0%} of the time"
+        # How even they must be is how even they are now, or the bound.
+        bound = max(self._settings.worth.max_load_distance, self._settings.search.limits.tau or 0.0)
+        allowed = max(1 + bound, situation.evenness)
+        if mean > 0 and busiest / mean > allowed * (1 + 1e-9):
+            return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
+        return ""
+
+    def _announce_refusal(
+        self,
+        before: int,
+        wanted: int,
+        reason: str,
+        numbers: Mapping[str, float],
+        *,
+        about: str = "",
+    ) -> None:
+        """Announce that a number of executors is not possible, once per reason.
+
+        `about`: the reason without its figures; empty: `reason` has none.
+        """
+        about = about or reason
+        if about != self._refused:
+            self._refused = about
+            self._announce(
+                events.ScalingRefused,
+                before=before,
+                wanted=wanted,
+                reason=reason,
+                numbers=dict(numbers),
+            )
+
+    def _announce_failure(self, model: str, reason: str) -> None:
+        """Announce the reason why a scaling model failed, once per reason."""
+        if reason != self._refused:
+            self._refused = reason
+            self._announce(events.PlannerFailed, planner=model, reason=reason)
+
+
+def slowness_reason(
+    plans: list[Planned], situation: ScalingSituation, wanted: WantedExecutors, executors: int
+) -> str:
+    """Return the reason why `executors` would miss the target by the plans; empty if they meet it.
+
+    The model predicts by the most even lanes that there can be; few key groups a lane, and loads
+    that are even enough for a planner, keep the plans' lanes from that.
+    """
+    expected, least = wanted.expects(executors), least_busy(situation, executors)
+    if not wanted.target or expected is None or len(plans) != len(situation.stages) or not least:
+        return ""
+    index = sum(_busiest_lane(plan) for plan in plans)
+    offered = sum(float(plan.measured.problem.load[:, 0].sum()) for plan in plans)
+    busy = index * situation.offered / offered if offered else 0.0
+    modelled = busy_share(situation, executors, situation.learned)
+    if busy <= modelled:
+        return ""
+    learned = replace(situation.learned, unevenness={executors: busy / least})
+    planned_s = predicted_latency_s(replace(situation, learned=learned), executors)
+    slower = planned_s / predicted_latency_s(situation, executors)
+    if expected * slower <= wanted.target:
+        return ""
+    return (
+        f"the rest would have lanes that are busy for {busy:.0%} of the time, and miss the target"
+    )
+
+
+def _busiest_lane(plan: Planned) -> float:
+    """Return the share of time that the busiest lane would be busy, key groups dealt out evenly."""
+    problem, places = plan.measured.problem, plan.selected.assignment
+    if problem.draining[places].any():
+        places = plan.assignment
+    lanes = [[0.0] * max(int(cores), 1) for cores in problem.cores]
+    for key_group in np.argsort(-problem.load[:, 0], kind="stable").tolist():
+        mine = lanes[places[key_group]]
+        heapq.heapreplace(mine, mine[0] + float(problem.load[key_group, 0]))
+    of_speed_1: list[float] = (problem.speed / problem.cores).tolist()
+    return max(max(mine) / speed for mine, speed in zip(lanes, of_speed_1, strict=True))
+
+
+def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
+    """Return a scaling model's answer, checked, and raised to that for the forecast rate."""
+    wanted: Any = model.wanted(situation)
+    if not isinstance(wanted, WantedExecutors):
+        raise InvalidControlError(
+            f"The scaling model said {wanted!r}.",
+            remedy="Let it return a godwit.control.scaling.WantedExecutors.",
+        )
+    expected_per_s = situation.expected_per_s
+    if expected_per_s is None or expected_per_s <= situation.arrival_per_s or not model.paced:
+        return wanted
+    to_come = replace(at_rate(situation, expected_per_s), backlog_rows=None, expected_per_s=None)
+    return raise_to_forecast(wanted, _evaluate_model(model, to_come), expected_per_s)
+
+
+def _add_prediction(wanted: WantedExecutors, executors: int) -> dict[str, float]:
+    """Return the figures of a model's answer, with the predicted effect of the decision."""
+    expected = wanted.expects(executors)
+    numbers = dict(wanted.numbers)
+    if expected is not None and np.isfinite(expected):
+        numbers["expected_s"] = expected
+    return numbers
+
+
+def _count_key_groups(view: ProtocolView, executor: str) -> int:
+    """Return the number of key groups that an executor owns."""
+    return sum(
+        len(component.assignment.key_groups(executor))
+        for component in view.components.values()
+        if executor in component.assignment.executors
+    )
+
+
+def _cheapest_to_drain(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
+    """Return the executors that do not drain, least state first, then newest first."""
+    held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
+    for plan in planned:
+        problem = plan.measured.problem
+        sizes = np.bincount(problem.current, plan.measured.held_bytes, problem.num_executors)
+        for name, size in zip(problem.executors, sizes.tolist(), strict=True):
+            if name in held_bytes:
+                held_bytes[name] += size
+    newest_first = {name: [-len(name), *(-ord(c) for c in name)] for name in held_bytes}
+    return tuple(sorted(held_bytes, key=lambda name: (held_bytes[name], newest_first[name])))

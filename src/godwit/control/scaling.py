@@ -1,0 +1,748 @@
+r"""Scaling models: how many executors there should be.
+
+A model (`ScalingModel`) is a pure function of the situation, as the plan would leave it; it may say
+anything at any time.  `godwit.control.resizing` follows it at a pace that the stream can afford.
+
+The latency of rows by the number of executors is `godwit.control.latency_model`.
+
+Rows that sources hold back (`ScalingSituation.backlog_rows`) wait besides, for as long as there are
+any.  They are to be worked off within a set time, so they count as so many more rows a second for
+which the target is to be met; otherwise a stream that just keeps up would stay behind for good.
+
+Invariant: a target that no number of executors meets asks for no more of them than still make a
+difference (the knee of the curve), however far away the target is.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from godwit.control.latency_model import (
+    Learned,
+    StageLoad,
+    busy_curve,
+    busy_share,
+    latency_curve,
+    why_no_faster,
+)
+from godwit.model.errors import InvalidControlError
+from godwit.model.frames import user_call
+from godwit.model.latency import LatencyHistogram
+from godwit.model.signatures import check_signature
+from godwit.placement.metrics import wanted_executors
+from godwit.time.durations import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.placement.arrays import FloatArray
+    from godwit.time.durations import Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """One component as a station of the queueing network."""
+
+    arrival_per_s: float  # rows that reach it, as the sources offer them
+    # rows that one lane of a standard executor processes; 0 where nothing was processed
+    service_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSituation:
+    """Measurements of the last control period, by which a scaling model decides.
+
+    Where it matters how even the load is, it is as the new plan would place the key groups.
+    """
+
+    now_s: float  # the time, and when the run began, by the controller's clock
+    started_s: float
+    executors: int  # executors that stay: those that are to leave do not count
+    least: int  # limits on their number
+    most: int
+    # standard lanes of one executor: its lanes times its speed, the mean over those that stay
+    lanes: float
+    offered: float  # lanes of standard executors that the rows that arrive would keep busy
+    evenness: float  # load index of the busiest executor under the plan over the mean, at least 1
+    arrival_per_s: float  # source rows a second
+    stations: Mapping[str, Station]  # component → its station
+    # mean time of an epoch, and what of it is spent on no key group
+    epoch_s: float
+    fixed_s: float
+    waits_for_epochs: bool = True  # whether rows wait for the end of an epoch
+    # rows that the sources held back at last, since they give no more than so many at once;
+    # ``None`` where they do not say
+    backlog_rows: int | None = None
+    # measured latency of rows, of the period and of the last few
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    cores: float = 1.0  # lanes of one executor, however fast: the mean over those that stay
+    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
+    # time of an epoch to which its rows are limited where the stream is overloaded
+    longest_epoch_s: float = math.inf
+    # stage by stage, key groups by their load at the arrival rate; none: only `offered` is known
+    stages: tuple[StageLoad, ...] = ()
+    # share of the period that the busiest lanes of its epochs were busy, at the arrival rate; 0
+    # where nothing was measured
+    busiest: float = 0.0
+    # seconds until executors that are asked for now will have come
+    lead_s: float = 0.0
+    learned: Learned = field(default_factory=Learned)  # what completes the model
+    # whether the budget of a period lets key groups move to executors that come as soon as they do
+    fills_at_once: bool = True
+    # why an executor that comes would have little to do; empty where key groups move to it
+    idle: str = ""
+    # greatest source rows a second until executors that are asked for now would be there, where
+    # that is foreseen (`godwit.control.forecast`)
+    expected_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedExecutors:
+    """Number of executors that there should be.
+
+    Raises `InvalidControlError` if a number of executors is none, a reason no text, or what it
+    rests on no numbers.
+    """
+
+    executors: int  # fewer are too few
+    # more are too many: between the two nothing changes, so that noise changes nothing
+    comfortable: int
+    reason: str  # in a few words
+    # what it rests on: name (with its unit) → value
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    unattainable: str = ""  # why even `executors` will not do; empty where they do
+    # how many to ask for where there are too few, such that noise asks for no more soon after;
+    # ``None``: halfway between the two
+    aim: int | None = None
+    # fewest that suffice by what is measured; once a stream at rest has said so several times in
+    # a row, which tells it from noise, more are too many. ``None``: `comfortable` alone counts
+    sufficient: int | None = None
+    # the figure that the model goes by: as measured, what it is to be at most, and as predicted
+    # with 1, 2, … executors. Decisions are judged by it, if it is given
+    measured: float | None = None
+    target: float = 0.0
+    curve: tuple[float, ...] = ()
+
+    def expects(self, executors: int) -> float | None:
+        """Return the figure predicted for a number of executors; ``None`` without a prediction."""
+        return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
+
+    def __post_init__(self) -> None:
+        for count in (self.executors, self.comfortable, self.aim, self.sufficient):
+            if count is not None:
+                checked_count(count)
+        for name in ("reason", "unattainable"):
+            if not isinstance(getattr(self, name), str):
+                raise _invalid_answer(name, getattr(self, name), "a text")
+        try:
+            plain = {str(name): float(value) for name, value in self.numbers.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise _invalid_answer(
+                "numbers", self.numbers, "a mapping of names to numbers"
+            ) from None
+        object.__setattr__(self, "numbers", plain)
+
+
+def _invalid_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
+    """Return the error that a field of a scaling model's answer is not `wanted` (as text)."""
+    return InvalidControlError(
+        f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
+    )
+
+
+def backlog_to_come(situation: ScalingSituation) -> float:
+    """Return the sources' backlog, in rows, at the time when executors requested now start to work.
+
+    It grows by the rows that the busiest lane cannot process until they join and the current epoch
+    ends.
+    """
+    rows = float(situation.backlog_rows or 0)
+    busy = busy_share(situation, max(situation.executors, 1), situation.learned)
+    if busy <= 1:
+        return rows
+    grows_per_s = situation.arrival_per_s * (1 - 1 / busy)
+    return rows + grows_per_s * (situation.lead_s + situation.epoch_s)
+
+
+def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
+    """Return the situation at an arrival rate that includes working off the backlog.
+
+    `within_s`: time to work it off.
+    """
+    backlog = backlog_to_come(situation)
+    if not backlog or situation.arrival_per_s <= 0:
+        return situation
+    return at_rate(situation, situation.arrival_per_s + backlog / within_s)
+
+
+def at_rate(situation: ScalingSituation, arrival_per_s: float) -> ScalingSituation:
+    """Return a situation as it would be at another arrival rate."""
+    if situation.arrival_per_s <= 0:
+        return situation
+    more = arrival_per_s / situation.arrival_per_s
+    return replace(
+        situation,
+        offered=situation.offered * more,
+        arrival_per_s=arrival_per_s,
+        stages=tuple(stage.scaled(more) for stage in situation.stages),
+        stations={
+            name: replace(station, arrival_per_s=station.arrival_per_s * more)
+            for name, station in situation.stations.items()
+        },
+    )
+
+
+class ScalingModel(Protocol):
+    """Port: a rule for the number of executors."""
+
+    @property
+    def name(self) -> str:
+        """Name of the scaling model, for events."""
+
+    @property
+    def paced(self) -> bool:
+        """True if answers are estimates, subject to hysteresis; false if they apply at once."""
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the number of executors that a situation needs."""
+
+
+def checked_count(count: Any) -> int:
+    """Return a number of executors; raise `InvalidControlError` if it is not valid."""
+    try:
+        number = operator.index(count)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(count, bool):
+        raise InvalidControlError(
+            f"There cannot be {count!r} executors.", remedy="Give a whole number of at least 1."
+        )
+    return number
+
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """See `utilisation`."""
+
+    target: float
+    slack: float
+    catch_up_s: float
+    name: str = "utilisation"
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the executors that keep lanes busy for the target share of their time."""
+        behind = catching_up(situation, self.catch_up_s)
+
+        def fewest(offered: float, target: float) -> int:
+            """Minimum number of executors at a target utilisation, for this offered load."""
+            return max(1, math.ceil(offered / (situation.lanes * target) - _ROUNDING))
+
+        busy = situation.offered / (situation.lanes * max(situation.executors, 1))
+        numbers = {"utilisation": busy, "offered_lanes": situation.offered}
+        if situation.backlog_rows:
+            numbers["backlog_rows"] = situation.backlog_rows
+        return WantedExecutors(
+            executors=fewest(situation.offered, self.target),
+            comfortable=fewest(behind.offered, self.target * (1 - self.slack)),
+            reason=f"lanes should be busy for {self.target:.0%} of the time",
+            numbers=numbers,
+            aim=fewest(situation.offered, self.target * math.sqrt(1 - self.slack)),
+        )
+
+
+@user_call
+def utilisation(
+    target: float = 0.7, *, slack: float = 0.2, catch_up: Duration = "1 minute"
+) -> Utilisation:
+    """Scale so that lanes (task slots) are busy for at most a target share of their time.
+
+    Pass the result as ``gw.Control(scaling=...)``.
+
+    Parameters
+    ----------
+    target
+        Target share of a lane's time, above 0 and at most 1, at the measured arrival rate.
+    slack
+        Executors are removed only if the remaining lanes would be busy for at most ``target * (1 -
+        slack)`` of their time.
+    catch_up
+        Executors are removed only if the remaining ones could also work off the sources' backlog
+        within this time, as text or a timedelta, and none while it grows or becomes smaller. A
+        backlog alone adds no executors.
+
+    Raises
+    ------
+    InvalidControlError
+        If a share is out of range, or `catch_up` is no length of time.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", scaling=gw.utilisation(0.6)).scaling_model
+    Utilisation(target=0.6, slack=0.2, catch_up_s=60.0, name='utilisation', paced=True)
+    """
+    if not isinstance(target, int | float) or not 0 < target <= 1:
+        raise InvalidControlError(
+            f"A utilisation of {target!r} cannot be aimed at.",
+            remedy="Give a share above 0 and at most 1, such as 0.7.",
+            target=target,
+        )
+    check_slack(slack)
+    return Utilisation(
+        target=target,
+        slack=slack,
+        catch_up_s=seconds(catch_up, "The time to catch up"),
+    )
+
+
+def check_slack(slack: float) -> None:
+    """Raise `InvalidControlError` if a slack is not a share from 0 to below 1."""
+    if not isinstance(slack, int | float) or not 0 <= slack < 1:
+        raise InvalidControlError(
+            f"A slack of {slack!r} is none.",
+            remedy="Give a share that is at least 0 and below 1, such as 0.2.",
+            slack=slack,
+        )
+
+
+_MAX_RATIO = 10.0
+"""A quantile's ratio to the mean is believed up to this, and down to its inverse."""
+_ROWS_OF_RATIO = 100
+"""Rows that tell that ratio, at least."""
+
+
+_KNEE, _FLAT = 1.25, 1.1
+"""Latency over the best that can be had at which more executors are not worth asking for, and at
+which some may go: what lies between is the knee of the curve."""
+
+
+_SOON_S = 3.0
+"""Time in which a small backlog is worked off: what is left of 15 s after a step once it is known,
+and executors have come and have their key groups."""
+_SOONER = 0.5
+"""Time in which others are worked off, as a share of the time in which they arrived."""
+
+
+_RESERVE = 1.04
+"""Factor on the arrival rate at which executors that suffice as measured still meet the target.
+
+Where lanes are busy, a little noise in the load changes the latency by much, elsewhere by little.
+"""
+
+
+_KEEPS_UP = sys.float_info.max
+"""A latency that is not infinite."""
+
+
+def _min_executors(curve: FloatArray, target_s: float) -> int | None:
+    """Return the fewest executors whose latency is at most the target; ``None``: no number.
+
+    `curve`: latency with 1, 2, … executors.
+    """
+    met = np.flatnonzero(curve <= target_s)
+    return int(met[0]) + 1 if len(met) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """See `latency`."""
+
+    target_s: float
+    slack: float
+    catch_up_s: float
+    quantile: float | None = None  # that is to meet the target; ``None``: the mean
+    name: str = "latency"
+    paced: bool = True
+
+    def measured_s(self, latency: LatencyHistogram) -> float:
+        """Return the mean or quantile of measured latencies, which has to meet the target."""
+        return latency.mean_s if self.quantile is None else latency.quantile_s(self.quantile)
+
+    def _quantile_ratio(self, situation: ScalingSituation) -> float:
+        """Return the ratio of the latency's quantile to its mean, measured in the last periods."""
+        recent = situation.recent_latency
+        if self.quantile is None or recent.rows < _ROWS_OF_RATIO or recent.mean_s <= 0:
+            return 1.0
+        return min(max(self.measured_s(recent) / recent.mean_s, 1 / _MAX_RATIO), _MAX_RATIO)
+
+    def _soon_s(self, situation: ScalingSituation) -> float:
+        """Return the seconds within which requested executors should work off the backlog.
+
+        Half as long as its rows took to arrive: that takes three times the executors at most. But
+        no sooner than `_SOON_S`, and no later than half of the time to catch up; nor if it takes
+        executors longer to get key groups.
+        """
+        if not situation.fills_at_once:
+            return self.catch_up_s / 2
+        lies_s = backlog_to_come(situation) / max(situation.arrival_per_s, 1e-9)
+        return min(max(_SOONER * lies_s, _SOON_S), self.catch_up_s / 2)
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the fewest executors whose predicted latency meets the target."""
+        numbers = {
+            "target_s": self.target_s,
+            "arrival_per_s": situation.arrival_per_s,
+            "epoch_s": situation.epoch_s,
+        }
+        if situation.backlog_rows:
+            numbers["backlog_rows"] = situation.backlog_rows
+        if situation.latency.rows:
+            numbers["measured_s"] = self.measured_s(situation.latency)
+        ratio = self._quantile_ratio(situation)
+        sooner = catching_up(situation, self._soon_s(situation))
+        situation = catching_up(situation, self.catch_up_s)
+        curve = ratio * latency_curve(situation)
+        have = min(max(situation.executors, 1), situation.most)
+        if np.isfinite(curve[have - 1]):
+            numbers["predicted_s"] = float(curve[have - 1])
+        numbers["corrected_by"] = situation.learned.ratio_at(have)
+        figure: dict[str, Any] = {
+            "measured": numbers.get("measured_s"),
+            "target": self.target_s,
+            "curve": tuple(curve.tolist()),
+        }
+        which = "" if self.quantile is None else f"{self.quantile:.6g} of "
+        if self.quantile is not None:
+            numbers |= {"quantile": self.quantile, "ratio_to_mean": ratio}
+        reason = f"{which}rows should take at most {self.target_s:g} s"
+        fewest = _min_executors(curve, self.target_s)
+        if fewest is None:
+            return self._best_effort(situation, curve, reason, numbers, figure)
+        best = int(np.argmin(curve)) + 1
+        reserved, more = (
+            latency_curve(at_rate(situation, factor * situation.arrival_per_s))
+            for factor in (_RESERVE, 1 + self.slack)
+        )
+        sufficient = _min_executors(ratio * reserved, self.target_s)
+        aim = _min_executors(curve, self.target_s * (1 - self.slack) ** 0.5)
+        comfortable = _min_executors(curve, self.target_s * (1 - self.slack)) or best
+        # Who meets the target easily may be unable to keep up with a little more load.
+        aim = max(aim or 0, sufficient or best)
+        comfortable = max(comfortable, _min_executors(more, _KEEPS_UP) or best)
+        if sooner is not situation:
+            # Who just works a backlog off in time would soon be asked for one more by noise; and
+            # the target is missed until it is worked off.
+            soon = _min_executors(ratio * latency_curve(sooner), self.target_s)
+            aim = max(aim, soon or best)
+            comfortable = max(comfortable, aim)
+        return WantedExecutors(
+            executors=fewest,
+            comfortable=comfortable,
+            reason=reason,
+            numbers=numbers,
+            aim=aim,
+            sufficient=sufficient,
+            **figure,
+        )
+
+    def _best_effort(
+        self,
+        situation: ScalingSituation,
+        curve: FloatArray,
+        reason: str,
+        numbers: dict[str, float],
+        figure: dict[str, Any],
+    ) -> WantedExecutors:
+        """Return the answer if no number meets the target: executors that still help.
+
+        `curve`: predicted latency with 1, 2, … executors; `figure`: further fields of the answer.
+        """
+        best_s, most = float(curve.min()), situation.most
+        named = f"the target of {self.target_s:g} s"
+        if np.isfinite(best_s):
+            numbers["best_s"] = best_s
+            at_least, nearly, enough = (
+                _min_executors(curve, best_s * times) or most
+                for times in (_KNEE, (_KNEE * _FLAT) ** 0.5, _FLAT)
+            )
+            said = (
+                f"{named} is out of reach: {most} executors come to {best_s:.3g} s, {at_least} to "
+                f"within {_KNEE - 1:.0%} of that"
+            )
+        else:
+            lanes = busy_curve(situation)
+            at_least, nearly, enough = (
+                _min_executors(lanes, float(lanes.min()) * times) or most
+                for times in (1.02, 1.01, 1.0)
+            )
+            said = (
+                f"{named} is out of reach: {most} executors cannot keep up with "
+                f"{numbers['arrival_per_s']:.4g} rows/s"
+            )
+        why = why_no_faster(situation, at_least)
+        return WantedExecutors(
+            executors=at_least,
+            comfortable=max(enough, at_least),
+            aim=nearly,
+            reason=reason,
+            numbers=numbers,
+            unattainable=f"{said}; {why}" if why else said,
+            **figure,
+        )
+
+
+@user_call
+def latency(
+    target: Duration,
+    *,
+    quantile: float | None = None,
+    slack: float = 0.2,
+    catch_up: Duration = "1 minute",
+) -> Latency:
+    """Scale so that the latency of rows, from arrival to their epoch's commit, meets a target.
+
+    Pass the result as ``gw.Control(scaling=...)``.
+
+    Parameters
+    ----------
+    target
+        The latency, as text such as ``"2 seconds"`` or a timedelta.
+    quantile
+        Share of the rows that have to meet the target, such as 0.99; ``None``: the mean latency has
+        to. A model predicts the mean; a quantile is predicted as the mean times the ratio of
+        quantile to mean in the last periods, which is taken as at most 10.
+    slack
+        Executors are removed only if the latency with the remaining ones is predicted to be at most
+        ``target * (1 - slack)``, and they would keep up with ``1 + slack`` times the rows; or if
+        periods at rest show that fewer suffice.
+    catch_up
+        Time within which the sources' backlog has to be worked off, in the same forms: rows that
+        are available but not read yet.
+
+    Raises
+    ------
+    InvalidControlError
+        If the target or `catch_up` is no length of time, or the quantile is not between 0 and 1.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", scaling=gw.latency("2 seconds")).scaling_model
+    Latency(target_s=2.0, slack=0.2, catch_up_s=60.0, quantile=None, name='latency',
+    paced=True)
+    """
+    check_slack(slack)
+    if quantile is not None and (
+        isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile < 1
+    ):
+        raise InvalidControlError(
+            f"The quantile of a latency target is {quantile!r}.",
+            remedy="Give a share of the rows above 0 and below 1, such as 0.99; without one the "
+            "mean is to meet the target.",
+            quantile=quantile,
+        )
+    return Latency(
+        quantile=None if quantile is None else float(quantile),
+        target_s=seconds(target, "The latency target"),
+        slack=slack,
+        catch_up_s=seconds(catch_up, "The time to catch up"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRange:
+    """See `load_range`.
+
+    Paper 4 §3 gives every executor a load in [v, u]: ``⌈2w/(u + v)⌉`` of them hold the load w, and
+    the range says when that number changes. The planner ``elb`` brings each load into the range.
+    """
+
+    low: float
+    high: float
+    name: str = "load_range"
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the present number of executors if the mean load is in the range, else a new one.
+
+        The new number puts the mean load in the middle of the range.
+        """
+        load = situation.offered / situation.lanes
+        fewest = max(1, math.ceil(load / self.high - _ROUNDING))
+        most = max(fewest, math.floor(load / self.low + _ROUNDING))
+        middle = min(max(wanted_executors(load, self.low, self.high), fewest), most)
+        return WantedExecutors(
+            executors=fewest,
+            comfortable=middle if situation.executors > most else most,
+            aim=middle,
+            reason=f"the mean load should be within {self.low:.0%} and {self.high:.0%}",
+            numbers={"mean_load": load / max(situation.executors, 1)},
+        )
+
+
+@user_call
+def load_range(low: float = 0.4, high: float = 0.8) -> LoadRange:
+    """Scale so that the mean load of executors stays within a range (paper 4 §3).
+
+    Pass the result as ``gw.Control(scaling=...)``. If the mean leaves the range, the number of
+    executors changes so that the mean is in its middle. With ``planner="elb"`` the load of every
+    executor stays within such a range.
+
+    Parameters
+    ----------
+    low, high
+        Minimum and maximum share of their time that lanes are busy; above 0, at most 1.
+
+    Raises
+    ------
+    InvalidControlError
+        If they are not two increasing shares above 0 and at most 1.
+
+    Examples
+    --------
+    >>> gw.load_range(0.4, 0.8).high
+    0.8
+    """
+    numbers = all(isinstance(value, int | float) for value in (low, high))
+    if not numbers or not 0 < low < high <= 1:
+        raise InvalidControlError(
+            f"Loads cannot be held between {low!r} and {high!r}.",
+            remedy="Give two shares with 0 < low < high ≤ 1, such as 0.4 and 0.8.",
+            low=low,
+            high=high,
+        )
+    return LoadRange(low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """See `fixed`."""
+
+    executors: int
+    name: str = "fixed"
+    paced: bool = False
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:  # noqa: ARG002
+        """Return the fixed number of executors."""
+        count = self.executors
+        return WantedExecutors(executors=count, comfortable=count, reason=f"{count} were asked for")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """See `scripted`."""
+
+    steps: tuple[tuple[float, int], ...]
+    name: str = "scripted"
+    paced: bool = False
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the number of executors that the script has for the present time."""
+        passed_s = situation.now_s - situation.started_s
+        count = situation.executors
+        for since_s, executors in self.steps:
+            if since_s <= passed_s:
+                count = executors
+        return WantedExecutors(
+            executors=count,
+            comfortable=count,
+            reason=f"the script says {count}",
+            numbers={"passed_s": passed_s},
+        )
+
+    def to_come(self, passed_s: float) -> tuple[int, ...]:
+        """Return the script's number of executors `passed_s` after the start, and those to come."""
+        over = sum(since_s <= passed_s for since_s, _ in self.steps)
+        return tuple(count for _, count in self.steps[max(over - 1, 0) :])
+
+
+@user_call
+def fixed(executors: int) -> Fixed:
+    """Keep a fixed number of executors; a lost one is replaced.
+
+    Pass the result as ``gw.Control(scaling=...)``.
+
+    Parameters
+    ----------
+    executors
+        The number, at least 1.
+
+    Raises
+    ------
+    InvalidControlError
+        If it is no integer, or less than 1.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", scaling=gw.fixed(4)).scaling_model
+    Fixed(executors=4, name='fixed', paced=False)
+    """
+    return Fixed(executors=checked_count(executors))
+
+
+@user_call
+def scripted(steps: Mapping[Duration | Literal[0], int]) -> Scripted:
+    """Set the number of executors by a schedule, from the start of the run.
+
+    Pass the result as ``gw.Control(scaling=...)``.
+
+    Parameters
+    ----------
+    steps
+        Time since the start → number of executors from then on, as in ``{0: 2, "1 minute": 4}``. A
+        time is text or a timedelta, or 0.
+
+    Raises
+    ------
+    InvalidControlError
+        If there is no step, a time is no length of time, or a number is no integer above 0.
+
+    Examples
+    --------
+    >>> gw.scripted({"0 seconds": 2, "10 minutes": 4})
+    Scripted(steps=((0.0, 2), (600.0, 4)), name='scripted', paced=False)
+    """
+    if not isinstance(steps, Mapping) or not steps:
+        raise InvalidControlError(
+            f"The script for the number of executors is {steps!r}.",
+            remedy='Give steps, as in gw.scripted({0: 2, "1 minute": 4}).',
+        )
+    read = {
+        seconds("0 seconds" if since == 0 else since, "A step of the script", least_s=0.0): (
+            checked_count(count)
+        )
+        for since, count in steps.items()
+    }
+    return Scripted(steps=tuple(sorted(read.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Custom:
+    """See `custom`."""
+
+    function: Callable[[ScalingSituation], int | WantedExecutors]
+    name: str
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the checked answer of the user's function."""
+        said = self.function(situation)
+        if isinstance(said, WantedExecutors):
+            return said
+        count = checked_count(said)
+        return WantedExecutors(
+            executors=count, comfortable=count, reason=f"{self.name} says {count}"
+        )
+
+
+def custom(
+    function: Callable[[ScalingSituation], int | WantedExecutors], *, name: str = ""
+) -> Custom:
+    """Return a scaling model that asks a function of the user's for the number of executors.
+
+    It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
+    """
+    check_signature(
+        "The rule for the number of executors", function, "scaling(load)", error=InvalidControlError
+    )
+    return Custom(function=function, name=name or getattr(function, "__name__", "scaling function"))

@@ -1,0 +1,418 @@
+"""Statistics of a period: load per key group, lane and executor, and the arrival rate.
+
+A period's rates, epochs and sums are those of its own epochs and nothing older.  How the load is
+distributed over key groups is known from all epochs since that last changed
+(`godwit.control.load_window`), and the rate at which rows arrive from what came since *that* last
+changed (`godwit.control.arrivals`); sizes of state are the last ones known.  An epoch whose figures
+are missing counts as missing, not as idle.  Source: paper 2 §3 (statistics per key group over a
+period, SPL).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.control.arrivals import ArrivalCurve
+from godwit.control.load_window import LoadWindow
+from godwit.model.key_groups import KeyGroupPairs, key_groups_of
+from godwit.model.key_work import OperatorWork
+from godwit.model.latency import LatencyHistogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.control.interfaces import CommittedEpoch, Topology
+    from godwit.migration import KeyGroupLoad
+    from godwit.model.assignment import Assignment
+    from godwit.placement.arrays import FloatArray
+
+_RECENT = 1 / 3
+"""The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
+_RISEN = 1.1
+"""Factor by which it must be."""
+_LATENCY_PERIODS = 5
+"""Periods that say how a quantile of latency compares with its mean."""
+_SHOWN = 2
+"""Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AssignmentPeriod:
+    """Costs of a component's key groups during one assignment period."""
+
+    assignment: Assignment  # where they were
+    # shape ``(G,)``: rows processed, and seconds that lanes were busy
+    rows: FloatArray
+    busy_s: FloatArray
+    epochs: FloatArray  # shape ``(G,)``: epochs in which each was touched
+
+    def add(self, load: KeyGroupLoad) -> None:
+        """Add the load of one epoch to the sums of this assignment period."""
+        touched = load.key_groups
+        self.rows[touched] += load.rows
+        self.busy_s[touched] += load.busy_s
+        self.epochs[touched] += 1
+
+    @classmethod
+    def empty(cls, assignment: Assignment) -> AssignmentPeriod:
+        """Return an assignment period without epochs."""
+        rows, busy_s, epochs = np.zeros((3, assignment.num_key_groups))
+        return cls(assignment=assignment, rows=rows, busy_s=busy_s, epochs=epochs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComponentStatistics:
+    """Loads of one component over one period."""
+
+    # what it cost, assignment by assignment; at least one
+    by_assignment: tuple[AssignmentPeriod, ...]
+    in_bytes: FloatArray  # shape ``(G,)``: bytes that operators upstream sent to each key group
+    state_bytes: FloatArray  # shape ``(G,)``: bytes of state, as last known
+    # component upstream → rows from its key groups to those of this one
+    pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
+    row_bytes: float = 0.0  # bytes that a row sent by operators upstream takes, on average
+    # its load since that last changed, which goes on with every epoch; ``None``: not known
+    window: LoadWindow | None = None
+
+    @property
+    def rows(self) -> FloatArray:
+        """Rows that each key group processed, shape ``(G,)``."""
+        return _total([s.rows for s in self.by_assignment])
+
+    @property
+    def busy_s(self) -> FloatArray:
+        """Seconds that lanes were busy with each key group, shape ``(G,)``."""
+        return _total([s.busy_s for s in self.by_assignment])
+
+    def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
+        """Return the seconds of a lane at speed 1 that each key group needs, shape ``(G,)``."""
+        total = np.zeros_like(self.in_bytes)
+        for span in self.by_assignment:
+            speed = np.array([speeds.get(name, 1.0) for name in span.assignment.executors])
+            total += span.busy_s * speed[span.assignment.executor_of]
+        return total
+
+    def expected_s(self, speeds: Mapping[str, float]) -> tuple[FloatArray, FloatArray | None]:
+        """Return the seconds that each key group is expected to need, and the variance of each.
+
+        Both of shape ``(G,)``. The period gives the total, the load window the shares; the variance
+        is ``None`` if it is unknown.
+        """
+        total = self.standard_s(speeds)
+        shares = None if self.window is None else self.window.shares(speeds)
+        if shares is None:
+            return total, None
+        sum_s = float(total.sum())
+        return shares.share * sum_s, shares.variance * sum_s**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PeriodStatistics:
+    """One statistics period."""
+
+    began_s: float  # by the controller's clock
+    ended_s: float
+    # epochs with input, and those of them whose figures were missing, which count no further
+    epochs: int
+    missing: int
+    rows: float  # source rows that all of them took
+    covered: float  # share of these rows whose figures are there
+    # source rows that arrived a second: since the rate last changed, if it did; otherwise over the
+    # whole period or its last third, whichever is most
+    arrival_per_s: float
+    epoch_s: float  # mean time of an epoch, in seconds
+    # mean time of an epoch in which not even the busiest lanes were busy with key groups
+    fixed_s: float
+    # rows that the sources held back at last; ``None`` where they do not say
+    backlog_rows: int | None
+    components: Mapping[str, ComponentStatistics]  # component → its statistics
+    # latency of the rows that were delivered, in the period, and in the last few of them
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    # time that the busiest lanes of all epochs were busy with key groups, stage after stage
+    busiest_s: float = 0.0
+    key_work: Mapping[str, OperatorWork] = field(default_factory=dict)  # operator → by key
+
+    @property
+    def period_s(self) -> float:
+        """Length of the period, in seconds."""
+        return self.ended_s - self.began_s
+
+    @property
+    def settled(self) -> bool:
+        """True if there are measurements, and no key group changed its executor or lane."""
+        seen = self.components.values()
+        return bool(seen) and all(len(one.by_assignment) == 1 for one in seen)
+
+    @property
+    def covered_s(self) -> float:
+        """Seconds with measurements: less than the period if outcomes are missing."""
+        return self.period_s * self.covered
+
+    def heaviest_key(self, component: str, key_group: int) -> str:
+        """Return the key that takes most of a key group's time, as JSON; empty if unknown."""
+        busy_s = self.components[component].busy_s
+        work = self.key_work.get(component, OperatorWork())  # of one operator it has the name
+        for of in work.keys:
+            (its,) = key_groups_of(np.array([of.hash]), len(busy_s)).tolist()
+            is_time = of.left and not (of.right or of.pairs)
+            if is_time and its == key_group and of.left > 0.5e6 * busy_s[key_group]:
+                return of.key
+        return ""
+
+    @property
+    def demand(self) -> float:
+        """Rows that arrived for every row processed; 1 if none was processed."""
+        taken_per_s = self.rows / self.period_s if self.period_s > 0 else 0.0
+        return self.arrival_per_s / taken_per_s if taken_per_s > 0 else 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    """A component's figures so far."""
+
+    by_assignment: list[AssignmentPeriod]
+    in_bytes: FloatArray
+    sent_rows: int = 0
+    pairs: dict[str, list[KeyGroupPairs]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Epochs:
+    """Epochs of the period so far: their rows, their lengths, the last backlog."""
+
+    rows: list[int] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
+    busiest_s: list[float] = field(default_factory=list)
+    backlog_rows: int | None = None
+    missing: int = 0
+    missing_rows: int = 0
+
+
+class Statistics:
+    """Sum of epochs since the last period ended."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        now_s: float,  # when the first period begins
+        # component → key group → bytes of state, as far as known already
+        state_bytes: Mapping[str, Mapping[int, int]],
+        usual_rates: Sequence[float] = (),  # arrival rates that an earlier run saw last
+    ) -> None:
+        self._topology = topology
+        self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
+        self._state_bytes: dict[str, FloatArray] = {}
+        self.arrivals = ArrivalCurve(usual_rates)
+        self._recent: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
+        self._windows: dict[str, LoadWindow] = {}
+        self.speeds: Mapping[str, float] = {}
+        """Executor → speed as last estimated; left out: 1."""
+        self.shifted = False
+        """True if the last epoch showed that the load is distributed otherwise than before."""
+        self._arrivals_noted = False  # of the epoch that runs
+        self._usual_rows = 0.0  # of an epoch of the last period
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        """Begin a statistics period."""
+        self.began_s = now_s
+        self._epochs = _Epochs()
+        self._components: dict[str, _Tally] = {}
+        self._key_work: dict[str, OperatorWork] = {}
+        self._latency = LatencyHistogram()
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs with input in this period."""
+        return len(self._epochs.rows)
+
+    def has_enough(self, epochs: int, lasting_s: float) -> bool:
+        """Return whether the period has `epochs` epochs, or some that together took `lasting_s`."""
+        seen = self._epochs
+        long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
+        return len(seen.rows) >= epochs or long
+
+    @property
+    def stepped(self) -> bool:
+        """True if the arrival rate has just risen by a step, and costs of epochs are known.
+
+        One epoch with as many rows as two usual ones shows as much: where a step falls just before
+        a period's end, the second one would be waited for while the backlog grows.
+        """
+        if self.arrivals.step_s is None:
+            return False
+        rows = self._epochs.rows
+        return len(rows) >= _SHOWN or 0 < _SHOWN * self._usual_rows <= sum(rows)
+
+    def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
+        """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` besides."""
+        self.arrivals.add_epoch(rows, at_s, backlog_rows)
+        self._arrivals_noted = True
+        if backlog_rows is not None:
+            self._epochs.backlog_rows = backlog_rows
+
+    def observe(self, epoch: CommittedEpoch, committed_s: float) -> None:
+        """Add a committed epoch."""
+        outcome, so_far = epoch.outcome, self._epochs
+        self.shifted = False
+        for name, load in outcome.loads.items():
+            if name in epoch.component_views:
+                sizes = self._sizes(name, epoch.component_views[name].assignment.num_key_groups)
+                sizes[load.key_groups] = load.state_bytes
+        if outcome.batch is None:
+            return  # what it cost is of rows that waited, which says nothing of the load to come
+        for name, work in outcome.key_work.items():
+            self._key_work[name] = self._key_work.get(name, OperatorWork()) + work
+        so_far.rows.append(outcome.rows_in)
+        so_far.took_s.append(epoch.took_s)
+        began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
+        reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
+        if not self._arrivals_noted:
+            self.arrivals.add_epoch(outcome.rows_in, reported_s, held_back)
+        if held_back is not None and not self._arrivals_noted:
+            so_far.backlog_rows = held_back
+        self._arrivals_noted = False
+        if outcome.rows_in and not any(len(load.key_groups) for load in outcome.loads.values()):
+            so_far.missing += 1
+            so_far.missing_rows += outcome.rows_in
+            return
+        for name, plan in epoch.component_views.items():
+            assignment = plan.assignment
+            self._count(name, assignment, epoch)
+            if name not in self._windows:
+                self._windows[name] = LoadWindow(assignment.num_key_groups)
+            window = self._windows[name]
+            window.observe(assignment, outcome.loads.get(name), committed_s, self.speeds)
+            self.shifted |= window.shifted
+        stages = self._topology.stages
+        so_far.busiest_s.append(sum(busiest_lane_s(stage, epoch) for stage in stages))
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """Add the latency of the rows of an epoch that was delivered."""
+        self._latency = LatencyHistogram.merged((self._latency, latency))
+
+    def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
+        """Return the bytes of state of every key group, as last reported; the caller updates it."""
+        if component not in self._state_bytes:
+            sizes = np.zeros(num_key_groups)
+            known = self._known_bytes.pop(component, {})
+            sizes[list(known)] = list(known.values())
+            self._state_bytes[component] = sizes
+        return self._state_bytes[component]
+
+    def _count(self, name: str, assignment: Assignment, epoch: CommittedEpoch) -> None:
+        """Add the load and traffic of one component in an epoch."""
+        tally = self._components.get(name)
+        if tally is None:
+            zeros = np.zeros(assignment.num_key_groups)
+            tally = self._components[name] = _Tally(by_assignment=[], in_bytes=zeros)
+        if not tally.by_assignment or tally.by_assignment[-1].assignment is not assignment:
+            tally.by_assignment.append(AssignmentPeriod.empty(assignment))
+        load = epoch.outcome.loads.get(name)
+        if load is not None:
+            tally.by_assignment[-1].add(load)
+        sent = epoch.outcome.traffic.get(name)
+        if sent is not None:
+            tally.in_bytes[np.asarray(sent.key_groups, np.intp)] += sent.size_bytes
+            tally.sent_rows += sum(sent.rows)
+            for upstream, pairs in sent.pairs.items():
+                tally.pairs.setdefault(upstream, []).append(pairs)
+
+    def close(self, now_s: float) -> PeriodStatistics:
+        """End the period and begin the next; return its statistics."""
+        if self._latency.rows:
+            self._recent.append(self._latency)
+        statistics = self.so_far(now_s)
+        self._usual_rows = statistics.rows / max(statistics.epochs, 1)
+        self.arrivals.drop_old()
+        self._begin(now_s)
+        return statistics
+
+    def so_far(self, now_s: float) -> PeriodStatistics:
+        """Return the statistics of the present period, which goes on."""
+        so_far = self._epochs
+        busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
+        rows, counted = sum(so_far.rows), len(so_far.busiest_s)
+        mean_s = took / len(so_far.rows) if so_far.rows else 0.0
+        return PeriodStatistics(
+            began_s=self.began_s,
+            ended_s=now_s,
+            epochs=len(so_far.rows),
+            missing=so_far.missing,
+            rows=float(rows),
+            covered=1 - so_far.missing_rows / rows if rows and counted else 1.0,
+            arrival_per_s=self._arrival_per_s(now_s),
+            epoch_s=mean_s,
+            fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
+            busiest_s=busiest,
+            key_work=dict(self._key_work),
+            backlog_rows=so_far.backlog_rows,
+            latency=self._latency,
+            recent_latency=LatencyHistogram.merged(self._recent),
+            components={
+                name: ComponentStatistics(
+                    by_assignment=tuple(tally.by_assignment),
+                    in_bytes=tally.in_bytes,
+                    state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),
+                    pairs={up: KeyGroupPairs.total(parts) for up, parts in tally.pairs.items()},
+                    row_bytes=float(tally.in_bytes.sum()) / max(tally.sent_rows, 1),
+                    window=self._windows.get(name),
+                )
+                for name, tally in self._components.items()
+            },
+        )
+
+    def _arrival_per_s(self, now_s: float) -> float:
+        """Return the arrival rate at the sources, in rows a second."""
+        so_far, arrivals = self._epochs, self.arrivals
+        if not so_far.rows:
+            return 0.0
+        changed_s = arrivals.change_s
+        # Where it changed just as the period began, the first interval has some of both rates.
+        if changed_s is not None and changed_s >= self.began_s:
+            return arrivals.rate_since_change or 0.0
+        length_s = now_s - self.began_s
+        whole = arrivals.rate_since(self.began_s)
+        if whole is None:
+            # Where nothing tells when rows arrived, they did as they were taken.
+            return float(sum(so_far.rows)) / max(length_s, 1e-9)
+        since = [now_s - _RECENT * length_s]
+        if arrivals.step_s is not None:
+            since.append(arrivals.step_s)
+        last = max(rate for s in since if (rate := arrivals.rate_since(s)) is not None)
+        # Of two estimates of one rate the greater is too high, as a rule.
+        return last if last > _RISEN * whole else whole
+
+
+def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:
+    """Return the seconds that the busiest lane was busy in one stage of an epoch."""
+    # lanes by executors and their numbers of lanes, which components mostly have in common
+    busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
+    for name in stage:
+        load, plan = epoch.outcome.loads.get(name), epoch.component_views.get(name)
+        if load is None or plan is None or not len(load.key_groups):
+            continue
+        assignment = plan.assignment
+        lane = assignment.flat_lanes()[load.key_groups]
+        sums = np.bincount(lane, load.busy_s, sum(assignment.lanes)).astype(np.float64, copy=False)
+        lanes = assignment.executors, assignment.lanes
+        busy[lanes] = busy[lanes] + sums if lanes in busy else sums
+    if len(busy) < 2:
+        return float(max((sums.max() for sums in busy.values()), default=0.0))
+    total: dict[tuple[str, int], float] = {}
+    for (executors, lanes_of), sums in busy.items():
+        each = [(e, lane) for e, n in zip(executors, lanes_of, strict=True) for lane in range(n)]
+        for place, busy_s in zip(each, sums.tolist(), strict=True):
+            total[place] = total.get(place, 0.0) + busy_s
+    return max(total.values())
+
+
+def _total(columns: list[FloatArray]) -> FloatArray:
+    """Sum arrays of equal length, element by element."""
+    total: FloatArray = np.sum(columns, axis=0)
+    return total

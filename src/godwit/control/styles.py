@@ -1,0 +1,127 @@
+"""Placement styles: how an assignment is made of a measured problem.
+
+The default style asks the planner about the components of a stage together.  Another style may plan
+other components together, lay key groups out before the planner is asked, or ask no planner at all.
+A planner may come with a style (`Planner.style`), and a package may add one that users name
+(``gw.Control(elasticity=...)``) by an entry point of the group ``godwit.policies``.
+
+Invariant: whatever the style, its assignment is checked, evacuates draining executors, and is cut
+down to the moves that pay, by `godwit.control.planning`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Protocol
+
+from godwit.model import plugins
+from godwit.placement.registry import some_traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from godwit.control.interfaces import MeasuredProblem, Topology
+    from godwit.control.policy import Announce
+    from godwit.control.settings import Control
+    from godwit.placement import Problem, Solution
+    from godwit.placement.arrays import IntArray
+
+BY_PLAN, STATIC = "resource_centric", "static"
+"""Elasticities that need no other style."""
+
+
+class TryPlan(Protocol):
+    """Runs the controller's planner within the time limit of the decision."""
+
+    def __call__(self, problem: Problem, /, **options: Any) -> Solution | None:
+        """Return the planner's solution; ``None`` if it fails, which is announced.
+
+        `options`: take precedence over those of the user.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Circumstances in which an assignment is asked for, and the ways to ask the planner."""
+
+    hypothetical: bool  # for a decision that may not be made
+    waits: bool  # executors will join, and none drains: a new layout should wait for them
+    running_s: float  # since the run began
+    try_plan: TryPlan
+    search: Callable[[], IntArray]  # asks the planner as the default style does
+
+
+class PlacementStyle:
+    """The default style: the planner says where key groups should be.
+
+    Parameters
+    ----------
+    settings, topology
+        Of the controller.
+    announce
+        Announces events.
+    targets
+        Numbers of executors to come, as an earlier controller of this run left them.
+    """
+
+    whole = False
+    """True if a plan is carried out either completely or not at all."""
+    minds_speeds = True
+    """False if every executor counts as equally fast."""
+    replans = True
+    """True if a new plan may be made while another is carried out."""
+
+    def __init__(
+        self,
+        settings: Control,
+        topology: Topology,
+        announce: Announce,
+        *,
+        targets: Sequence[int] | None = None,
+    ) -> None:
+        known = settings.registered
+        joint = known is not None and some_traffic in known.requires
+        self.groups = (topology.components,) if joint else topology.stages
+        """Components that are planned together."""
+        self.targets: tuple[int, ...] = ()
+        """Numbers of executors after each next migration, where a style plans several."""
+        self.name = settings.planner_name
+        """Name of the plans' author in events."""
+        del announce, targets
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """Further entries of the controller's status."""
+        return {}
+
+    def before(self, measured: MeasuredProblem, turn: Turn) -> IntArray | None:
+        """Return an assignment that is needed before any plan, shape ``(m,)``; ``None`` if none.
+
+        It is carried out whether it pays or not.
+        """
+        del measured, turn
+        return None
+
+    def plan(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
+        """Return the executor of each key group, shape ``(m,)``."""
+        del measured
+        return turn.search()
+
+
+def load_style(settings: Control) -> type[PlacementStyle]:
+    """Return the class of the style that settings ask for.
+
+    Raises
+    ------
+    PluginError
+        If its package is not installed, or it cannot be imported.
+    """
+    known: Any = settings.registered
+    if settings.elasticity not in (BY_PLAN, STATIC):
+        known = plugins.load("policies", settings.elasticity)
+    elif settings.elasticity == BY_PLAN and known is not None and known.style:
+        known = resolve_name(known.style)
+    else:
+        return PlacementStyle
+    return known  # type: ignore[no-any-return]
