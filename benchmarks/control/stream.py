@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import cloudpickle
+from pyspark.cloudpickle import cloudpickle
 
 import godwit as gw
 from godwit.engine.lane.executor import current_executor

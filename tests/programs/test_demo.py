@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from godwit.ops.demo.story import find_flights, load_flights
+from godwit.ops.demo.flights import find_flights, load_flights
 
 pytestmark = [
     pytest.mark.spark,

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from godwit.ops.advise.stage_advice import StageAdvice
-    from godwit.ops.demo.recording import Mark, Recording
+    from godwit.ops.demo.show import Mark
 
 _PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
 _STAGES = 6
@@ -52,13 +52,15 @@ _ROW = 0.06  # height of a row of labels, as a part of that of the axes
 _COLOURS = (_BLUE, "#e9c46a", "#2a9d8f", _RED, "#8d6a9f", _PALE)
 
 
-def epoch_figure(recording: Recording) -> Figure:
-    """Return a figure of epoch times, and of the key groups of each executor, over time."""
-    epochs = recording.epochs
-    at_s = np.array([epoch.at_s for epoch in epochs])
+def epoch_figure(epochs: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> Figure:
+    """Return a figure of epoch times, and of the key groups of each executor, over time.
+
+    `epochs`: see `godwit.ops.demo.show.Show.epochs`.
+    """
+    at_s = np.array([epoch["at_s"] for epoch in epochs])
     figure = Figure(figsize=(10, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    durations = [epoch.duration_ms / 1e3 for epoch in epochs]
+    durations = [epoch["duration_ms"] / 1e3 for epoch in epochs]
     above.plot(at_s, durations, color="#264653", marker="o", markersize=3, linewidth=1)
     above.set_ylabel("epoch time (s)")
     highest = _highest_shown(durations)
@@ -69,13 +71,14 @@ def epoch_figure(recording: Recording) -> Figure:
         title += f"\noff the scale: the first {first}, in which Python processes start"
     above.set_title(title, fontsize=11)
     begin = float(at_s[0]) if len(at_s) else 0.0
-    span = max([*at_s, *(mark.at_s for mark in recording.marks), begin + 1.0]) - begin
+    span = max([*at_s, *(mark.at_s for mark in marks), begin + 1.0]) - begin
     above.set_xlim(begin - 0.02 * span, begin + 1.02 * span)
-    num_rows = _draw_marks([above, below], recording.marks, begin, span, row_height=_ROW)
+    num_rows = _draw_marks([above, below], marks, begin, span, row_height=_ROW)
     above.set_ylim(0, highest / (1 - _ROW * num_rows))  # labels have the space above
-    executors = recording.executors
+    names = {name for epoch in epochs for name in epoch["key_groups"]}
+    executors = sorted(names, key=lambda name: (len(name), name))
     if executors:
-        owned = [[e.key_groups.get(name, 0) for e in epochs] for name in executors]
+        owned = [[e["key_groups"].get(name, 0) for e in epochs] for name in executors]
         below.stackplot(
             at_s,
             owned,

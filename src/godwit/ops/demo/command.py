@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from godwit.spark.platform.local_cluster import LocalCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from godwit.ops.demo.show import Show
     from godwit.ops.demo.story import Outcome, Settings
 
 _DESCRIPTION = """\
@@ -137,7 +138,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
         from godwit.spark.platform.local_cluster import undisturbed  # noqa: PLC0415
 
         with undisturbed():  # Ctrl-C in an import may leave Python's lock on imports held
-            from godwit.ops.demo import recording, story  # noqa: PLC0415  slow to import
+            from godwit.ops.demo import show, story  # noqa: PLC0415  slow to import
 
         settings = story.Settings(
             work_dir=work_dir,
@@ -148,25 +149,25 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
             kill=not args.no_kill,
         )
         days = story.load_days(settings.days)
-        with recording.audience_for(console, plain=args.plain) as audience:
+        with show.Show(console, plain=args.plain) as shown:
             if cluster is None:
                 from godwit.ops.demo import local_story  # noqa: PLC0415  slow to import
 
-                outcome = local_story.play(settings, audience, days)
+                outcome = local_story.play(settings, shown, days)
             else:
                 with undisturbed():
                     import godwit.spark.start  # noqa: F401, PLC0415  as `start` does
 
-                outcome = story.play(settings, audience, days, cluster)
+                outcome = story.play(settings, shown, days, cluster)
+    picture = work_dir / "epochs.png"
     save_picture(
-        lambda plots: plots.epoch_figure(outcome.recording),
-        work_dir / "epochs.png",
-        "godwit.ops.plots",
+        lambda plots: plots.epoch_figure(shown.epochs(), shown.marks), picture, "godwit.ops.plots"
     )
     if args.json is not None:
-        args.json.write_text(json.dumps(_measurements_json(settings, outcome), indent=1) + "\n")
-    _print_outcome(console, outcome)
-    tell(console, f"picture: {work_dir / 'epochs.png'}")
+        values = _measurements_json(settings, shown, outcome)
+        args.json.write_text(json.dumps(values, indent=1) + "\n")
+    _print_outcome(console, shown, outcome)
+    tell(console, f"picture: {picture}")
     return 0 if outcome.ok else 1
 
 
@@ -268,24 +269,25 @@ def _remove_all_but(directory: Path, picture: str) -> None:
             entry.unlink()
 
 
-def _print_outcome(console: Console, outcome: Outcome) -> None:
+def _print_outcome(console: Console, show: Show, outcome: Outcome) -> None:
     """Print the figures of a demo that has ended."""
-    from godwit.ops.demo.recording import tell_comparison  # noqa: PLC0415  as in `_play_story`
+    from godwit.ops.demo.comparison import tell_comparison  # noqa: PLC0415  as in `_play_story`
 
-    recording = outcome.recording
+    epochs, marks = show.epochs(), {mark.label: mark.at_s for mark in show.marks}
     console.print()
-    marks = {mark.label: mark.at_s for mark in recording.marks}
     console.print(
-        f"{recording.rows:,} flights in {len(recording.epochs)} epochs and "
-        f"{outcome.stream_s:.1f} s; median epoch {recording.median_ms() / 1e3:.2f} s"
+        f"{show.rows:,} flights in {len(epochs)} epochs and "
+        f"{epochs[-1]['at_s']:.1f} s; median epoch {show.median_ms() / 1e3:.2f} s"
     )
     if "migration finished" in marks:
-        took = marks["migration finished"] - marks["migration started"]
-        console.print(f"live migration: {took:.1f} s from request to end, while the stream flowed")
-    killed = next((m for m in recording.marks if "killed" in m.label), None)
+        took_s = marks["migration finished"] - marks["migration started"]
+        console.print(
+            f"live migration: {took_s:.1f} s from request to end, while the stream flowed"
+        )
+    killed = next((label for label in marks if label.endswith("killed")), None)
     if killed is not None and "recovered" in marks:
-        took = marks["recovered"] - killed.at_s
-        console.print(f"{killed.label}: no key group waited any more {took:.1f} s later")
+        took_s = marks["recovered"] - marks[killed]
+        console.print(f"{killed}: no key group waited any more {took_s:.1f} s later")
     for comparison in outcome.comparisons:
         tell_comparison(console, comparison.what, comparison)
     problems = outcome.checkpoint_problems
@@ -298,23 +300,18 @@ def _print_outcome(console: Console, outcome: Outcome) -> None:
         tell(console, f"  {problem}")
 
 
-def _measurements_json(settings: Settings, outcome: Outcome) -> dict[str, Any]:
+def _measurements_json(settings: Settings, show: Show, outcome: Outcome) -> dict[str, Any]:
     """Return all measurements as plain values for JSON."""
+    values, measured = asdict(settings), show.to_dict()
+    del values["work_dir"]
     return {
-        "settings": {
-            field.name: getattr(settings, field.name)
-            for field in fields(settings)
-            if field.name != "work_dir"
-        },
+        "settings": values,
         "verdict": {
             "equal": outcome.ok,
-            "comparisons": [
-                {"what": c.what, "rows": c.rows, "differences": list(c.differences)}
-                for c in outcome.comparisons
-            ],
+            "comparisons": [asdict(comparison) for comparison in outcome.comparisons],
             "checkpoint_problems": list(outcome.checkpoint_problems),
         },
-        "stream_s": outcome.stream_s,
-        "median_epoch_ms": outcome.recording.median_ms(),
-        **outcome.recording.to_dict(),
+        "stream_s": measured["epochs"][-1]["at_s"],
+        "median_epoch_ms": show.median_ms(),
+        **measured,
     }

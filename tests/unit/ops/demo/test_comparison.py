@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from godwit.ops.demo.recording import compare, newest_rows
+from godwit.ops.demo.comparison import compare
 
 BATCH = pa.table({"plane": ["N1", None, "N3"], "total": [1, 2, None]})
 
@@ -38,16 +38,18 @@ def test_each_kind_of_difference_is_told(
 
 def test_the_newest_row_of_a_key_is_the_one_of_its_last_epoch() -> None:
     delivered = pa.table(
-        {"plane": ["N1", "N2", "N1", None], "total": [5, 2, 1, 7], "epoch": [3, 1, 0, 2]}
+        {
+            "plane": ["N1", "N3", "N1", None],
+            "total": [1, None, 5, 2],
+            "epoch": [3, 1, 0, 2],
+        }
     )
-    newest = newest_rows(delivered, ["plane"])
-    expected = {"N1": 5, "N2": 2, None: 7}
-    assert newest.column_names == ["plane", "total"]
-    found = dict(zip(newest["plane"].to_pylist(), newest["total"].to_pylist(), strict=True))
-    assert found == expected
+    assert compare("totals", delivered, BATCH, ["plane"]).equal
 
 
-def test_a_key_delivered_twice_by_one_epoch_is_an_error() -> None:
-    delivered = pa.table({"plane": ["N1", "N1"], "total": [5, 5], "epoch": [3, 3]})
-    with pytest.raises(ValueError, match=r"epoch 3 delivered key \('N1',\) twice"):
-        newest_rows(delivered, ["plane"])
+def test_a_key_delivered_twice_by_one_epoch_is_a_difference() -> None:
+    delivered = pa.table(
+        {"plane": ["N1", "N1", None, "N3"], "total": [1, 1, 2, None], "epoch": [3, 3, 0, 0]}
+    )
+    differences = compare("totals", delivered, BATCH, ["plane"]).differences
+    assert differences == ("1 keys are in the stream's rows twice",)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from godwit.ops.demo.story import DemoDataError, days_of, find_flights, load_flights, write_days
+from godwit.ops.demo.flights import DemoDataError, days_of, find_flights, load_flights, write_days
 
 if TYPE_CHECKING:
     from pathlib import Path
