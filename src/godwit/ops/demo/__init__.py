@@ -1,4 +1,4 @@
 """`godwit demo`: a year of flights, one live migration, one killed executor, one comparison.
 
-Read `story` first: it is the plot.
+Read `story` first: it has the steps.
 """
