@@ -189,7 +189,7 @@ def test_own_sources_are_read_on_while_state_is_repartitioned(
             *("area", "user", "area, user", "user, area"),
         ]
         assert "placed    by user, area" in query.components.explain()
-        with pytest.raises(InvalidPlanError, match="no operator of the flow"):
+        with pytest.raises(InvalidPlanError, match="not an operator of the flow"):
             query.components.repartition({"user": "area"})
         query._run.coordinator.drain(query.executors[0])
         with pytest.raises(MigrationError, match="is draining"):

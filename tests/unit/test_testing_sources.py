@@ -155,7 +155,7 @@ def test_rows_that_cannot_be_read_are_written_once_by_each_lane(tmp_path: Path) 
 def test_rows_that_cannot_be_read_have_the_columns_that_the_source_says() -> None:
     source = PartlyUnreadable(10, rejects=gw.sinks.noop())
     source.unreadable = pa.schema([("number", pa.int64())])
-    with pytest.raises(GodwitError, match="no record batch of the columns"):
+    with pytest.raises(GodwitError, match="not a record batch with the columns"):
         gw.testing.run(sums(source))
     for wrong, message in ((Numbers(3), "and reads all"), (PartlyUnreadable(3), "not a sink")):
         wrong.rejects = "out/"
@@ -389,11 +389,14 @@ def test_a_commit_counts_though_the_source_cannot_be_told() -> None:
     ("changed", "says"),
     [
         (lambda rows: rows.slice(1), "gave 4 rows of 0..5, which has 5"),
-        (lambda rows: rows.select(["number", "key"]), "gave columns 'number', 'key' where"),
-        (lambda rows: rows.to_pylist(), "gave a value of type list, and no pyarrow.RecordBatch"),
+        (lambda rows: rows.select(["number", "key"]), "gave columns 'number', 'key' instead of"),
+        (
+            lambda rows: rows.to_pylist(),
+            "gave a value of type list instead of a pyarrow",
+        ),
         (
             lambda rows: rows.set_column(1, "number", rows["number"].cast(pa.int32())),
-            "gave column 'number' as int32, and its schema says int64",
+            "gave column 'number' as int32, but its schema has int64",
         ),
         (lambda _rows: 1 / 0, "could not be read .0..5.: ZeroDivisionError"),
     ],
@@ -423,7 +426,7 @@ def test_a_position_that_no_record_can_hold_is_refused() -> None:
     for position in ({"next": object()}, 2**70, {b"key": 1}, DAY):
         source = Numbers(5)
         source.start = lambda position=position: position  # type: ignore[method-assign,misc]
-        with pytest.raises(SourceError, match="a position that a commit record cannot hold"):
+        with pytest.raises(SourceError, match="a position that a commit record cannot store"):
             gw.testing.run(sums(source))
 
 
@@ -551,7 +554,7 @@ def test_a_source_that_another_query_reads_is_refused_until_that_one_ends(tmp_pa
         one.epoch()
         with pytest.raises(SourceError, match="the same object") as refused:
             gw.testing.run(sums(source), checkpoint=tmp_path / "two")
-        assert "Make a source for each query" in refused.value.remedy
+        assert "Create a source for each query" in refused.value.remedy
         one.restart()
         assert one.state("totals").num_rows == 1
     assert gw.testing.run(sums(source), checkpoint=tmp_path / "two").state("totals").num_rows == 1

@@ -1,17 +1,17 @@
 """The cluster port: the engine's view of Spark, one process or the simulator.
 
-Three worlds realize it: Spark's executors (`godwit.spark.cluster`), executors in this
-process, and, for tests, anything that can call a function.  A cluster runs what it is told and
-decides nothing: the coordinator says how components run, the instructor what lanes need, the commit
-record what counts.
+Implementations: Spark's executors (`godwit.spark.cluster`), executors in this process, and fakes of
+tests.  A cluster runs
+instructions and decides nothing: the coordinator decides how components run, the instructor builds
+the lanes' instructions, the commit record names the files that count.
 
 Invariants that a cluster keeps:
 
-- lanes of an epoch get one instruction, and all rows of its batch or none; whoever is cut short
-  raises, and has left nothing behind but files that nobody names;
+- lanes of an epoch get one instruction, and all rows of its batch or none; an interrupted attempt
+  raises and leaves only unreferenced files;
 - a local store is a cache: an executor that is new, or whose store is gone, starts from the
-  checkpoint, and whatever background copies do or fail to do costs time only;
-- output of an epoch is delivered in the order of epochs, and again if it is asked for again.
+  checkpoint, and late or failed background copies cost time only;
+- output is delivered in the order of epochs, and again on request.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ if TYPE_CHECKING:
 
 ROWS_HERE: Final = 10_000
 BYTES_HERE: Final = 2**20
-"""Rows and bytes that the driver reads itself, at most."""
+"""Maximum rows and bytes that the driver reads itself."""
 _RowsT_co = TypeVar("_RowsT_co", covariant=True)
 _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 
 
 class AttemptLostError(Exception):
-    """An attempt at an epoch failed for a transient reason, and is repeated.
+    """An attempt at an epoch failed for a transient reason, and is retried at once.
 
-    The epoch is attempted again at once: an executor was lost, say, and the next attempt is planned
-    without it.
+    For example, an executor was lost; the next attempt is planned without it.
     """
 
 
@@ -49,22 +48,22 @@ class Executor:
     """One executor of a cluster."""
 
     name: str  # Spark's executor id, or local-<n>
-    lanes: int  # that it runs: on Spark, its cores divided by spark.task.cpus
-    location: str | None  # how a task's preferred location names it; None where there is none
+    lanes: int  # on Spark: its cores divided by spark.task.cpus
+    location: str | None  # its name as a task's preferred location, if it has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLook:
-    """Time at which the sources were asked for a batch, and known arrivals of the batch's rows."""
+    """Time of a poll of the sources, and known arrivals of the batch's rows."""
 
     at_us: int  # Unix time, as all times here
-    # source → the last time before it at which it was asked and had nothing new
+    # source → last earlier time at which it was polled and had no new rows
     nothing_us: Mapping[str, int] = field(default_factory=dict)
-    # source → earlier times, ascending, and rows beyond those of earlier batches that were there
+    # source → earlier times, ascending, and its rows at each, beyond those of earlier batches
     before: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    # source → rows of the batch before any maps, where that is known: `before` counts in those
+    # source → rows of the batch before any maps, if known: the unit of `before`
     rows: Mapping[str, int] = field(default_factory=dict)
-    # source → when parts of its rows, of like size, arrived, where the source says so
+    # source → arrival times of parts of its rows of equal size, if the source has them
     arrived_us: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def with_others(self, others: SourceLook) -> SourceLook:
@@ -80,14 +79,14 @@ class SourceLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceBatch(Generic[_RowsT_co]):
-    """Source rows of an epoch: splits of Godwit's own sources, and rows that come another way."""
+    """Source rows of an epoch: splits of Godwit's own sources, and other rows."""
 
-    ref: BatchRef  # what the commit record says of them: the same number and digest, the same rows
+    ref: BatchRef  # stored in the commit record: equal number and digest mean equal rows
     splits: tuple[NumberedSplit, ...] = ()  # older rows of a source before newer ones
     # own source → its position before the batch; `ref` has those after it
     begins: Mapping[str, Position] = field(default_factory=dict)
-    rows: _RowsT_co | None = None  # beside the splits, as the cluster reads them, if there are any
-    look: SourceLook | None = None  # ``None``: they came when the epoch was planned
+    rows: _RowsT_co | None = None  # besides the splits, in the cluster's form, if any
+    look: SourceLook | None = None  # ``None``: rows arrived when the epoch was planned
 
     @property
     def split_rows(self) -> int | None:
@@ -144,11 +143,11 @@ class Cluster(Ports, Protocol[_RowsT_contra]):
     ) -> list[LaneReport]:
         """Run the source side and the lanes of every level of an epoch.
 
-        Returns the reports of all lanes, one a lane and level, in any order; an error that a lane
-        reports is raised by the loop. Without a batch there is no source side.
+        Returns the reports of all lanes, one per lane and level, in any order; an error in a report
+        is raised by the loop. Without a batch, the source side does not run.
 
-        Raises `AttemptLostError` if the epoch is to be attempted again, and anything else if the
-        query is to fail.
+        Raises `AttemptLostError` if the attempt must be retried, and another error if the query
+        must fail.
         """
 
     def deliver(self, record: CommitRecord, *, again: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Copies of key groups in local stores: warming, sending and dropping in the background.
 
-A copy is a cache of what is committed, so all of this may be late, repeated or lost without any
-harm.  Invariant: what is warm in the end was brought forward from the checkpoint, whatever came
-before; a peer that sends nothing, or something else, costs time and nothing more.
+A copy is a cache of committed state, so all of this may be late, repeated or lost without harm.
+Invariant: every copy is brought forward from the checkpoint before it counts as warm; a peer that
+sends nothing, or other data, costs only time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.store.local_store import LocalState
 
 _Versions = dict["StateId", "npt.NDArray[int64]"]
-"""State → shape ``(num_key_groups,)``: versions; -1 where there is none."""
+"""State → shape ``(num_key_groups,)``: versions; -1: no copy."""
 
 
 def warm_states(
@@ -47,11 +47,11 @@ def warm_states(
 ) -> Warmed:
     """Bring copies of all states of a component up to date, as an order says; return the result.
 
-    `instructor`: knows what brings a copy forward. `held_versions`: state → versions that the
-    executor has now, shape ``(num_key_groups,)``. `transfers`: what peers are to send, each when
-    its links are free. `fetch`: has a peer send its copies; returns state → key group → version
-    that came. `bring`: brings copies of one state to the committed version; returns key group →
-    version then.
+    `instructor`: builds instructions to bring copies forward. `held_versions`: state → versions on
+    the executor now, shape ``(num_key_groups,)``. `transfers`: requests to peers, each yielded when
+    its links are free. `fetch`: requests a peer's copies; returns state → key group → received
+    version. `bring`: brings copies of one state to the committed version; returns key group → its
+    version afterwards.
 
     Raises `MigrationError` if a peer has sent an epoch that is not committed.
     """
@@ -65,13 +65,13 @@ def warm_states(
         instruction, committed = instructor.catching_up(state, versions[state], order.key_groups)
         if (versions[state] > committed).any():
             raise MigrationError(
-                f"A copy of {str(state)!r} came that is ahead of epoch {committed}, the last one "
-                f"committed.",
-                remedy="It does not count, and goes.",
+                f"A peer sent a copy of {str(state)!r} is newer than epoch {committed}, the last "
+                "committed one.",
+                remedy="The copy is discarded.",
                 state=str(state),
             )
         versions_now = tables[state] = bring(instruction, committed)
-        # A key group that has no state at all is as warm as can be: its copy misses nothing.
+        # The copy of a key group without any state is complete.
         reached.append({g: max(versions_now.get(g, -1), committed) for g in order.key_groups})
     reach = {g: min(epochs[g] for epochs in reached) for g in order.key_groups}
     rest = tuple(g for g in nothing_here if g not in sent)
@@ -92,7 +92,7 @@ def _fetch_from_peers(
         began_s, failure = now_s(), ""
         try:
             came = fetch(asked)
-        except Exception as error:  # noqa: BLE001  whatever it is, the checkpoint has it too
+        except Exception as error:  # noqa: BLE001  the checkpoint has the state too
             failure = str(error).split("\n", 1)[0]
         else:
             for state, of_state in came.items():
@@ -121,8 +121,8 @@ def warm_copies(
 ) -> dict[int, int]:
     """Bring copies of one state in `local` up to date; return key group → version afterwards.
 
-    `instruction`: what brings them to the version `committed`. `layout`: how the state is read from
-    the checkpoint. `lanes`: number of lanes of the executor.
+    `instruction`: chains to the version `committed`. `layout`: of the state in the checkpoint.
+    `lanes`: number of lanes of the executor.
     """
     warmed = np.array(sorted(key_groups), np.int64)
     bring_forward(
@@ -159,8 +159,8 @@ def receive_copies(
 ) -> dict[int, int]:
     """Store copies of one state that another executor sent; return key group → version.
 
-    `lanes`: number of lanes of this executor. Raises `MigrationError` if other key groups arrived
-    than were requested, or only a part.
+    `lanes`: number of lanes of this executor. Raises `MigrationError` if the received key groups
+    are not the requested ones, or incomplete.
     """
     asked = np.array(sorted(key_groups), np.int64)
     local.refresh(asked)
@@ -175,6 +175,6 @@ def receive_copies(
 def _default_tables(local: LocalState, lanes: int) -> npt.NDArray[np.int32]:
     """Return the number of the local table for each key group that is not stored yet.
 
-    There is one table per lane; numbers are round robin, since the lanes are not known yet.
+    One table per lane; numbers are round robin, since the lanes are not known yet.
     """
     return np.arange(local.num_key_groups, dtype=np.int32) % lanes

@@ -2,21 +2,20 @@
 
 A source's watermark is the greatest event time of its rows, less its slack; it never falls.  Epoch
 *e* closes windows by the watermarks that epoch *e - 1* left, and judges rows late by what earlier
-epochs closed.  So an operator that is fed by windows gets their rows before it closes its own, in
-the same epoch; and which rows count does not depend on lanes, retries or executors.
+epochs closed.  So an operator downstream of windows gets their rows before it closes its own, in
+the same epoch; and late rows do not depend on lanes, retries or executors.
 
-Where key groups of an operator are suspended, it closes nothing, and neither does anything behind
-it, by way of loops too: rows that wait are late for nothing.  Timers of operators that these rows
-come to do not fire in the epoch in which they go on either, since timers come before rows.
+While key groups of an operator are suspended, neither it nor any operator downstream, also through
+loops, closes windows: waiting rows do not become late.  Timers of operators that get these rows do
+not fire in the epoch that processes them either, since timers fire before rows are processed.
 
-Where streams meet, the source that is furthest behind counts: the watermark of an operator is the
-least of those of the sources that its rows descend from.
+The watermark of an operator is the minimum of those of the sources upstream of it.
 
-Rows that wait in a loop of feedback hold the watermark of what reads the loop: it does not pass the
-oldest of them. While the loop is dry, it follows the sources whose rows go round in it.
+Rows that wait in a feedback loop hold back the watermark of the loop's readers: it does not pass
+the oldest of them. While the loop is empty, it follows the sources whose rows enter it.
 
-A source that has fallen silent for its time-out, or whose input has ended, is *drained*: it holds
-nobody back, and once all sources of an operator are, windows that hold their rows are over.
+A source that had no rows for its time-out, or whose input has ended, is *drained*: it holds back no
+watermark, and once all sources of an operator are drained, windows with their rows are closed.
 
 Source: timestamp punctuations and slack, Madsen et al. (Enorm) §4.2 and §6.2; late rows and
 eviction as in Spark's `WatermarkTracker` and `IncrementalExecution`.
@@ -56,25 +55,25 @@ class Times:
     newest: Mapping[str, int] = field(default_factory=dict)
     # state, as text → windows that end by then are closed
     closed: Mapping[str, int] = field(default_factory=dict)
-    # operator → which slots of its key groups take rows
+    # operator → active slots of its key groups
     slots: Mapping[str, Slots] = field(default_factory=dict)
-    # operator → its keys that are spread
+    # operator → its divided hot keys
     spreads: Mapping[str, Spreads] = field(default_factory=dict)
-    # state, as text → greatest event time of the rows that came to it, where no watermark tells
+    # state, as text → greatest event time of its rows, for operators without source watermarks
     reached: Mapping[str, int] = field(default_factory=dict)
-    # state, as text → event time since when windows stay for later ones, and which do
-    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # state, as text → event time since which closed windows are retained, and mark of which
+    retained: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Front:
     """Progress of a stream in event time, in microseconds."""
 
-    watermark: int  # no earlier rows are expected of it
+    watermark: int  # earlier rows are not expected
     newest: int  # greatest event time of its rows
-    drained: bool  # whether none of its sources is expected to have rows
-    paused: bool  # whether it comes from an operator that closes nothing in this epoch
-    resumes: bool  # whether rows of earlier epochs are among its rows, which waited above
+    drained: bool  # all its sources are drained
+    paused: bool  # an operator upstream closes nothing in this epoch
+    resumes: bool  # its rows include rows of earlier epochs that waited upstream
 
     @classmethod
     def minimum(cls, fronts: Sequence[_Front]) -> _Front:
@@ -98,36 +97,36 @@ class EventTimes:
     def __init__(
         self,
         flow: CompiledFlow,
-        # as the last epoch left them, by the names of today; ``None`` of a new checkpoint
+        # after the last epoch, by present names; ``None`` for a new checkpoint
         times: Times | None,
         *,
-        close_at_end: bool = True,  # whether windows are over once the input has ended
+        close_at_end: bool = True,  # close windows once the input has ended
     ) -> None:
         self._flow, self._close_at_end = flow, close_at_end
         self._times = Times() if times is None else times
         self._behind = {name: _upstream_of(flow, name) for name in flow.loops}
-        self._held: Mapping[str, int] = {}  # loop → least event time of the rows that wait in it
+        self._held: Mapping[str, int] = {}  # loop → minimum event time of its waiting rows
         self._ahead_us = self._future_limits()
         self._heard_us: dict[str, int] = {}
         self._ended = False
         self._windowed = [o for o in flow.operators if o.over_event_time]
         self._timed = [o for o in flow.operators if o.has_timers]
-        # Operators that close the same windows as another one, and its name.
+        # operator → the operator that closes the same windows
         self._follows = {
             o.name: role.first
             for o in flow.operators
             if (role := o.two_phase) is not None and role.slot != 0
         }
-        # Not known after a start, unless there is no state: the first epoch looks for it.
+        # Unknown after a start with state: the first epoch determines it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
-        # operator → what its windows cost, of those that may share panes or not, and which they do
+        # operator → meter of its windows' costs, for operators that may share panes
         self.sharing = {
             o.name: PaneMeter(*windows)
             for o in self._windowed
             if (windows := o.shared_windows) is not None and o.name not in self._follows
         }
-        # operator → orders to spread hot keys of it, of those that may
+        # operator → orders to divide its hot keys, for operators that can
         self.spreading = {
             o.name: SpreadOrders(o, self._times.spreads.get(o.name) or Spreads())
             for o in flow.operators
@@ -148,12 +147,12 @@ class EventTimes:
         """Continue with the flow under another physical plan."""
         self._flow = flow
 
-    def hold_back(self, held: Mapping[str, int]) -> None:
+    def hold_back(self, limits: Mapping[str, int]) -> None:
         """Hold back the watermark of each loop to the minimum event time of its waiting rows.
 
-        `held`: loop → that time.
+        `limits`: loop → that time.
         """
-        self._held = held
+        self._held = limits
 
     def end_input(self) -> None:
         """Mark all sources as ended, so that their windows can close."""
@@ -165,8 +164,8 @@ class EventTimes:
         """Return the event time of each operator in the next epoch.
 
         `clock_us`: the driver's clock, in Unix time. `silence_us`: reading of a monotonic clock;
-        differences of readings tell how long a source had no rows. `components`: component → how it
-        runs in the epoch; a component that is missing counts as without suspended key groups and
+        differences of readings measure how long a source had no rows. `components`: component → how
+        it runs in the epoch; a component that is missing counts as without suspended key groups and
         without waiting rows.
         """
         suspended = self._suspended_operators(components)
@@ -197,7 +196,7 @@ class EventTimes:
                 until = arriving.watermark
                 state = str(operator.states[0])
                 reached = self._times.reached.get(state, BEGINNING)
-                if not self._ended:  # a time far ahead would make whatever comes later late
+                if not self._ended:  # a time far in the future would make all later rows late
                     reached = min(reached, clock_us + furthest)
                 newest = max(arriving.newest, reached)
                 over = newest
@@ -234,7 +233,9 @@ class EventTimes:
         """
         if operator.kept_mark is None:
             return END
-        since, which = self._times.kept.get(str(operator.states[0]), (closed, operator.kept_mark))
+        since, which = self._times.retained.get(
+            str(operator.states[0]), (closed, operator.kept_mark)
+        )
         return since if which == operator.kept_mark else closed
 
     def _future_limits(self) -> dict[str, list[int]]:
@@ -247,12 +248,12 @@ class EventTimes:
         emitted: dict[str, int] = {}
         for operator in self._flow.operators:
             of_inputs = ahead[operator.name] = [
-                emitted[of.upstream]
-                if not isinstance(of, SourceInput)
-                else self._flow.times[of.source].max_ahead_us
-                if of.source in self._flow.times and of.source not in self._behind
+                emitted[edge.upstream]
+                if not isinstance(edge, SourceInput)
+                else self._flow.times[edge.source].max_ahead_us
+                if edge.source in self._flow.times and edge.source not in self._behind
                 else END
-                for of in self._flow.inputs_of(operator.name)
+                for edge in self._flow.inputs_of(operator.name)
             ]
             tables = operator.broadcast_inputs
             ends = [end for number, end in enumerate(of_inputs) if number not in tables]
@@ -284,7 +285,7 @@ class EventTimes:
         newest: int,
         components: Mapping[str, ComponentView],
     ) -> Slots | None:
-        """Return which slot of two-phase windows takes rows of each key group in the next epoch.
+        """Return the active slot of two-phase windows for each key group in the next epoch.
 
         ``None`` if the operator has no slots. `newest`: maximum event time so far.
         """
@@ -292,13 +293,13 @@ class EventTimes:
         if role is None:
             return None
         slots = self._times.slots.get(operator.name) or Slots.of((), self._flow.num_key_groups)
-        plans = [
+        views = [
             components.get(self._flow.component_of(name).name) for name in (role.first, role.second)
         ]
-        second = plans[1]
+        second = views[1]
         if second is None or second.takes is None:
-            return slots  # in one component with others, nothing can turn
-        smooth = {g for plan in plans if plan is not None for g in plan.smooth}
+            return slots  # in one component with others, slots never switch
+        smooth = {g for view in views if view is not None for g in view.smooth}
         return slots.with_second(second.takes, smooth, newest, role.grid)
 
     def _hot_keys(
@@ -306,15 +307,15 @@ class EventTimes:
     ) -> Spreads | None:
         """Return an operator's hot keys that are divided in the next epoch.
 
-        ``None``: it has none.
+        ``None`` if it has none.
         """
         orders = self.spreading.get(operator.name)
         if orders is None:
             return None
         spreads = self._times.spreads.get(operator.name) or Spreads()
-        plan = components.get(self._flow.component_of(operator.name).name)
-        if operator.part_states and plan is not None and (plan.suspended or plan.waiting):
-            return spreads  # rows of the parts wait, and would come after these were merged
+        view = components.get(self._flow.component_of(operator.name).name)
+        if operator.part_states and view is not None and (view.suspended or view.waiting):
+            return spreads  # waiting rows of the parts would come after their merge
         reached = self._times.reached.get(str(operator.states[0]), BEGINNING)
         return orders.apply(spreads, reached)
 
@@ -328,22 +329,22 @@ class EventTimes:
         """Return the minimum event-time progress of an operator's inputs.
 
         ``None`` if an input has no event time. `emitted`: operator → progress of its output.
-        `drained`: idle watermarks. `waiting`: operators whose rows wait, or waited and go on in
-        this epoch.
+        `drained`: idle watermarks. `waiting`: operators with waiting rows, or whose waiting rows
+        are processed in this epoch.
         """
         fronts = []
-        for of in self._flow.inputs_of(operator):
-            if isinstance(of, SourceInput) and of.table:
-                continue  # a table is what it is, whenever its rows happened
-            if not isinstance(of, SourceInput):
-                front = emitted[of.upstream]
+        for edge in self._flow.inputs_of(operator):
+            if isinstance(edge, SourceInput) and edge.table:
+                continue  # rows of a table have no event time
+            if not isinstance(edge, SourceInput):
+                front = emitted[edge.upstream]
                 if front is not None:
-                    front = replace(front, watermark=front.watermark - of.delay_us)
+                    front = replace(front, watermark=front.watermark - edge.delay_us)
                 fronts.append(front)
-            elif of.source in self._flow.times and of.source in self._behind:
-                fronts.append(self._loop_progress(of.source, drained, waiting))
-            elif of.source in self._flow.times:
-                fronts.append(self._source_progress(self._flow.watermark_of(of), drained))
+            elif edge.source in self._flow.times and edge.source in self._behind:
+                fronts.append(self._loop_progress(edge.source, drained, waiting))
+            elif edge.source in self._flow.times:
+                fronts.append(self._source_progress(self._flow.watermark_of(edge), drained))
             else:
                 return None
         known = [front for front in fronts if front is not None]
@@ -365,8 +366,8 @@ class EventTimes:
     def _loop_progress(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
         """Return the event-time progress of a loop's rows, from the sources upstream of the loop.
 
-        Rows that wait at an operator of the loop, or upstream of it, have yet to go round: nothing
-        that reads the loop closes before they have, or are among the rows that hold the watermark.
+        Rows that wait at an operator of the loop, or upstream of it, have not passed the loop yet:
+        readers of the loop close nothing before these rows have passed or hold its watermark.
         `drained`, `waiting`: see `_input_progress`.
         """
         behind = self._behind[loop]
@@ -398,7 +399,7 @@ class EventTimes:
         silence_us: int,
         components: Mapping[str, ComponentView],
     ) -> bool:
-        """Return whether an epoch would close windows or fire timers even if it had no input.
+        """Return true if an epoch without input would close windows or fire timers.
 
         The parameters are those of `epoch_times`.
         """
@@ -435,7 +436,7 @@ class EventTimes:
             if time_us > BEGINNING:
                 state = str(operator_.states[0])
                 reached[state] = max(time_us, reached.get(state, BEGINNING))
-        kept = {
+        retained = {
             str(o.states[0]): (epoch_times[o.name].kept_since, o.kept_mark)
             for o in self._windowed
             if o.kept_mark is not None
@@ -455,7 +456,7 @@ class EventTimes:
             slots=slots,
             spreads=spreads,
             reached=reached,
-            kept=kept,
+            retained=retained,
         )
 
     def after_commit(
@@ -470,10 +471,10 @@ class EventTimes:
         for operator_ in self._timed:
             before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
             due = [
-                of.next_due
+                work.next_due
                 for report in reports
-                for of in report.operators
-                if of.operator == operator_.name
+                for work in report.operators
+                if work.operator == operator_.name
             ]
             self._due[operator_.name] = reduce(or_, due, before)
         for name, sharing in self.sharing.items():
@@ -489,7 +490,7 @@ class EventTimes:
         """Return watermark name → maximum event time of its rows in this epoch."""
         arrivals = sum(event_times_of(reports).values(), NO_ARRIVALS)
         names = self._flow.watermarks
-        return {name: of for number, of in arrivals.newest.items() for name in names[number]}
+        return {name: us for number, us in arrivals.newest.items() for name in names[number]}
 
     def _idle_watermarks(self, silence_us: int) -> set[str]:
         """Return the names of watermarks whose sources are idle, or at the end of their input."""
@@ -508,38 +509,38 @@ def event_times_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
     """Return operator → event times of its rows, and counts of left-out rows, over all reports."""
     arrivals: dict[str, Arrivals] = {}
     for report in reports:
-        for of in report.operators:
-            if of.arrivals is not NO_ARRIVALS:
-                arrivals[of.operator] = arrivals.get(of.operator, NO_ARRIVALS) + of.arrivals
+        for work in report.operators:
+            if work.arrivals is not NO_ARRIVALS:
+                arrivals[work.operator] = arrivals.get(work.operator, NO_ARRIVALS) + work.arrivals
     return arrivals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Behind:
-    """Sources and operators that the rows of a loop descend from."""
+    """Sources and operators upstream of the rows of a loop."""
 
-    watermarks: tuple[str, ...]  # of the sources whose rows go round in it
-    operators: frozenset[str]  # that these rows pass
+    watermarks: tuple[str, ...]  # of the sources whose rows enter the loop
+    operators: frozenset[str]  # on the way of these rows
     delay_us: int  # how far rows lag the watermarks
 
 
 def _upstream_of(flow: CompiledFlow, loop: str) -> _Behind:
     """Return the sources and operators upstream of a loop's rows."""
-    found: dict[str, None] = {}
+    watermarks: dict[str, None] = {}
     edges = [edge for edge in flow.feedbacks if edge.loop == loop]
     pending = [edge.operator for edge in edges]
     seen = set(pending)
     while pending:
-        for of in flow.inputs_of(pending.pop()):
-            above = [of.upstream] if not isinstance(of, SourceInput) else []
-            if isinstance(of, SourceInput) and of.source in flow.loops:
-                above = [edge.operator for edge in flow.feedbacks if edge.loop == of.source]
-            elif isinstance(of, SourceInput) and of.source in flow.times and not of.table:
-                found[flow.watermark_of(of)] = None
+        for entry in flow.inputs_of(pending.pop()):
+            above = [entry.upstream] if not isinstance(entry, SourceInput) else []
+            if isinstance(entry, SourceInput) and entry.source in flow.loops:
+                above = [edge.operator for edge in flow.feedbacks if edge.loop == entry.source]
+            elif isinstance(entry, SourceInput) and entry.source in flow.times and not entry.table:
+                watermarks[flow.watermark_of(entry)] = None
             pending += [name for name in above if name not in seen]
             seen.update(above)
     return _Behind(
-        watermarks=tuple(found),
+        watermarks=tuple(watermarks),
         operators=frozenset(seen),
         delay_us=max((edge.delay_us for edge in edges), default=0),
     )

@@ -43,14 +43,14 @@ RowsT = TypeVar("RowsT")
 
 def _held_watermarks(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
     """Return loop → minimum event time of its waiting rows, which its watermark may not pass."""
-    held: dict[str, int] = {}
+    minimum_us: dict[str, int] = {}
     if record is None:
-        return held
+        return minimum_us
     for loop in flow.loops:
         times = [ref.oldest_us for ref in waiting_in(record, loop) if ref.oldest_us is not None]
         if times:
-            held[loop] = min(times)
-    return held
+            minimum_us[loop] = min(times)
+    return minimum_us
 
 
 def _check_loop_rows_are_read(
@@ -65,8 +65,8 @@ def _check_loop_rows_are_read(
             raise EpochFailedError(
                 f"Epoch {record.epoch + 1} does not read the rows that epoch {record.epoch} fed "
                 f"back to the loop {loop!r}; nothing of it is committed.",
-                remedy="This is a fault of Godwit's: report it. The rows are in the checkpoint, "
-                "and a query that is started again reads them.",
+                remedy="This is a bug in Godwit: report it. The rows are in the checkpoint, and a "
+                "restarted query reads them.",
             )
 
 
@@ -85,7 +85,7 @@ class FlowEpochs(Generic[RowsT]):
         close_at_end: bool = False,
         # called before the first epoch under another physical plan
         on_regroup: Callable[[CompiledFlow], None] = lambda _flow: None,
-        # of the same rows before the state was partitioned anew
+        # latency meter of the run before a repartition
         meter: LatencyMeter | None = None,
     ) -> None:
         self.flow, self.log, self.run_id = recovery.flow, log, run_id
@@ -108,17 +108,16 @@ class FlowEpochs(Generic[RowsT]):
         return None if latest is None else latest.last_batch
 
     def is_due(self, view: ProtocolView) -> bool:
-        """Return whether an epoch without input has work now, such as windows to close."""
+        """Return true if an epoch without input has work now, such as windows to close."""
         return view.due or (
             not view.holds and self.times.is_due(**self._clocks_us(), components=view.components)
         )
 
     def is_pending(self, view: ProtocolView) -> bool:
-        """Return whether an epoch without input has work, now or once key groups are resumed.
+        """Return true if an epoch without input has work, now or once key groups are resumed.
 
         It differs from `is_due` while a migration stops the world, there is no executor, or key
-        groups are suspended: no epoch can run then, but a query whose input has ended must not end
-        yet.
+        groups are suspended: no epoch can run then, but a query whose input has ended must not end.
         """
         return view.waiting or view.due or self.times.is_due(**self._clocks_us(), components={})
 
@@ -190,12 +189,12 @@ class FlowEpochs(Generic[RowsT]):
                 raise report.error
         if senders_that_differ(self._reports):
             raise AttemptLostError(
-                "After an executor was lost, an operator that asks others for what it emits ran "
-                "again, and emitted other rows than some lanes have"
+                "After the loss of an executor, an operator that is not repeatable ran again, and "
+                "emitted other rows than some lanes have"
             )
 
     def commit(self) -> None:
-        """Write the epoch's commit record, by which it is committed."""
+        """Write the commit record, which commits the epoch."""
         times = self.times.after(self._epoch_times, self._reports)
         self._record = self.log.commit(
             build_commit_record(
@@ -236,7 +235,7 @@ class FlowEpochs(Generic[RowsT]):
         self.cluster.deliver(self._record)
 
     def latencies(self) -> dict[str, SourceLatency]:
-        """Return source → latencies of its rows in the epoch; called once that is delivered."""
+        """Return source → latencies of its rows in the epoch; called after the delivery."""
         batch, reports, planned_us = self._committed
         if batch is None:
             return {}

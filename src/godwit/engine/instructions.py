@@ -1,7 +1,7 @@
 """Instructions to the lanes of an epoch, built from component views, chains and executors' copies.
 
-The work grows with the key groups that changed since an executor last saw them, not with all of
-them, and what is sent is a short tail of the changelog unless somebody starts from nothing.
+Work and message size grow with the key groups that changed since their executor's version: an
+executor with recent copies gets a short tail of the changelog, a new one snapshots too.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def operator_instruction(
     *,
     operator: str,
     level: int,
-    plan: ComponentView,
+    view: ComponentView,
     places: Sequence[Place],
     chains: Chains,
     states: Sequence[StateInstruction],
-    # lanes load whatever they lack in place of letting its rows wait. Operators that feed
-    # others need it: if an executor dies after its lane has sent its output, Spark runs the lane
-    # again elsewhere, and some receivers have the first attempt's rows and some the second's. So
-    # both must be the same, whatever the second one finds in its local store. In one component,
-    # what is behind them would go on without their rows.
+    # lanes load missing state instead of suspending key groups. Required upstream of other
+    # operators: if an executor dies after its lane has sent its output, Spark runs the lane again
+    # elsewhere, and some receivers have the first attempt's rows and some the second's. So both
+    # must be equal, independent of the local stores. In one component, operators downstream would
+    # go on without their rows.
     always_load: bool,
     time: EpochTime = NO_TIME,
     tables: Sequence[StateInstruction] = (),
@@ -78,23 +78,22 @@ def operator_instruction(
 ) -> OperatorInstruction:
     """Return the instruction for one operator's lanes in the next epoch.
 
-    `level`: of its component; `plan`: how that runs. `places`: lane tasks of the epoch. `chains`:
-    what leads to the committed version of every key group; `states`: what brings its states there.
-    `always_load`: load what is missing in place of letting rows wait. `time`: its event time in
-    this epoch. `tables`: broadcast tables, whole. `left_parts`: parts that hot keys leave, to be
-    merged.
+    `level`: of its component; `view`: how the component runs. `places`: lane tasks of the epoch.
+    `chains`: of every key group to the committed version; `states`: instructions for its states.
+    `always_load`: load missing state; no rows wait. `time`: its event time in this epoch. `tables`:
+    broadcast tables, whole. `left_parts`: parts that hot keys leave, to be merged.
     """
-    assignment = plan.assignment
+    assignment = view.assignment
     num_key_groups = assignment.num_key_groups
     index = {place: i for i, place in enumerate(places)}
     of_lane = np.full((len(assignment.executors), max(assignment.lanes)), -1, np.int32)
     for e, executor in enumerate(assignment.executors):
         for lane in range(assignment.lanes[e]):
             of_lane[e, lane] = index.get((executor, lane), -1)
-    suspended = key_group_mask(plan.suspended, num_key_groups)
+    suspended = key_group_mask(view.suspended, num_key_groups)
     waiting: dict[int, SegmentRef] = {}
     waiting_from: dict[int, int] = {}
-    for key_group in plan.consume:
+    for key_group in view.consume:
         segments = chains.waiting_rows_of(operator, key_group)
         waiting.update((id(s), s) for s in segments)
         if segments:
@@ -104,10 +103,10 @@ def operator_instruction(
         places=of_lane[assignment.executor_of, assignment.lane_of],
         states=tuple(states),
         suspended=suspended,
-        load=~suspended if always_load else key_group_mask(plan.load, num_key_groups),
+        load=~suspended if always_load else key_group_mask(view.load, num_key_groups),
         waiting=tuple(waiting.values()),
         waiting_from=waiting_from,
-        resumed=key_group_mask(plan.consume, num_key_groups),
+        resumed=key_group_mask(view.consume, num_key_groups),
         time=time,
         tables=tuple(tables),
         left_parts=tuple(left_parts),
@@ -125,10 +124,9 @@ def state_instruction(
 ) -> StateInstruction:
     """Return the instruction by which lanes bring one state up to the committed version.
 
-    `recorded_as`: id of the state as of that version. `chains`: what leads to it, for every key
-    group. Shape ``(num_key_groups,)``: `floor`, the versions held where they are to be brought
-    forward, and `needed`, a mask of key groups that are. `to_snapshot`: key groups of which a
-    snapshot is due.
+    `recorded_as`: id of the state as of that version. `chains`: of every key group to it. Shape
+    ``(num_key_groups,)``: `floor`, the present versions of copies, and `needed`, a mask of key
+    groups to bring forward. `to_snapshot`: key groups whose snapshot is due.
     """
     segments, others = chains.segments_since(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
@@ -144,9 +142,9 @@ def state_instruction(
     )
 
 
-def _intersection(one: npt.NDArray[integer], other: npt.NDArray[integer]) -> list[int]:
-    """Return the key groups in both arrays; quick if `one` is empty, as it usually is."""
-    return np.intersect1d(one, other).tolist() if len(one) else []
+def _intersection(few: npt.NDArray[integer], others: npt.NDArray[integer]) -> list[int]:
+    """Return the key groups in both arrays; fast if `few` is empty, as it usually is."""
+    return np.intersect1d(few, others).tolist() if len(few) else []
 
 
 _NONE = np.empty(0, np.int64)
@@ -159,10 +157,10 @@ class Instructor:
         self,
         flow: CompiledFlow,
         log: CommitLog,  # the checkpoint's commits; its chains are read under its lock
-        layouts: Layouts,  # operator → how its states are read
+        layouts: Layouts,  # operator → layouts of its states
         settings: Lanes,
         *,
-        on_loss: LossPolicy,  # what becomes of key groups whose state is nowhere near
+        on_loss: LossPolicy,  # treatment of key groups without a local copy
         run_id: str,  # local stores belong to the run
     ) -> None:
         self._flow, self._log, self._layouts, self._settings = flow, log, layouts, settings
@@ -202,14 +200,14 @@ class Instructor:
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
             for component in self._flow.components:
-                plan = component_views[component.name]
-                stationary = self._stationary(view, component.name, plan)
-                needed = ~key_group_mask(plan.suspended, self.num_key_groups)
+                own = component_views[component.name]
+                stationary = self._stationary(view, component.name, own)
+                needed = ~key_group_mask(own.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
                         self._state(
                             state,
-                            copies.owners_versions(plan.assignment, state),
+                            copies.owners_versions(own.assignment, state),
                             needed,
                             stationary,
                             also=self._drained_slots(operator, state, times[operator.name]),
@@ -219,11 +217,11 @@ class Instructor:
                     instructions[operator.name] = operator_instruction(
                         operator=operator.name,
                         level=component.level,
-                        plan=plan,
+                        view=own,
                         places=places,
                         chains=self._log.chains,
                         states=states,
-                        # What is over in an epoch is over in all key groups, or in none.
+                        # An epoch closes windows in all key groups or in none.
                         always_load=component.level < self._flow.levels
                         or bool(self._flow.inputs_fed_by(operator.name))
                         or self._loads
@@ -327,12 +325,12 @@ class Instructor:
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
     def _stationary(
-        self, view: ProtocolView, component: str, plan: ComponentView
+        self, view: ProtocolView, component: str, own: ComponentView
     ) -> npt.NDArray[integer]:
         """Return the key groups that may get a snapshot: neither suspended nor migrating.
 
-        A copy that is being warmed would have to start again from a newer snapshot.
+        Warming of a copy would have to restart from a newer snapshot.
         """
         transfers = view.components[component].transfers
-        moving = {transfer.key_group for transfer in transfers} | plan.suspended
+        moving = {transfer.key_group for transfer in transfers} | own.suspended
         return np.flatnonzero(~key_group_mask(moving, self.num_key_groups))

@@ -1,14 +1,14 @@
 """Latency of an epoch's rows: from their arrival at the source to the end of their delivery.
 
-An epoch's result can be read by others once it is delivered; where a sink has nothing to deliver,
-that is the commit.  So rows count once, by the epoch that was committed, however many attempts it
-took; what happens to rows that wait for their key groups after that is not part of it.
+An epoch's result is visible to readers after its delivery, or after the commit if sinks deliver
+nothing.  So every row counts once, with the committed epoch, independent of retries; the time that
+rows wait for suspended key groups is not included.
 
-Arrival is the best that is known (`SourceLatency.arrival`):
+Arrival times are the best available (`SourceLatency.arrival`):
 
-- ``"source"``: the source says when rows arrived: a broker's timestamp, the time at which a file
-  was written.
-- ``"seen"``: from the curve of arrivals that whoever asks the sources has seen (`SeenArrivals`).
+- ``"source"``: the source's arrival time: a broker's timestamp, the time at which a file was
+  written.
+- ``"seen"``: estimated from polls of the source (`SeenArrivals`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 class SourceLatency:
     """Latencies of the rows of one source in one epoch."""
 
-    arrival: Literal["source", "seen"]  # who says when they arrived
+    arrival: Literal["source", "seen"]  # origin of the arrival times
     histogram: LatencyHistogram
 
 
 class SeenArrivals:
-    """Cumulative curve of the rows that a source had, as far as whoever asked it has seen.
+    """Cumulative curve of a source's rows, from polls of the source.
 
-    Between two looks rows arrive evenly.  What is there at the first look arrives when the run
-    begins: nobody knows for how long it has lain there before.  Rows are taken first in, first out,
-    so rows that the source holds back have their arrival before the look that takes them.
+    Between two polls rows arrive evenly.  Rows of the first poll count as arrived at the start of
+    the run: their earlier waiting time is unknown.  Rows are taken first in, first out, so rows
+    that the source holds back arrived before the poll that takes them.
     """
 
     def __init__(self, began_us: int) -> None:
         self._began_us = began_us
         self._taken = 0.0
-        # times of looks, ascending, and rows that had arrived by then in all
+        # times of polls, ascending, and total rows arrived by then
         self._times_us: list[float] = []
         self._rows: list[float] = []
 
@@ -69,7 +69,7 @@ class SeenArrivals:
         """
         begin, end = self._taken, self._taken + rows
         times, seen = np.array(self._times_us), np.array(self._rows)
-        # What was there at the first look came all at once.
+        # Rows of the first poll arrived all at once.
         times, seen = np.concatenate((times[:1], times)), np.concatenate(([begin], seen))
         reached = seen.clip(begin, end)
         counts = np.diff(reached)
@@ -79,14 +79,14 @@ class SeenArrivals:
         first = times[:-1] + (reached[:-1] - seen[:-1]).clip(min=0) * slopes
         last = first + counts * slopes
         self._taken = end
-        # The last point at which no more had arrived than was taken, and all after it.
+        # Keep the last point with no more arrived rows than taken ones, and all later points.
         used = max(int(np.searchsorted(self._rows, end, "right")) - 1, 0)
         del self._times_us[:used], self._rows[:used]
         return np.column_stack((counts, first, last))[counts > 0]
 
 
 class LatencyMeter:
-    """Measures the latency of the epochs of one run, each when it has been delivered."""
+    """Measures the latency of the epochs of one run, after their delivery."""
 
     def __init__(self, began_us: int) -> None:
         self._began_us = began_us  # Unix time at which the run began
@@ -103,9 +103,8 @@ class LatencyMeter:
     ) -> dict[str, SourceLatency]:
         """Return source → latencies of its rows in an epoch delivered at `now_us`.
 
-        `look`: when the sources were asked, and known arrivals. `rows`: source → its rows after its
-        maps. `ages`: source → ages of its rows `ago_s` seconds ago, where it says when they
-        arrived.
+        `look`: poll of the sources, and known arrivals. `rows`: source → its rows after its maps.
+        `ages`: source → ages of its rows `ago_s` seconds ago, for sources with arrival times.
         """
         latencies = {
             name: SourceLatency(arrival="source", histogram=histogram.later(ago_s))
@@ -114,7 +113,7 @@ class LatencyMeter:
         }
         for name in {**dict.fromkeys(self._seen), **rows}.keys() - ages.keys():
             count, parts = rows.get(name, 0), look.arrived_us.get(name, ())
-            # The curve goes on, whoever else knows more.
+            # The curve is updated even if the source has arrival times.
             pieces = self._arrival_pieces(name, count, look)
             if not count:
                 continue

@@ -2,27 +2,26 @@
 
 The epoch protocol, step by step; a crash between any two steps loses nothing:
 
-1. ask the coordinator how every component runs, waiting while epochs are held; tell the lanes what
-   they need;
-2. run the chain of stages: lanes write files that nobody names yet, and report them;
-3. commit: one record names the files that count. *This is the moment.*
-4. tell the coordinator the outcome, show it to the observer (controller, policies, journal), and
+1. get the component views from the coordinator, waiting while epochs are held; instruct the lanes;
+2. run the chain of stages: lanes write files that are not referenced yet, and report them;
+3. commit: one record names the files that count. *This is the commit point.*
+4. report the outcome to the coordinator and the observer (controller, policies, journal), and
    deliver the staged output to the sinks (again after a crash: sinks are idempotent by epoch);
-5. return, and the source commits its own offsets. A batch that is offered again but has its record
-   is done: its output was delivered when the run began.
+5. return, and the source commits its own offsets. A batch that is offered again after its commit is
+   skipped: its output was delivered when the run began.
 
-Where `beside` is given, step 4 delivers beside steps 1 and 2 of the next epoch, on another thread.
-That epoch commits only once the delivery has ended, and not at all if it failed: so deliveries come
-in the order of epochs, and only the last committed epoch may be undelivered, as without it
+With `beside`, step 4 delivers during steps 1 and 2 of the next epoch, on another thread. That epoch
+commits only after the delivery has ended, and not at all if it failed: so deliveries come in the
+order of epochs, and only the last committed epoch may be undelivered, as without `beside`
 (`docs/design/engine-and-epochs.md`).
 
-An attempt that loses an executor before its commit is told to the coordinator and repeated at once,
-with the same batch; any other error is told and raised. An epoch without input does the same,
-without a source side: it drains rows that wait and lets migrations end while no rows arrive
+If an executor is lost before the commit, the loop reports it to the coordinator and retries the
+attempt with the same batch; any other error is reported and raised. An epoch without input runs the
+same steps without a source side: it processes waiting rows and lets migrations end
 (`docs/design/engine-and-epochs.md`).
 
-What the work of an epoch is, the loop does not know: instructions, lanes' reports and a commit
-record where rows are processed (`godwit.engine.flow_epochs`), numbers in the simulator
+The loop is independent of the work of an epoch: instructions, lanes' reports and a commit record
+for real rows (`godwit.engine.flow_epochs`), numbers in the simulator
 (`docs/design/engine-and-epochs.md`).
 """
 
@@ -67,8 +66,8 @@ class EpochLoop(Generic[BatchT]):
         coordinator: Coordinator,
         observer: EpochObserver,
         *,
-        # begins a delivery beside the next epoch's stages, and returns what waits for its end and
-        # raises what it raised; ``None``: epochs end with their delivery
+        # begins a delivery during the next epoch's stages, and returns a function that waits for
+        # its end and raises its error; ``None``: epochs end with their delivery
         beside: Callable[[Callable[[], None]], Callable[[], object]] | None = None,
     ) -> None:
         self._epochs, self._coordinator, self._observer = epochs, coordinator, observer
@@ -78,7 +77,7 @@ class EpochLoop(Generic[BatchT]):
     def run(self, batch: BatchT | None) -> EpochOutcome | None:
         """Run the next epoch with a batch (``None``: without input), and return its outcome.
 
-        ``None`` if epochs are held and the cluster does not wait: then the same batch has to be
+        ``None`` if epochs are held and the cluster does not wait: then the same batch must be
         offered again.
         """
         epochs, epoch = self._epochs, self._epochs.next_epoch
@@ -126,7 +125,7 @@ class EpochLoop(Generic[BatchT]):
         physical_plan: Any,
         stopwatch: Stopwatch,
     ) -> bool:
-        """Run an epoch up to its commit; return ``False`` if it has to be repeated."""
+        """Run an epoch up to its commit; return ``False`` if it must be retried."""
         epochs = self._epochs
         try:
             epochs.regroup(physical_plan)
@@ -142,10 +141,9 @@ class EpochLoop(Generic[BatchT]):
             with stopwatch.phase("commit"):
                 epochs.commit()
         except BaseException as error:
-            told = getattr(error, "message", str(error)).partition("\n\tat ")[
-                0
-            ]  # without the stack of Java's
-            self._coordinator.abort(epoch, told or repr(error))
+            text = getattr(error, "message", str(error))
+            reason, _, _java_stack = text.partition("\n\tat ")
+            self._coordinator.abort(epoch, reason or repr(error))
             if isinstance(error, AttemptLostError):
                 return False
             raise
@@ -171,7 +169,7 @@ class EpochLoop(Generic[BatchT]):
                 duration_ms=round(stopwatch.took_ms()["epoch"], 1),
                 waiting_key_groups=waiting,
                 latency_ms=merged_latency(latencies).figures_ms(),
-                watermarks={of: time_us // 1000 for of, time_us in outcome.watermarks.items()},
+                watermarks={name: us // 1000 for name, us in outcome.watermarks.items()},
             )
             for kind, values in self._epochs.remarks(outcome):
                 coordinator.announce(kind, **values)
@@ -189,8 +187,8 @@ class EpochLoop(Generic[BatchT]):
 class Epochs(Protocol[_BatchT_contra]):
     """Port of the loop to the epochs of a run: plan, run stages, commit, deliver.
 
-    `plan` begins an attempt at an epoch; the methods from it to `outcome` concern the last attempt,
-    and are called once each, in their order here. So are those after them for every committed
+    `plan` begins an attempt at an epoch; the methods up to `outcome` concern the last attempt, and
+    are called once each, in this order. The methods after them are called once for every committed
     epoch, before the next commit; an attempt at the next epoch may be running meanwhile.
     """
 
@@ -222,7 +220,7 @@ class Epochs(Protocol[_BatchT_contra]):
     def run_stages(self) -> None:
         """Run the source side and the lanes; nothing is committed.
 
-        `AttemptLostError` means that the attempt has to be repeated.
+        Raises `AttemptLostError` if the attempt must be retried.
         """
 
     def commit(self) -> None:
@@ -235,7 +233,7 @@ class Epochs(Protocol[_BatchT_contra]):
         """Deliver the committed epoch to the sinks."""
 
     def latencies(self) -> Mapping[str, SourceLatency]:
-        """Return source → latencies of its rows in the epoch; called once that is delivered."""
+        """Return source → latencies of its rows in the epoch; called after the delivery."""
 
     def remarks(
         self, outcome: EpochOutcome

@@ -36,7 +36,7 @@ def counted_inputs(flow: CompiledFlow) -> dict[tuple[str, int], str]:
     """Return (operator, input) → source, for the inputs at which every source row counts once.
 
     Of operators that read the same source after the same maps, only the one declared first counts,
-    with the operators that take some of its rows in its place (`SourceInput.others`).
+    with the operators that take some of its rows instead of it (`SourceInput.others`).
     """
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     first: list[SourceInput] = []
@@ -97,14 +97,14 @@ def build_commit_record(
         snapshots=tuple(s for r in ordered for s in r.snapshots),
         outputs=tuple(o for r in ordered for o in r.outputs),
         consumed=consumed,
-        assignments={name: plan.assignment.to_dict() for name, plan in component_views.items()},
+        assignments={name: view.assignment.to_dict() for name, view in component_views.items()},
         watermarks=dict(times.watermarks),
         newest=dict(times.newest),
         expired=dict(times.closed),
         reached=dict(times.reached),
-        kept=dict(times.kept),
-        slots={name: slots for name, of in times.slots.items() if (slots := of.recorded())},
-        spreads={name: keys for name, of in times.spreads.items() if (keys := of.recorded())},
+        kept=dict(times.retained),
+        slots={n: recorded for n, slots in times.slots.items() if (recorded := slots.recorded())},
+        spreads={n: keys for n, spreads in times.spreads.items() if (keys := spreads.recorded())},
         sinks=dict(sinks or {}),
     )
 
@@ -192,8 +192,8 @@ def _sum_by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> di
     if not number:
         return {}
     columns = [getattr(load, name) for _, load in loads]
-    at = np.repeat([number[executor] for executor, _ in loads], [len(one) for one in columns])
-    sums = np.bincount(at, np.concatenate(columns), len(number))
+    owner = np.repeat([number[executor] for executor, _ in loads], [len(c) for c in columns])
+    sums = np.bincount(owner, np.concatenate(columns), len(number))
     return dict(zip(number, sums.tolist(), strict=True))
 
 
@@ -233,9 +233,9 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
     return {
         operator: {
             key: count / rows[operator]
-            for key, count in sorted(of.items(), key=lambda item: (-item[1], item[0]))
+            for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         }
-        for operator, of in hot.items()
+        for operator, counts in hot.items()
     }
 
 
@@ -251,7 +251,7 @@ def key_work_of(reports: Iterable[LaneReport]) -> dict[str, OperatorWork]:
 def heavy_keys_of(works: Mapping[str, OperatorWork], lanes: int) -> dict[str, dict[str, float]]:
     """Return operator → key as JSON → share of the work, for keys above one lane's share."""
     hot = {
-        name: {of.key: of.total / work.total for of in work.keys if of.total * lanes > work.total}
+        name: {k.key: k.total / work.total for k in work.keys if k.total * lanes > work.total}
         for name, work in works.items()
     }
     return {name: keys for name, keys in hot.items() if keys}
@@ -260,10 +260,10 @@ def heavy_keys_of(works: Mapping[str, OperatorWork], lanes: int) -> dict[str, di
 def count_left_out(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
     """Return operator → reason → number of rows left out, for operators that left any out."""
     counts = {
-        operator: {"late": of.late, "ahead": of.ahead, "untimed": of.untimed}
-        for operator, of in event_times_of(reports).items()
+        operator: {"late": rows.late, "ahead": rows.ahead, "untimed": rows.untimed}
+        for operator, rows in event_times_of(reports).items()
     }
-    return {operator: of for operator, of in counts.items() if any(of.values())}
+    return {operator: rows for operator, rows in counts.items() if any(rows.values())}
 
 
 def rows_left_out(
@@ -292,7 +292,7 @@ def rows_unreadable(
 ) -> list[dict[str, Any]]:
     """Return the fields of `events.RowsUnreadable` for each source with such rows.
 
-    `missing`: source → rows that it no longer has, which no sink can get.
+    `missing`: source → rows that it has lost.
     """
     counts: dict[str, int] = {}
     for report in reports:
@@ -373,7 +373,7 @@ def completeness_of_copies(
 ) -> dict[str, PerKeyGroup]:
     """Return executor → key group → epoch up to which its copy is complete in all states.
 
-    A state whose table is up to date does not limit the result, however old its last change.
+    An up-to-date table does not limit the result, even if its last change is old.
     `tables`: executor → state → key group → version, as reported since `copies` were known.
     """
     committed = np.stack([chains.versions(state) for state in states])
@@ -384,14 +384,14 @@ def completeness_of_copies(
             if len(columns[0]):
                 reach[executor] = columns[0]
             continue
-        key_groups = np.unique(np.concatenate([of.key_groups for of in columns]))
+        key_groups = np.unique(np.concatenate([column.key_groups for column in columns]))
         if not len(key_groups):
             continue
-        held = np.stack([copies.versions_of(executor, state, key_groups) for state in states])
-        for row, of_state in zip(held, columns, strict=True):
+        versions = np.stack([copies.versions_of(executor, state, key_groups) for state in states])
+        for row, of_state in zip(versions, columns, strict=True):
             row[np.searchsorted(key_groups, of_state.key_groups)] = of_state.numbers
-        misses = held < committed[:, key_groups]
-        lowest = np.where(misses, held, held.max(axis=0)).min(axis=0)
+        lags = versions < committed[:, key_groups]
+        lowest = np.where(lags, versions, versions.max(axis=0)).min(axis=0)
         reach[executor] = PerKeyGroup(key_groups, lowest)
     return reach
 
@@ -416,7 +416,7 @@ def progress_of(
     ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``latencyMs`` (of its
     rows, see `latency_figures`), ``laneMs`` (per phase of the lanes, the sum over lanes),
     ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source, or ``<source>/<operator>`` where
-    maps compute the event time anew → ISO 8601, UTC),
+    maps recompute the event time → ISO 8601, UTC),
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
     JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
     (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``

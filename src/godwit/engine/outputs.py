@@ -1,19 +1,17 @@
 """Sinks of a run: matched with those of the last epoch, opened, delivered to, closed.
 
 Lanes stage rows in the checkpoint, or write them to the target and stage the names of the files;
-the commit record names what counts, so whatever a sink is given, now or after a crash, is the same
-rows in the same order.
+the commit record names the staged output that counts, so a sink gets the same rows in the same
+order, also after a crash.
 
-An epoch is delivered after its commit, so the last epoch of a run may be delivered by the next one,
-whose program has changed.  By then a sink may have another name, write elsewhere, or be new; two
-may have exchanged names.  Rows must go where they belong, once, and a sink that is somebody else
-has no claim on them.
+An epoch is delivered after its commit, so the last epoch of a run may be delivered by the next run,
+with another program.  Then a sink may have another name, write elsewhere, or be new; two may have
+exchanged names.  Every row must go once to the sink for which it was staged.
 
-A commit record says of every sink as what its rows were staged: its *writer*, which is the name
-that its target knows it by and which never changes, where it wrote, and whether its rows are the
-whole result.  A sink of today is the one of that record that the program says it was
-(``formerly=``), else the one of its name that wrote where it writes, else the only one that wrote
-where it writes, else the one of its name.
+A commit record has for every sink its *writer* (its permanent name at the target), its target, and
+if its rows are the whole result.  A present sink is matched with the recorded sink of its
+``formerly=``, else of its name and target, else with the only one of its target, else with the one
+of its name.
 """
 
 from __future__ import annotations
@@ -58,14 +56,14 @@ if TYPE_CHECKING:
 class SinkState:
     """A sink of this run, and its state in the last commit record."""
 
-    writer: str  # name that the target knows it by
-    complete: bool  # whether its rows are the whole result
-    # its name in the record of the last epoch; ``None`` if it was not there, so that nothing of
-    # that epoch is for it
+    writer: str  # its name at the target
+    complete: bool  # its rows are the whole result
+    # its name in the record of the last epoch; ``None`` if it is new, so that the epoch has no
+    # rows for it
     former: str | None
-    former_complete: bool  # whether the rows of that epoch are the whole result
-    before: int  # the last epoch before it that had something for it; -1 if none had
-    stays: bool  # whether it is known to write where it wrote then
+    former_complete: bool  # the rows of that epoch are the whole result
+    before: int  # the last epoch before it with rows for the sink; -1: none
+    stays: bool  # its target is known to be the same
 
 
 class Deliveries:
@@ -88,11 +86,11 @@ class Deliveries:
                 writers[output.name] = _unused_writer_name(output.name, writers.values())
         self._outputs = {output.name: output for output in outputs}
         self._recorded, self._latest = recorded, latest
-        self.of: dict[str, SinkState] = {}
+        self.states: dict[str, SinkState] = {}
         self._emitted: dict[str, int] = {}
         for output in outputs:
             now, old = complete[output.name], former.get(output.name)
-            self.of[output.name] = SinkState(
+            self.states[output.name] = SinkState(
                 writer=writers[output.name],
                 complete=now,
                 former=old,
@@ -112,9 +110,9 @@ class Deliveries:
         """Return sink → its description for the next commit record."""
         return {
             name: SinkRecord(
-                writer=self.of[name].writer,
+                writer=self.states[name].writer,
                 target=output.sink.destination or "",
-                complete=self.of[name].complete,
+                complete=self.states[name].complete,
                 formerly=output.formerly,
                 before=self._emitted[name],
             )
@@ -124,17 +122,17 @@ class Deliveries:
     def committed(self, record: CommitRecord) -> None:
         """Record that an epoch has output for sinks."""
         with_rows = {ref.sink for ref in record.outputs if ref.rows}
-        for name, state in self.of.items():
+        for name, state in self.states.items():
             if state.complete or name in with_rows:
                 self._emitted[name] = record.epoch
 
     def describe_changes(self) -> Iterator[str]:
         """Yield a line for every sink that was added, removed or renamed."""
-        for name, state in self.of.items():
+        for name, state in self.states.items():
             if state.former is not None and state.former != name:
                 yield f"sink {state.former} is now {name}"
             elif state.former is None and self._latest is not None:
-                yield f"sink {name} is new and gets what comes after epoch {self._latest.epoch}"
+                yield f"sink {name} is new and gets the rows after epoch {self._latest.epoch}"
             elif state.former_complete != state.complete:
                 before, now = (
                     "the whole result" if complete else "changed keys"
@@ -144,14 +142,14 @@ class Deliveries:
         for name, rows in self.undelivered_rows().items():
             yield (
                 f"sink {name} is gone; {rows} rows that the last epoch has for it are at its "
-                "target only if that run got to deliver them"
+                "target only if the last run delivered them"
                 if rows
                 else f"sink {name} is gone"
             )
 
     def undelivered_rows(self) -> dict[str, int]:
         """Return former sink → undelivered rows of the last epoch, for sinks not in this run."""
-        still = {state.former for state in self.of.values()}
+        still = {state.former for state in self.states.values()}
         outputs = () if self._latest is None else self._latest.outputs
         return {
             name: sum(ref.rows for ref in outputs if ref.sink == name)
@@ -172,11 +170,11 @@ def _previous_names(
     old_names = {new: old for old, new in renamed.items()}
 
     def free(name: str) -> bool:
-        """Return whether a sink was recorded under this name and is matched with none yet."""
+        """Return true if a sink was recorded under this name and is not matched yet."""
         return name in recorded and name not in former.values()
 
     def match(output: Output, old: str) -> None:
-        """Note that a sink is the recorded sink `old`, unless another sink is."""
+        """Match a sink with the recorded sink `old`, unless that is matched already."""
         if free(old):
             former[output.name] = old
             waiting.remove(output)
@@ -254,24 +252,24 @@ class SessionPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOutput:
-    """The rows of one epoch for one sink (see `godwit.sinks.EpochOutput`)."""
+    """Rows of one epoch for one sink (see `godwit.sinks.EpochOutput`)."""
 
     output: Output  # the sink, as the flow describes it
     epoch: int
-    complete: bool | None  # whether it is the whole result; ``None``: as the sink was opened for
+    complete: bool | None  # the whole result; ``None``: as declared when the sink was opened
     point: HistoryPoint  # the epoch in its history
-    refs: Sequence[OutputRef]  # where the rows are, in order
+    refs: Sequence[OutputRef]  # to the rows, in order
     storage: CheckpointStorage
     session: SessionPort
-    # gets rows that the sink rejects while it delivers, with what rejected them (``"check"`` or
-    # ``"target"``): all of each, however often the rows are read; ``None`` if nobody does
+    # called with rows that the sink rejects in delivery, and what rejected them (``"check"`` or
+    # ``"target"``): all rows of each, at every read of the rows; ``None``: no sink takes them
     on_divert: Callable[[str, pa.Table], None] | None = None
-    # finds rows that the sink cannot take, where lanes have not looked for them: another run
-    # staged them, perhaps for another sink
+    # finds rows that the sink cannot take, if lanes did not check them: another run staged them,
+    # perhaps for another sink
     check: RowCheck | None = None
-    # files of another query's target that the checkpoint, a copy, has with it
+    # files of another query's target that came with a copied checkpoint
     carried: CarriedFiles | None = None
-    # rejected rows that were found in delivery, for their sink: they follow those that lanes staged
+    # rows rejected in delivery, for their sink; they follow the staged ones
     diverted: Sequence[pa.RecordBatch] = ()
 
     @property
@@ -299,7 +297,7 @@ class StagedOutput:
             try:
                 rejections = self.check(with_columns_of(self.output.schema, batch))
             except pa.ArrowException:
-                rejections = None  # the sink says what does not fit
+                rejections = None  # the sink raises an error with the details
             if rejections is None:
                 yield batch
                 continue
@@ -326,7 +324,7 @@ class StagedOutput:
         return [file for files in written if self._is_in_target(files) for file in files.files]
 
     def _is_in_target(self, written: WrittenFiles) -> bool:
-        """Return whether files were written for this sink's target, ignoring credentials."""
+        """Return true if files were written for this sink's target, ignoring credentials."""
         target = self.output.sink.target
         return target is not None and (
             written.target == target or destination_of(written.target) == destination_of(target)
@@ -346,11 +344,11 @@ class StagedOutput:
         return stored.unionByName(diverted)
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Divert rows to the sink of rejected rows. Raises `SinkError` if there is none."""
+        """Divert rows to the sink of rejected rows. Raises `SinkError` without one."""
         self._divert("target", rows, rejections)
 
     def _divert(self, by: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Store rows for the sink of rejected rows; `by`: what rejected them."""
+        """Store rows for the sink of rejected rows; `by`: ``"check"`` or ``"target"``."""
         keys = [key for key in self.output.keys if key in rows.schema.names]
         rejected = rejected_rows(self.output.name, keys, rows, rejections)
         if self.on_divert is None:
@@ -363,7 +361,7 @@ class StagedOutput:
         self.on_divert(by, rejected)
 
     def _read_batch(self, ref: OutputRef) -> pa.RecordBatch:
-        """Return the staged rows that a reference names."""
+        """Return the staged rows of a reference."""
         return decode_batch(read_block(self.storage, ref.block))
 
     def _read_file_list(self, ref: OutputRef) -> WrittenFiles:
@@ -372,13 +370,13 @@ class StagedOutput:
 
 
 _serving: dict[int, tuple[Sink, OpenSinks]] = {}
-"""Id of a sink object → the object, and whose it is: one object knows one query."""
+"""Id of a sink object → the object, and its owner: an object serves one query."""
 
 
 class OpenSinks:
-    """The open sinks of a run: every committed epoch is delivered to them.
+    """Open sinks of a run, to which every committed epoch is delivered.
 
-    Raises `SinkError` if a target cannot take what it will get; no sink is open then.
+    Raises `SinkError` if a target cannot take its rows; no sink is open then.
     """
 
     def __init__(
@@ -388,7 +386,7 @@ class OpenSinks:
         session: SessionPort,
         *,
         renamed: Mapping[str, str],  # old name → new name of operators since the last epoch
-        # what to do with a target that does not go on from the checkpoint
+        # treatment of a target that does not match the checkpoint
         on_divergence: OnDivergence = "refuse",
     ) -> None:
         self._flow, self._log, self._session = flow, log, session
@@ -402,7 +400,7 @@ class OpenSinks:
             if rows:
                 _logger.warning(
                     "Sink %r is gone; %d rows that the last epoch has for it are at its target "
-                    "only if the run before got to deliver them.",
+                    "only if the last run delivered them.",
                     name,
                     rows,
                 )
@@ -419,11 +417,11 @@ class OpenSinks:
         _, owner = _serving.setdefault(id(output.sink), (output.sink, self))
         if owner is not self:
             raise SinkError(
-                f"The object given as sink {output.name!r} serves a query that is running.",
-                remedy="Make a sink of its own for each query, or stop the other query first.",
+                f"The object given as sink {output.name!r} serves another running query.",
+                remedy="Create a sink for each query, or stop the other query first.",
                 sink=output.name,
             )
-        state = self._deliveries.of.get(output.name)
+        state = self._deliveries.states.get(output.name)
         output.sink.open(
             context_of(
                 output,
@@ -439,7 +437,7 @@ class OpenSinks:
 
         `way`: the user's choice for a target that has diverged.
         """
-        state, identity = self._deliveries.of.get(output.name), self._log.identity
+        state, identity = self._deliveries.states.get(output.name), self._log.identity
         if state is None:
             return
         by = identity.origin_of(max(self._log.latest_epoch, 0)).query_id
@@ -477,8 +475,8 @@ class OpenSinks:
 
         Sinks of rejected rows come last: rows that targets refuse now are stored in the checkpoint
         before the other rows are recorded as delivered. `again`: another run staged the epoch,
-        perhaps with other sinks; a sink that it did not have gets nothing. Raises `SinkError` if a
-        sink failed; the epoch stays committed.
+        perhaps with other sinks; a sink that is new since then gets nothing. Raises `SinkError` if
+        a sink failed; the epoch stays committed.
         """
         if not again:
             self._deliveries.committed(record)
@@ -489,7 +487,7 @@ class OpenSinks:
             if staged is None:
                 continue
             if output.rejects_of is not None:
-                main = self._deliveries.of[output.rejects_of].writer
+                main = self._deliveries.states[output.rejects_of].writer
                 staged = replace(staged, diverted=self._diverted.read(main, record.epoch))
             elif again:
                 self._discard_unfinished_rejects(output, record.epoch)
@@ -500,7 +498,7 @@ class OpenSinks:
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
             if last is None or last.epoch < epoch:
-                self._diverted.delete(self._deliveries.of[output.name].writer, epoch)
+                self._diverted.delete(self._deliveries.states[output.name].writer, epoch)
 
     def _output_of(
         self, output: Output, record: CommitRecord, *, again: bool
@@ -510,7 +508,7 @@ class OpenSinks:
         `again`: see `deliver`.
         """
         rejected_by: dict[str, pa.Table] = {}
-        state = self._deliveries.of.get(output.name)
+        state = self._deliveries.states.get(output.name)
         if state is None or (again and state.former is None):
             return None
         name = state.former if again else output.name
@@ -520,7 +518,7 @@ class OpenSinks:
             rejected_by[by] = rows
             if any(rejected.num_rows for rejected in rejected_by.values()):
                 self._diverted.store(state.writer, record.epoch, rejected_by.values())
-            else:  # what an attempt before this one had refused
+            else:  # rows that an earlier attempt rejected
                 self._diverted.delete(state.writer, record.epoch)
 
         return StagedOutput(

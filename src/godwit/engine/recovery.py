@@ -1,4 +1,4 @@
-"""Recovery from a checkpoint: its owner, and its assignments on today's executors."""
+"""Recovery from a checkpoint: its owner, and its assignments on the present executors."""
 
 from __future__ import annotations
 
@@ -62,17 +62,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """State of a flow recovered from its checkpoint, by today's names."""
+    """State of a flow recovered from its checkpoint, by present names."""
 
-    # the flow under the physical plan that the checkpoint holds, as far as its operators are
-    # still there
+    # the flow under the physical plan of the checkpoint, as far as its operators still exist
     flow: CompiledFlow
-    layouts: Layouts  # operator → how its state, and the rows that wait for it, are read
-    changes: FlowChanges  # what became of the operators since the last run
-    # the physical plan of the last run, by the names of this one: assignments were recorded by
-    # its components
+    layouts: Layouts  # operator → layouts of its states and waiting rows
+    changes: FlowChanges  # changes of operators since the last run
+    # physical plan of the last run, by present names: assignments are recorded by its components
     before: PhysicalPlan
-    # positions of Godwit's own sources, by the names of this run
+    # positions of Godwit's own sources, by present names
     sources: RecordedSources = field(default_factory=RecordedSources)
 
     def changes_event(self, *sinks: str) -> dict[str, Any] | None:
@@ -100,7 +98,7 @@ class Recovery:
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
             if len(self.flow.sources) == 1 and not self.flow.own_sources:
-                (source,) = self.flow.sources  # which may have had another name
+                (source,) = self.flow.sources  # it may have had another name
             source = self.sources.renamed.get(source, source)
             if reader:
                 reader[0] = self.changes.renamed.get(reader[0], reader[0])
@@ -124,9 +122,9 @@ class Recovery:
         """Return event times after the last epoch, by present names; ``None`` without epochs."""
         if latest is None:
             return None
-        slots = {  # of operators that are gone too, which may come back
-            name: Slots.of(of, self.flow.num_key_groups)
-            for name, of in _recorded_slots(latest, self.changes).items()
+        slots = {  # also of removed operators, which may return
+            name: Slots.of(recorded, self.flow.num_key_groups)
+            for name, recorded in _recorded_slots(latest, self.changes).items()
         }
         slots.update(self.slots(latest))
         spreads = _without_dropped(latest.spreads, self.changes)
@@ -137,7 +135,7 @@ class Recovery:
             slots=slots,
             spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
             reached=self._by_present_state_names(latest.reached),
-            kept=self._by_present_state_names(latest.kept),
+            retained=self._by_present_state_names(latest.kept),
         )
 
     def _by_present_state_names(self, times_us: Mapping[str, _T]) -> dict[str, _T]:
@@ -156,7 +154,7 @@ def _recorded_slots(
 ) -> dict[str, list[tuple[int, int, int, int]]]:
     """Return operator, by its present name → slots of key groups as `Slots.recorded` gives them.
 
-    Those of operators that are gone from the flow are kept with their state; those of operators
+    Slots of operators that left the flow are included, since their state stays; those of operators
     that were dropped, or start empty, are not.
     """
     return {} if latest is None else _without_dropped(latest.slots, changes)
@@ -165,8 +163,8 @@ def _recorded_slots(
 def _without_dropped(recorded: Mapping[str, _T], changes: FlowChanges) -> dict[str, _T]:
     """Return recorded values by present names, without operators whose state is dropped."""
     dropped = () if changes.version is None else changes.version.dropped
-    today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
-    return {name: of for name, of in today.items() if name not in changes.added}
+    present = {changes.renamed.get(n, n): v for n, v in recorded.items() if n not in dropped}
+    return {name: value for name, value in present.items() if name not in changes.added}
 
 
 def recover_flow(
@@ -180,19 +178,19 @@ def recover_flow(
     placed: Mapping[str, tuple[str, ...]] | None = None,
     delivered: bool = False,
 ) -> tuple[CommitLog, Recovery]:
-    """Open the checkpoint of a flow, or create it; return its commit log, and what was recovered.
+    """Open the checkpoint of a flow, or create it; return its commit log and the recovered state.
 
-    Nothing is written before the flow is known to fit. `retain_epochs`: number of epochs that stay
-    readable. `components`: component → its operators from now on (others are as the checkpoint has
-    them); or a function that returns it for the flow, its operators without state, whose rows it
-    may place otherwise, and a function that tells if state can be rewritten now. `repartition`:
+    Nothing is written before the flow has been checked. `retain_epochs`: number of epochs that stay
+    readable. `components`: component → its operators from now on (others as in the checkpoint); or
+    a function that returns it for the flow, its operators without state, whose rows it may place
+    otherwise, and a function that returns true if state can be rewritten now. `repartition`:
     rewrite the state of operators whose ``partition_by`` has changed. `placed`: operator → columns
-    that place its rows, whatever the program says. `delivered`: the output of the last epoch is
-    surely at its targets.
+    that place its rows, in preference to the program. `delivered`: the output of the last epoch is
+    known to be at its targets.
 
     Raises `CheckpointMismatchError`, with every difference, if the checkpoint is of another flow,
-    or this one has changed so that its state does not fit; `InvalidPlanError` if operators of one
-    component could not run together.
+    or changes of this one do not fit its state; `InvalidPlanError` if operators of one component
+    could not run together.
     """
     new = IDENTITY not in storage.list("")
     if new:
@@ -245,7 +243,8 @@ def recover_flow(
         identity,
         run_id,
         flow=changes.version,
-        # The epoch that repartitions runs under the last plan, by whose components it is placed.
+        # The repartitioning epoch runs under the last plan, by whose components its state is
+        # placed.
         plan=last_plan if changes.repartitioned else flow.physical_plan,
         retain_epochs=retain_epochs,
     )
@@ -275,7 +274,7 @@ def _keep_stored_partitioning(
         if operator.name in placed:
             operator.partition_by = placed[operator.name]
         elif before is None or operator.partition_stated or PART in operator.hash_columns.names:
-            continue  # one with hot keys places rows itself, a change where columns did before
+            continue  # with hot keys it places rows itself; a change if columns did before
         elif {*before.partition_by} <= {*operator.keys.names}:
             operator.partition_by = before.partition_by
     return frozenset(new)
@@ -290,46 +289,45 @@ def _check_kind_of_sources(
     """Raise if DataFrames have replaced own sources, or the reverse.
 
     The progress of one kind is not valid for the other. Sources of either kind may be added.
-    `frames`: sources that were DataFrames when the checkpoint was last written. `last`: its last
-    batch.
+    `frames`: sources that were DataFrames in the last run. `last`: its last batch.
     """
     if last is None:
         return
     own = list(flow.own_sources)
     today = [name for name in flow.sources if name not in flow.own_sources]
     read = last.identities
-    in_place_of_frames = [name for name in own if name in frames and name not in read]
-    in_place_of_own = [name for name in today if name in read and name not in frames]
+    instead_of_frames = [name for name in own if name in frames and name not in read]
+    instead_of_own = [name for name in today if name in read and name not in frames]
     if frames and not today and not read:
-        in_place_of_frames = own
+        instead_of_frames = own
     if not frames and not own:
-        in_place_of_own = today
-    if in_place_of_frames:
-        was, now, names = "DataFrames", "sources of Godwit's own", in_place_of_frames
-    elif in_place_of_own:
-        was, now, names = "sources of Godwit's own", "DataFrames", in_place_of_own
+        instead_of_own = today
+    if instead_of_frames:
+        was, now, names = "DataFrames", "sources of Godwit's own", instead_of_frames
+    elif instead_of_own:
+        was, now, names = "sources of Godwit's own", "DataFrames", instead_of_own
     else:
         return
     raise CheckpointMismatchError(
         f"Flow {flow.name!r} reads {now} ({listing(names)}), and its checkpoint {uri!r} is of a "
-        f"flow that read {was}: how far those were read says nothing of these.",
-        remedy="Start it with the sources that it had, or with a new checkpoint, whose sources "
-        "begin at their start.",
+        f"flow that read {was}, whose positions do not apply.",
+        remedy="Start it with its former sources, or with a new checkpoint, which reads sources "
+        "from their start.",
         flow=flow.name,
         uri=uri,
     )
 
 
 def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: FlowChanges) -> None:
-    """Raise if an operator reads changes of results, and has not seen all of them.
+    """Raise if an operator reads changes of results, and has missed some of them.
 
-    It would retract results that it never had, or keep those that are never retracted, and be wrong
-    from then on.
+    Its results would be wrong from then on: it would retract results that it never had, or keep
+    results that are never retracted.
     """
     origin = {new: old for old, new in changes.renamed.items()}
 
     def version_before(name: str) -> OperatorVersion | None:
-        """Return an operator as it last was; ``None`` if it begins without state."""
+        """Return the last version of an operator; ``None`` if it begins without state."""
         return None if name in changes.added else before.operator(origin.get(name, name))
 
     for reader, operator in today.operators.items():
@@ -347,12 +345,12 @@ def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: Flow
                     continue
                 problem = (
                     f"which begins without state, and has results of {listing(left_behind)}, which "
-                    "nobody would take back"
+                    "would never be retracted"
                 )
             elif was is None:
                 problem = "which has state, and itself begins without state"
             elif name in changes.returned and reader not in changes.returned:
-                continue  # what it had, it still has
+                continue  # both were removed together
             elif was.reads_changes is not None and name not in read:
                 problem = "which has state, and has not read them until now"
             elif reader in changes.returned and (
@@ -362,11 +360,11 @@ def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: Flow
             else:
                 continue
             raise CheckpointMismatchError(
-                f"Operator {reader!r} reads the changes of operator {name!r}, {problem}: it would "
-                "be wrong from then on.",
+                f"Operator {reader!r} reads the changes of operator {name!r}, {problem}: its "
+                "results would be wrong.",
                 remedy=f"Let both begin without state: give {name!r} and {reader!r} new names "
-                "and starts_empty=True, or start with a new checkpoint. Or read results in place "
-                'of changes (output="update").',
+                "and starts_empty=True, or start with a new checkpoint. Or read results "
+                'instead of changes (output="update").',
                 operator=reader,
                 upstream=name,
             )
@@ -383,10 +381,9 @@ def _check_slots_remain(flow: CompiledFlow, recorded: Collection[str]) -> None:
         if name not in two_phase:
             raise CheckpointMismatchError(
                 f"Operator {name!r} has key groups in the checkpoint that have migrated without "
-                "their state: part of it lies in slots which only an operator has whose windows "
-                "are consolidated apart.",
-                remedy="Leave consolidate='apart' as it was. To have one component all the same, "
-                "start with components= that put its operators together.",
+                "their state: part of it is in slots of windows with consolidate='apart'.",
+                remedy="Leave consolidate='apart' as it was. For a single component, start "
+                "with components= that put its operators together.",
                 operator=name,
             )
 
@@ -401,7 +398,7 @@ def _check_merge_remains(flow: CompiledFlow, recorded: Mapping[str, Sequence[Spr
         keys = recorded.get(operator.name, ())
         if keys and not operator.max_parts:
             raise CheckpointMismatchError(
-                f"Operator {operator.name!r} has state of {listing([of.key for of in keys])} in "
+                f"Operator {operator.name!r} has state of {listing([k.key for k in keys])} in "
                 "several parts, and no merge= any more by which these would become one.",
                 remedy="Start the flow with merge=, bring the keys together by "
                 f"query.hot_keys.gather({operator.name!r}, key), and leave merge= out after an "
@@ -416,7 +413,7 @@ def _flow_under_stored_plan(
     """Return the flow under the checkpoint's physical plan, or its own if that is impossible."""
     try:
         return flow.with_plan(adapt_stored_plan(stored_plan, flow.physical_plan, renamed))
-    except InvalidPlanError:  # keys have changed, or an operator has come between two of them
+    except InvalidPlanError:  # keys have changed, or an operator was inserted between two of them
         return flow
 
 
@@ -425,14 +422,14 @@ def last_loads(
 ) -> LoadSummary | None:
     """Return the last run's loads from the journal's summaries; ``None`` if there are none.
 
-    `written`: oldest first. Components that are gone or partitioned anew, and key groups that do
-    not exist, are left out.
+    `written`: oldest first. Components that are gone or repartitioned, and key groups that do not
+    exist, are left out.
     """
     if not written:
         return None
     summary = written[-1]
-    anew = set(recovery.changes.repartitioned)  # whose loads are of other key groups
-    here = {c.name for c in flow.components if not anew & {o.name for o in c.operators}}
+    repartitioned = set(recovery.changes.repartitioned)  # loads of other key groups
+    here = {c.name for c in flow.components if not repartitioned & {o.name for o in c.operators}}
     loads = {
         name: load
         for name, load in recovery.by_present_names(summary.loads).items()
@@ -457,7 +454,7 @@ def adapt_stored_plan(
         if operators:
             name = renamed.get(component.name, component.name)
             carried.append(ComponentPlan(name=name, operators=operators))
-    home = {name: at for at, component in enumerate(carried) for name in component.operators}
+    home = {name: i for i, component in enumerate(carried) for name in component.operators}
     new = []
     for component in own.components:
         unknown = tuple(name for name in component.operators if name not in home)
@@ -465,14 +462,14 @@ def adapt_stored_plan(
         if not beside:
             new.append(component)
         elif unknown:  # part of an operator that is one of several now
-            at = beside[0]
-            carried[at] = ComponentPlan(
-                name=carried[at].name, operators=(*carried[at].operators, *unknown)
+            present = carried[beside[0]]
+            carried[beside[0]] = ComponentPlan(
+                name=present.name, operators=(*present.operators, *unknown)
             )
     if {c.name for c in carried} & {c.name for c in new} or len({c.name for c in carried}) < len(
         carried
     ):
-        return own  # a name that meant one thing means another now
+        return own  # a name has another meaning now
     return PhysicalPlan(components=(*carried, *new))
 
 

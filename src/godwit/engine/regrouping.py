@@ -1,8 +1,8 @@
 """Plan of a regrouping as one value: preview, text and execution.
 
-Where operators of one component go to different ones, they part first, which moves nothing, and
-come together with others afterwards.  So each step is either: components part where they are, or
-whole components come to one.  The latter go to the one that has most state.
+Operators of one component that go to different components are separated first, which moves nothing,
+and merged with others afterwards.  So each step either splits components in place or merges whole
+components; these move to the one with most state.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ def regrouping_stages(
     states. `state_bytes`: operator → key group → bytes of state, as far as known.
     """
     plans = [_split_components(before, after), after]
-    stages, at = [], before
+    totals = {name: sum(sizes.values()) for name, sizes in state_bytes.items()}
+    stages, present = [], before
     for plan in plans:
-        parts = _merged_components(
-            at, plan, {name: sum(of.values()) for name, of in state_bytes.items()}
-        )
+        parts = _merged_components(present, plan, totals)
         if parts:
-            both = {c.name: c.operators for p in (at, plan) for c in p.components}
+            both = {c.name: c.operators for p in (present, plan) for c in p.components}
             stages.append(
                 RegroupingStage(
                     plan=plan,
@@ -60,7 +59,7 @@ def regrouping_stages(
                     },
                 )
             )
-        at = plan
+        present = plan
     return tuple(stages)
 
 
@@ -118,9 +117,9 @@ def _sum_by_key_group(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
 class ComingTogether:
     """One component, and the component it moves to before they are merged."""
 
-    component: str  # the component
-    key_groups: tuple[int, ...]  # key groups that have to move for it, ascending
-    state_bytes: int  # state that is warmed for them
+    component: str
+    key_groups: tuple[int, ...]  # key groups that move, ascending
+    state_bytes: int  # of state to be warmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +166,7 @@ class RegroupingPlan:
             f"exchanges {self.exchanges[0]} → {self.exchanges[1]}"
         )
         lines += [
-            f"{moving.component} comes to the others: "
+            f"{moving.component} moves to the others: "
             f"{counted(len(moving.key_groups), 'key group')}, {human_bytes(moving.state_bytes)}"
             for moving in self.moving
             if moving.key_groups
@@ -198,12 +197,12 @@ def plan_regrouping(
         states={o.name: o.states for o in flow.operators},
         state_bytes=sizes,
     )
-    of = {name: known for stage in stages for name, known in stage.state_bytes.items()}
+    bytes_of = {name: sizes for stage in stages for name, sizes in stage.state_bytes.items()}
     moving = [
         ComingTogether(
             component=name,
             key_groups=tuple(sorted(move.key_group for move in moves)),
-            state_bytes=sum(of[name].get(move.key_group, 0) for move in moves),
+            state_bytes=sum(bytes_of[name].get(move.key_group, 0) for move in moves),
         )
         for name, moves in moves_to_come(stages, components).items()
     ]
@@ -220,7 +219,7 @@ def plan_regrouping(
 def _count_exchanges(flow: CompiledFlow) -> int:
     """Return the number of operators' inputs that arrive by an exchange."""
     return sum(
-        not isinstance(of, UpstreamInput)
-        or flow.component_of(of.upstream) is not flow.component_of(of.operator)
-        for of in flow.inputs
+        not isinstance(edge, UpstreamInput)
+        or flow.component_of(edge.upstream) is not flow.component_of(edge.operator)
+        for edge in flow.inputs
     )

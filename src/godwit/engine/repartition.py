@@ -1,19 +1,18 @@
-"""State is written anew where other key columns place it.
+"""Repartitioning: rewriting state by other key columns.
 
 Problem: `partition_by` decides the key group of every entry, so with other columns all state of an
-operator is in the wrong key groups, and what leads to a key group's version is read by every later
-epoch.
+operator is in the wrong key groups, and later epochs read the chains of these key groups.
 
-A start that asks for it, or a running query between two epochs, writes the state in an epoch of its
-own without input: the entries of every key group are read, hashed by the new columns, and written
-as snapshots, under the flow version that has the new columns.  A snapshot replaces whatever led to
-its key group.  Rows in the wait buffer go to their new key groups in the same epoch, which counts
-as having consumed them in the former ones.  Rows of one key stay in order, since they waited in one
-key group; the operator's windows and timers stand still while any of its rows wait, so it does not
-matter which other keys are in that key group.
+A start with this option, or a running query between two epochs, rewrites the state in an epoch of
+its own without input: the entries of every key group are read, hashed by the new columns, and
+written as snapshots, under the flow version with the new columns.  A snapshot replaces the former
+chain of its key group.  Rows in the wait buffer go to their new key groups in the same epoch, which
+records them as consumed in the former ones.  Rows of one key stay in order, since they waited in
+one key group; the operator's windows and timers are paused while any of its rows wait, so the other
+keys of the key group do not matter.
 
-Invariant: the epoch's record is the change.  Before it there are files that nobody names, and the
-state is as it was; from it on the state is in its new place.  Earlier epochs stay readable.
+Invariant: the commit of the epoch makes the change.  Before it, there are only unreferenced files,
+and the state is unchanged; after it, the state is in its new place.  Earlier epochs stay readable.
 
 Source: ``Migrate(O, C, C')`` of an operator to a component of other partition attributes, Madsen et
 al. (Enorm) §4.5.
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from godwit.plan.lineage import Layouts
 
 MAX_BYTES: Final = 256 * 2**20
-"""Bytes of a state, as the checkpoint has it, that the driver rewrites at a time."""
+"""Bytes of a state in the checkpoint that the driver rewrites at a time."""
 
 
 def repartition(
@@ -73,11 +72,11 @@ def repartition(
 ) -> None:
     """Rewrite the state of operators by their present key columns, as an epoch of its own.
 
-    `operators`: those whose rows other columns place than in the last epoch. `log` is open under
-    today's flow version. `delivered`: the last epoch's output is surely at its targets. A state
-    that is larger than `max_bytes` is read once for each part of its key groups that is about as
-    large. Raises `CheckpointError` if key groups of an operator have migrated without their state,
-    or sinks may lack the last epoch.
+    `operators`: those whose key columns have changed since the last epoch. `log`: open under the
+    present flow version. `delivered`: the last epoch's output is known to be at its targets. A
+    state larger than `max_bytes` is read in several passes, each for a part of its key groups.
+    Raises `CheckpointError` if key groups of an operator have migrated without their state, or
+    sinks may lack the last epoch.
     """
     latest = log.latest
     assert latest is not None, "there is state"
@@ -90,7 +89,7 @@ def repartition(
             operator = flow.operator(name)
             for state in operator.states:
                 if state.state.startswith(BROADCAST):
-                    continue  # of one key, which is in one place however rows are placed
+                    continue  # of one key, whose place does not depend on the columns
                 layout = layouts[name][0][state.state]
                 for key_group, rows in _read_repartitioned(operator, state, layout, log, max_bytes):
                     writer.add(encode_batch(pack_entries(rows)))
@@ -139,7 +138,7 @@ def repartition(
 def _read_waiting(
     operator: KeyedOperator, layout: WaitingLayout, log: CommitLog
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int32]]:
-    """Return an operator's waiting rows and their key groups of today, in whose order they are.
+    """Return an operator's waiting rows, ordered by their present key groups, and these.
 
     Rows of a key group are in order of arrival.
     """
@@ -172,40 +171,40 @@ def _read_repartitioned(
     stored = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not stored:
         return
-    of = chains.chains_of(state)
-    size = int(of.snapshot_bytes.sum() + of.changelog_bytes.sum())
+    stored_bytes = chains.chains_of(state)
+    size = int(stored_bytes.snapshot_bytes.sum() + stored_bytes.changelog_bytes.sum())
     width = max(1, chains.num_key_groups // (1 + size // max_bytes))
     had = {chain.key_group for chain in stored}
     cache = BatchCache(log.storage)
     for first in range(0, chains.num_key_groups, width):
         part = range(first, min(first + width, chains.num_key_groups))
-        found: list[StateRows] = []
+        pieces: list[StateRows] = []
         for chain in stored:
             rows = read_chain(log.storage, chain, layout, cache=cache)
             hashes = operator.hash_of(rows.keys, chains.num_key_groups)
             key_groups = key_groups_of(hashes, chains.num_key_groups)
             here = np.flatnonzero((key_groups >= part.start) & (key_groups < part.stop))
-            found.append(StateRows(hashes=hashes, keys=rows.keys, values=rows.values).take(here))
-        together = found[0]
-        for rows in found[1:]:
+            pieces.append(StateRows(hashes=hashes, keys=rows.keys, values=rows.values).take(here))
+        together = pieces[0]
+        for rows in pieces[1:]:
             together = together.followed_by(rows)
         key_groups = key_groups_of(together.hashes, chains.num_key_groups)
         order = np.argsort(key_groups, kind="stable")
         bounds = np.searchsorted(key_groups[order], np.arange(part.start, part.stop + 1))
-        for at, key_group in enumerate(part):
-            which = order[bounds[at] : bounds[at + 1]]
+        for number, key_group in enumerate(part):
+            which = order[bounds[number] : bounds[number + 1]]
             if len(which) or key_group in had:
                 yield key_group, together.take(which)
 
 
 def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]]:
-    """Return operator → key columns that are to place its rows, for operators placed otherwise.
+    """Return operator → new partitioning columns, for operators that are partitioned otherwise.
 
     `asked`: name of an operator → a key column or several; ``None``: all. Parts of the operator get
     the same columns.
 
-    Raises `InvalidPlanError` if there is no such operator, `InvalidFlowError` if what is named are
-    no key columns of it.
+    Raises `InvalidPlanError` if an operator does not exist, `InvalidFlowError` if a column is not
+    one of its key columns.
     """
     if not isinstance(asked, Mapping) or not asked:
         raise InvalidPlanError(
@@ -219,7 +218,7 @@ def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]
     for name, named in asked.items():
         if name not in whole:
             raise InvalidPlanError(
-                f"repartition names {name!r}, which is no operator of the flow.",
+                f"repartition names {name!r}, which is not an operator of the flow.",
                 remedy=f"{did_you_mean(str(name), [*whole])}Its operators are {', '.join(whole)}.",
                 operator=name,
             )
@@ -231,12 +230,12 @@ def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]
 
 
 def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
-    """Raise if the operator has divided hot keys, or slots of key groups."""
+    """Raise if the operator has divided hot keys, or active slots of two-phase windows."""
     name, latest = operator.name, log.latest
     if PART in operator.hash_columns.names:
         raise CheckpointError(
             f"Operator {name!r} cannot be partitioned by other columns now: it has spread= or "
-            "merge=, by which rows of one key go to several lanes.",
+            "merge=, which send rows of one key to several lanes.",
             remedy="Start the flow once without it, partitioned by all key columns; add it then.",
             operator=name,
         )

@@ -1,23 +1,23 @@
-"""Rows of an epoch at most, so that epochs of an overloaded stream do not grow without end.
+"""Limit on the rows of an epoch, so that epochs of an overloaded stream do not grow without end.
 
-Problem: an epoch takes what has come while the one before ran.  Where rows come three times as fast
-as they are processed, each epoch takes three times as long as the last; and since an epoch runs
-under one assignment, executors that come meanwhile are of no use until it has ended.  Three such
-epochs after a step, a stream stands still for minutes with idle executors beside it.
+Problem: an epoch takes the rows that arrived during the previous one.  If rows arrive three times
+as fast as they are processed, each epoch takes three times as long as the last; and since an epoch
+runs under one assignment, new executors stay idle until it has ended.  A few epochs after a step of
+the load, the stream stands still for minutes beside idle executors.
 
-The rule: an epoch takes no more rows than are processed in a set time, beside the part of an epoch
-that takes as long whatever is in it.  What is beyond waits at the source, where the controller sees
-it as a backlog.  How long a row takes is that of the last epoch that lasted at least a quarter of
-that time, or that the limit itself cut short.  So an epoch that was cut and went quickly (executors
-have come) raises the limit at once, and a stream that keeps up is never limited.
+Rule: an epoch takes no more rows than are processed in a set time, apart from the fixed part of an
+epoch, which does not depend on its rows.  Other rows wait at the source, where the controller sees
+them as backlog.  The time per row is that of the last epoch that lasted at least a quarter of the
+set time, or was cut by the limit.  So an epoch that was cut and ran quickly (executors have joined)
+raises the limit at once, and a stream that keeps up is never limited.
 
-The fixed part is told from two of the last epochs of different sizes.  Fewer rows do not make it
-shorter: where it is more than half of the set time, epochs may last twice as long as it does, or
-they would do nothing but that.
+The fixed part is estimated from two recent epochs of different sizes.  Fewer rows do not shorten
+it: if it is more than half of the set time, epochs may last twice as long as the fixed part, since
+they would process hardly any rows otherwise.
 
-Several sources share the limit: each may give an even share, or the share that it had in the last
-epoch, if that is more.  So a busy source among idle ones soon has all of it; and where others
-become busy too, one epoch or two are longer than they should be, at most twice as long.
+Several sources share the limit: each may give an even share, or its share of the last epoch, if
+that is more.  So a busy source among idle ones soon has the whole limit; and when others become
+busy too, one or two epochs are too long, at most twice.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _TELLING = 0.25
-"""Share of the longest time from which on an epoch tells of the throughput."""
+"""Minimum share of the set time for an epoch to measure the throughput."""
 _CUT = 0.9
-"""Share of the limit from which on an epoch was cut short by it: sources keep to it roughly."""
+"""Minimum share of the limit for an epoch to count as cut: sources keep the limit roughly."""
 _LEAST, _MOST = 0.25, 4.0
-"""An odd epoch, such as one that was repeated after a loss, changes the limit by so much."""
+"""Minimum and maximum factor by which one odd epoch, such as a retried one, changes the limit."""
 _APART = 1.8
-"""Factor by which the rows of two epochs differ, at least, that tell the fixed part."""
+"""Minimum ratio of the rows of two epochs to estimate the fixed part."""
 _FEW = 8
-"""Rows up to which a larger epoch tells more than a smaller one."""
+"""Rows up to which a larger epoch measures better than a smaller one."""
 _SUSPECT = 0.5
-"""Share of the longest time from which on an epoch that was cut may consist of its fixed part."""
+"""Minimum share of the set time for a cut epoch to be suspected to be mostly its fixed part."""
 _REMEMBERED = 32
-"""Epochs, cut by the limit, for which the fixed part is taken to be what it was."""
+"""Cut epochs for which an estimate of the fixed part stays valid."""
 _COMPARED = 4
-"""Epochs with one of which the next is compared to tell the fixed part."""
+"""Recent epochs that are compared to estimate the fixed part."""
 _ODD = 0.25
-"""By how much the fixed part may be estimated too low or too high, as a share of an epoch."""
+"""Tolerance of the estimate of the fixed part, as a share of an epoch."""
 _PER_ROW = 0.1
-"""Share of an epoch that is for its rows, at least, whatever is taken to be the fixed part."""
+"""Minimum share of an epoch for its rows, for any estimate of the fixed part."""
 
 
 def longest_epoch_s(limited_s: float, fixed_s: float) -> float:
-    """Return the seconds that epochs last at most that are limited to `limited_s`.
+    """Return the maximum duration, in seconds, of epochs limited to `limited_s`.
 
-    `fixed_s`: seconds that they take whatever is in them.
+    `fixed_s`: fixed part of an epoch, in seconds.
     """
     return max(limited_s, 2 * fixed_s)
 
 
 class RowLimit:
-    """Limit on the rows of an epoch, from what epochs took."""
+    """Limit on the rows of an epoch, from the durations of epochs."""
 
-    def __init__(self, longest_s: float) -> None:  # that an epoch is to last
+    def __init__(self, longest_s: float) -> None:  # set time of an epoch
         self._longest_s = longest_s
         self._shares: Mapping[str, float] = {}  # source → its share of the last epoch's rows
         self._fixed_s = 0.0  # of an epoch
-        self._untold = _REMEMBERED  # epochs that were cut since something told it
+        self._since_estimate = _REMEMBERED  # cut epochs since the last estimate
         # rows and time of the last epochs with rows
         self._recent: deque[tuple[int, float]] = deque(maxlen=_COMPARED)
         self.rows: int | None = None
-        """The limit; ``None`` until an epoch was long enough to tell."""
+        """The limit; ``None`` until an epoch was long enough to measure."""
         self.cut = False
-        """True if the limit cut the last epoch short: the next one need not wait for a trigger."""
+        """True if the limit cut the last epoch: the next one need not wait for a trigger."""
 
     def record_epoch(self, rows_of: Mapping[str, int | None], took_s: float) -> None:
         """Adjust the limit after an epoch that took `took_s`.
 
-        `rows_of`: every source → its rows in that epoch; ``None``: not known.
+        `rows_of`: every source → its rows in that epoch; ``None``: unknown.
         """
         counts = {source: count for source, count in rows_of.items() if count is not None}
         limits = self.per_source(rows_of) or {}
@@ -91,17 +91,17 @@ class RowLimit:
             self.rows = max(1, math.ceil(self._next_limit(rows, took_s)))
 
     def _next_limit(self, rows: int, took_s: float) -> float:
-        """Return the limit after an epoch that tells how long rows take."""
+        """Return the limit after an epoch that measures the time per row."""
         fixed_s = self._fixed_s
         longest_s = longest_epoch_s(self._longest_s, fixed_s)
         per_row_s = max(took_s - fixed_s, _PER_ROW * took_s) / rows
         most = 2 if took_s > self._longest_s else _MOST
-        # Of a limit that one of several sources has used up, the others have left something.
+        # If one of several sources used its share, the others have left some of the limit.
         counted = max(rows, self.rows or 0 if self.cut else 0)
         limit = min((longest_s - fixed_s) / per_row_s, most * counted)
-        self._untold += self.cut
-        if self._untold > _REMEMBERED and took_s > _SUSPECT * self._longest_s:
-            # A smaller epoch will tell, if it is shorter; of a few rows, a larger one.
+        self._since_estimate += self.cut
+        if self._since_estimate > _REMEMBERED and took_s > _SUSPECT * self._longest_s:
+            # A smaller epoch gives an estimate if it is shorter; for few rows, a larger one does.
             limit = min(limit, rows / 2) if rows > _FEW else _MOST * rows
         if self.rows is None:
             return limit
@@ -109,9 +109,9 @@ class RowLimit:
         return max(limit, (1 if has_time else _LEAST) * self.rows)
 
     def _learn_fixed(self, rows: int, took_s: float) -> None:
-        """Estimate the fixed part of an epoch, if this one and another differ much in their rows.
+        """Estimate the fixed part of an epoch, if this one and a recent one differ much in rows.
 
-        The other is one of the last few: earlier ones ran on other executors, perhaps.
+        Only recent epochs count: earlier ones may have run on other executors.
         """
         self._fixed_s = min(self._fixed_s, took_s)
         before, before_s = max(
@@ -124,12 +124,12 @@ class RowLimit:
             return
         per_row_s = (took_s - before_s) / (rows - before)
         least_s, fixed_s = min(took_s, before_s), took_s - per_row_s * rows
-        # Far from what can be, one was held up, or executors have come or gone.
+        # Implausible estimates: an epoch was delayed, or executors joined or left.
         if -_ODD * least_s <= fixed_s <= (1 + _ODD) * least_s:
-            told_s = min(max(fixed_s, 0.0), least_s)
-            known = self._untold < _REMEMBERED
-            self._fixed_s = (self._fixed_s + told_s) / 2 if known else told_s
-            self._untold = 0
+            estimate_s = min(max(fixed_s, 0.0), least_s)
+            known = self._since_estimate < _REMEMBERED
+            self._fixed_s = (self._fixed_s + estimate_s) / 2 if known else estimate_s
+            self._since_estimate = 0
 
     def per_source(self, sources: Collection[str]) -> dict[str, int] | None:
         """Return the limit of rows of each of `sources`; ``None``: no limit."""

@@ -29,7 +29,7 @@ class Lanes:
         Directory for local stores on every executor; by default the executor's Spark directory.
         Local stores are caches: deleting them loses no state.
     snapshot_budget_bytes
-        Maximum bytes of state that one epoch writes anew as snapshots (complete copies of a key
+        Maximum bytes of state that one epoch rewrites as snapshots (complete copies of a key
         group's state); at least one snapshot is written even if it is larger.
     snapshot_growth
         A new snapshot of a key group is due when reading its changelog (the changes since the last
@@ -84,7 +84,7 @@ class Lanes:
                     f"The setting local_dir of lanes is {shown_uri(self.local_path)!r}, a URI.",
                     remedy="Give the path of a directory on the executors' own disks.",
                 )
-        for name, least in (
+        for name, minimum in (
             ("snapshot_budget_bytes", 1),
             ("snapshot_growth", 0),
             ("inline_bytes", 0),
@@ -95,7 +95,7 @@ class Lanes:
             check_number(
                 f"The setting {name} of lanes",
                 getattr(self, name),
-                least=least,
+                least=minimum,
                 whole=name not in ("snapshot_growth", "hot_keys"),
                 error=InvalidFlowError,
             )

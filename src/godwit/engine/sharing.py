@@ -1,13 +1,13 @@
 """Measured cost of overlapping windows, with shared panes or a state per window.
 
-Lanes report how many keys each pane of an epoch had, and what writing, reading and merging took.
-From the first follows what the epoch does either way: which entries change, and what is read and
-merged when windows close.  Once the longest window has passed, both ways can be priced at what was
-measured (`godwit.control.windows`); lanes go the way that is set here
+Lanes report the number of keys of each pane of an epoch, and the time of writing, reading and
+merging.  The keys determine the work of the epoch in both layouts: changed entries, and entries
+read and merged when windows close.  Once the longest window has passed, both layouts are priced by
+the measured costs (`godwit.control.windows`); lanes use the layout that is set here
 (`godwit.time.event_time.EpochTime.duplicated`).
 
-Invariant: results do not depend on the way (every row is in one pane or in all its windows), so
-nothing of it is recorded, and a run that starts shares panes until it has measured.
+Invariant: results do not depend on the layout (every row is in one pane or in all its windows), so
+it is not recorded, and a new run shares panes until it has measured.
 
 Source: paper 3 §5.1.2, which evaluates its cost model after every period of the longest window.
 """
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 _MIN_EPOCHS = 4
 _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
-"""Cost of what was not measured yet, beside that of an entry that changes."""
+"""Default costs before any measurement, relative to that of a changed entry."""
 
 
 class PaneMeter:
-    """Measures one operator's windows, and says whether sharing panes is cheaper."""
+    """Meter of one operator's windows, with shared panes or a state per window."""
 
     def __init__(
         self,
         grid: PaneGrid,
-        share: bool | None = None,  # as the user says; ``None``: as measured costs say
+        share: bool | None = None,  # set by the user; ``None``: by measured costs
     ) -> None:
-        # whether windows have states of their own from the next epoch on
+        # windows have states of their own from the next epoch on
         self.duplicated = share is False
         self._grid, self._share, self._kept = grid, share, kept_spans(grid)
         self._longest_us = max(window.length_us for window in grid.windows)
@@ -138,11 +138,11 @@ class PaneMeter:
             """Estimate the keys of a window of some panes."""
             return self._keys * (1.0 - float(np.prod(missing[first:end])))
 
-        kept = None if time.kept_since == END else self._kept
+        retained = None if time.kept_since == END else self._kept
         starts, spans = panes, None
-        if kept is not None:
-            starts, spans = kept.entries(panes, time.kept_since, time.closed)
-        pieces, piece_of = Pieces.of(self._grid, starts, spans, time, kept)
+        if retained is not None:
+            starts, spans = retained.entries(panes, time.kept_since, time.closed)
+        pieces, piece_of = Pieces.of(self._grid, starts, spans, time, retained)
         if not pieces.windows:
             return WindowCounts()
         keys = np.zeros(pieces.count + 1)
@@ -153,9 +153,10 @@ class PaneMeter:
         steps = pieces.plan(whole, int(self._keys), overlapping=False)
         first, end = self._grid.closing(time.closed, time.until)
         read = piece_of[(starts >= first) & (starts < end)]
-        if kept is not None and kept.any_retained_from(first, time.kept_since, time.closed):
+        if retained is not None and retained.any_retained_from(first, time.kept_since, time.closed):
             read = np.array(sorted(pieces.pieces_read(steps)))
-        # What is scanned for windows with states of their own: all that begin where it is read.
+        # Windows with states of their own: entries of all windows that begin in the range are
+        # scanned.
         begun, over = self._grid.windows_over(panes, BEGINNING, END)
         begins = (begun >= first) & (begun < end)
         sizes = [

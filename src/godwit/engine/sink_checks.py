@@ -1,6 +1,6 @@
-"""Checks of sinks without a run: of their configuration, and of targets that stay as they are.
+"""Checks of sinks without a run: of their configuration, and of their unchanged targets.
 
-`flow.explain` and `godwit.testing` ask for them; a start opens the sinks (`godwit.engine.outputs`).
+`flow.explain` and `godwit.testing` use them; a start opens the sinks (`godwit.engine.outputs`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_columns_of_sinks(flow: CompiledFlow) -> None:
-    """Raise `SinkError` if a sink's configuration does not fit its rows; asks no target."""
+    """Raise `SinkError` if a sink's configuration does not fit its rows; no target is accessed."""
     for output in flow.outputs:
         check = getattr(output.sink, "check_columns", None)  # a sink need not derive from `Sink`
         if check is not None:
@@ -29,7 +29,7 @@ def check_columns_of_sinks(flow: CompiledFlow) -> None:
 
 
 def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | None:
-    """Check a sink's target, and leave it as it is; return the check for its rows.
+    """Check a sink's target without changing it; return the check for its rows.
 
     Raises `SinkError` if the target cannot take the rows, or cannot be reached.
     """
@@ -58,7 +58,7 @@ def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | No
 
 
 class _NoViews:
-    """Views that show nothing, for sinks that are only checked."""
+    """No-op views, for sinks that are only checked."""
 
     def show(self, name: str, rows: pa.Table) -> None:
         """No-op."""

@@ -1,15 +1,15 @@
-"""Positions of Godwit's own sources: how far a query has read, and what its next epoch reads.
+"""Positions of Godwit's own sources: how far a query has read, and the rows of its next epoch.
 
-The commit record of an epoch has the position of every source after it, and is the only log there
-is: a start opens each source at the position of the last record, an epoch reads from there up to
-where the source says, and its record has the new position.  A crash in between leaves the old one,
-and the rows are read again.
+The commit record of an epoch has the position of every source after it, and is the only log: a
+start opens each source at the position of the last record, an epoch reads from there to the end
+that the source gives, and its record has the new position.  A crash before the commit leaves the
+old position, and the rows are read again.
 
-A position counts for a source that reads the same thing (`Source.identity`) alone.  A source with
-another name is known again by that; one that is new in the flow begins where it says; that of one
-that has left the flow stays in the records, so that it can come back.
+A position applies only to a source of the same data (`Source.identity`), which also identifies a
+renamed source.  A new source begins at its start; the position of a source that left the flow stays
+in the records, so that it can return.
 
-No Spark is in here: whoever drives epochs asks `SourcePositions` for rows, one thread at a time.
+Independent of Spark: the driving thread calls `SourcePositions`, one thread at a time.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSources:
-    """Sources in the last commit record, by the names that they have today."""
+    """Sources in the last commit record, by their present names."""
 
-    # position, identity: of every source that was ever read, also of those that are gone
+    # positions, identities: of every source ever read, also of removed ones
     positions: Mapping[str, Position] = field(default_factory=dict)
     identities: Mapping[str, str] = field(default_factory=dict)
     number: int = -1  # of the last batch
-    played: bool = False  # some rows came from no source: see `PLAYED`
-    renamed: Mapping[str, str] = field(default_factory=dict)  # former name → name of today
-    changes: tuple[str, ...] = ()  # what became of sources, in words
+    played: bool = False  # some rows were given by a test: see `PLAYED`
+    renamed: Mapping[str, str] = field(default_factory=dict)  # former name → present name
+    changes: tuple[str, ...] = ()  # changes of sources, as text
 
 
 def recorded_sources(
@@ -62,7 +62,7 @@ def recorded_sources(
     """Return the positions of a flow's own sources (not DataFrames) in the last commit record.
 
     `last`: last committed batch. `uri`: checkpoint, for errors. Raises `CheckpointMismatchError`,
-    which names the source, if one reads other data than it did.
+    which names the source, if one reads other data than before.
     """
     if last is None:
         return RecordedSources()
@@ -82,9 +82,9 @@ def recorded_sources(
             raise CheckpointMismatchError(
                 f"Source {name!r} reads {identity}, and the position in the checkpoint {uri!r} is "
                 f"of a source that reads {recorded}.",
-                remedy="Let it read what it read before; a source that is to read something else "
-                "from its beginning needs another name. If it is the same data in another place, "
-                "and what was read counts there as well, say so: godwit checkpoint keep-offsets "
+                remedy="Let it read the same data as before; a source of other data needs another "
+                "name, and is read from its start. If it is the same data in another place, and "
+                "its positions are valid there too, declare so: godwit checkpoint keep-offsets "
                 f"PATH {name}.",
                 source=name,
                 uri=uri,
@@ -112,19 +112,19 @@ def recorded_sources(
     )
 
 
-# id of a source → who has it open. Whoever is gone without closing it does not count.
+# id of a source → its owner; owners that are gone without closing it do not count
 _OPENED: Final[WeakValueDictionary[int, SourcePositions]] = WeakValueDictionary()
 _OPENING: Final = threading.Lock()
 
 
 class SourcePositions:
-    """Own sources of one run: opened at their positions, asked for rows, told of commits.
+    """Own sources of one run: opening at positions, planning of rows, notification of commits.
 
-    Loops are among them (`godwit.plan.feedback`). Every batch reads all that waits in them; they
-    alone make a batch until they are dry, or for as many rounds as they may.
+    Loops are among them (`godwit.plan.feedback`). Every batch reads all rows that wait in loops;
+    batches of loops alone run until the loops are empty, or up to their maximum of rounds.
 
-    An error of a source is a `SourceError` with its name; what a source raises of Godwit's own
-    errors is raised as it is.
+    Exceptions of a source become a `SourceError` with its name; Godwit's errors are raised
+    unchanged.
     """
 
     def __init__(
@@ -132,26 +132,26 @@ class SourcePositions:
         sources: Mapping[str, Source],
         recorded: RecordedSources,
         *,
-        # what failed, and the error, where the query goes on all the same
+        # the failed call, and the error, if the query goes on
         on_failure: Callable[[str, str], None] = lambda _what, _error: None,
-        log: CommitLog | None = None,  # the checkpoint, which has what waits in loops
-        # loop that pauses, rounds that ran for it alone, rows that wait in it
+        log: CommitLog | None = None,  # the checkpoint, with rows that wait in loops
+        # loop that pauses, its rounds, its waiting rows
         on_pause: Callable[[str, int, int], None] = lambda _loop, _rounds, _rows: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sources, self._now_s = sources, now_s
-        self._call: tuple[str, float] | None = None  # of a source: its text, when it began
+        self._call: tuple[str, float] | None = None  # running call of a source: text, start
         self._on_failure, self._on_pause = on_failure, on_pause
-        # loop → batches in a row that had no other rows than those of loops
+        # loop → consecutive batches with only rows of loops
         self._rounds = {
             name: 0 for name, source in sources.items() if isinstance(source, FeedbackSource)
         }
-        self._pauses = False  # and it was said that they do
+        self._pauses = False  # loops pause, and it was announced
         if log is not None:
             self.read_loops_of(log)
         self._number, self._played = recorded.number, recorded.played
         self._opened: dict[str, Source] = {}
-        # position of every source after the last committed batch, also of those that are gone
+        # position of every source after the last committed batch, also of removed ones
         self._positions: dict[str, Position] = dict(recorded.positions)
         self._identities = {
             **recorded.identities,
@@ -160,7 +160,7 @@ class SourcePositions:
         for name in self._rounds:
             self._positions.setdefault(name, sources[name].start())
         self._until: dict[str, Position] = {}
-        # sources whose position a record has, or that need none
+        # sources with a recorded position, or without need for one
         self._committed = {*recorded.positions, *self._rounds}
 
     def read_loops_of(self, log: CommitLog) -> None:
@@ -215,12 +215,12 @@ class SourcePositions:
         with _OPENING:
             if _OPENED.get(id(source), self) is not self:
                 raise SourceError(
-                    f"Source {name!r} is the same object as a source of another query that runs.",
-                    remedy="Make a source for each query, or stop the other one before.",
+                    f"Source {name!r} is the same object as a source of another running query.",
+                    remedy="Create a source for each query, or stop the other query first.",
                     source=name,
                 )
             _OPENED[id(source)] = self
-        self._opened[name] = source  # closed also if opening it fails half-way
+        self._opened[name] = source  # closed also if opening fails
         with self._calling(name, "open", "could not be opened"):
             source.open(self._position(name) if committed else None)
         if committed:
@@ -236,7 +236,7 @@ class SourcePositions:
             try:
                 with self._noting_call(name, "close"):
                     source.close()
-            except Exception as error:  # noqa: BLE001  whatever a user's source raises
+            except Exception as error:  # noqa: BLE001  a user's source may raise anything
                 self._on_failure(f"closing source {name!r}", error_line(error))
             finally:
                 with _OPENING:
@@ -260,14 +260,14 @@ class SourcePositions:
         ends = {}
         for name, source in self._opened.items():
             if name in self._rounds:
-                continue  # it ends where nothing goes round any more
+                continue  # it ends once the loop is empty
             with self._calling(name, "end", "could not say how far its rows reach"):
                 end = source.end(self._position(name))
             ends[name] = self._checked_end(name, end)
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
-        """Return whether all rows up to `ends` are committed, and loops are empty or pause."""
+        """Return true if all rows up to `ends` are committed, and loops are empty or pause."""
         if self._has_active_loop():
             return False
         for name, source in self._opened.items():
@@ -288,10 +288,10 @@ class SourcePositions:
     ) -> SourceBatch[Any] | None:
         """Return the next batch of source rows; ``None`` if there are none.
 
-        `parallelism`: approximate number of splits per source. `limits`: maximum rows of each
-        source, as exactly as it can keep it. `everything`: ignore the sources' own limits. Planning
+        `parallelism`: approximate number of splits per source. `limits`: approximate maximum
+        rows of each source. `everything`: ignore the sources' own limits. Planning
         again without a commit in between gives the same rows, or more. The first batch of a source
-        may have no rows, since its first position has to be committed.
+        may have no rows, since its first position must be committed.
         """
         ends, splits = self._plan_round(parallelism)
         turning = self._has_active_loop()
@@ -310,8 +310,8 @@ class SourcePositions:
             ends[name] = end
             with self._calling(name, "splits", "could not be cut into splits"):
                 begin = self._position(name)
-                found: object = source.splits(begin, copy.deepcopy(end), parallelism)
-            splits += _numbered_splits(name, found, first=len(splits))
+                cut: object = source.splits(begin, copy.deepcopy(end), parallelism)
+            splits += _numbered_splits(name, cut, first=len(splits))
         only_loops = ends.keys() <= self._rounds.keys()
         if only_loops and not turning and self._committed.issuperset(self._opened):
             return None
@@ -323,7 +323,7 @@ class SourcePositions:
         A position may be large and sources are polled often, so an unchanged one is not copied.
         """
         position = self._positions[name]
-        with suppress(Exception):  # whatever a user's value raises; it is compared again below
+        with suppress(Exception):  # a user's value may raise anything; it is compared again below
             if end == position:
                 return None
         moved = self._checked_end(name, end)
@@ -333,10 +333,10 @@ class SourcePositions:
         """Return a source's end as plain values; raise if it is ``None`` once rows were read."""
         if end is None and (read := self._positions[name]) is not None:
             raise SourceError(
-                f"Source {name!r} gave None where a position was asked for; the query has read it "
+                f"Source {name!r} gave None instead of a position; the query has read it "
                 f"to {_position_text(self.sources[name], read)}.",
-                remedy="Let Source.latest and Source.end return a position: the one that they were "
-                "given where there are no more rows.",
+                remedy="Let Source.latest and Source.end return a position: the given one if there "
+                "are no more rows.",
                 source=name,
             )
         return _normalised_position(name, end)
@@ -364,12 +364,12 @@ class SourcePositions:
             end = source.latest(begin)
             if end != begin:
                 ends[name] = end
-                found = source.splits(begin, end, parallelism)
-                splits += _numbered_splits(name, found, first=len(splits))
+                cut = source.splits(begin, end, parallelism)
+                splits += _numbered_splits(name, cut, first=len(splits))
         return ends, splits
 
     def _has_active_loop(self) -> bool:
-        """Return whether rows wait in a loop that has not reached its maximum of rounds."""
+        """Return true if rows wait in a loop that has not reached its maximum of rounds."""
         return any(
             rounds < self._feedback_source(name).max_rounds
             and self._feedback_source(name).waiting[1]
@@ -391,9 +391,9 @@ class SourcePositions:
         raise SourceError(
             f"Source {name!r} goes backwards: the query has read it to "
             f"{_position_text(source, read)}, but it now ends at {_position_text(source, end)}.",
-            remedy="Nothing was read again. If what it reads was cut off or made anew, start with "
-            "a new checkpoint, or give the source another name; in a source of your own, let "
-            "Source.latest and Source.end return the position itself where there are no more rows.",
+            remedy="Nothing was read again. If its data were truncated or replaced, start with a "
+            "new checkpoint, or give the source another name; in a source of your own, let "
+            "Source.latest and Source.end return the position itself if there are no more rows.",
             source=name,
         )
 
@@ -421,9 +421,9 @@ class SourcePositions:
     def committed(self, batch: BatchRef, *, others: bool = False) -> None:
         """Record that a batch is committed, and report it to the sources.
 
-        `others`: it also had rows of sources that are not among these, such as DataFrames.
+        `others`: it also had rows of other sources, such as DataFrames.
         """
-        moved = {n for n, at in batch.positions.items() if at != self._positions.get(n)}
+        moved = {n for n, end in batch.positions.items() if end != self._positions.get(n)}
         before, self._number, self._played = self._positions, batch.number, batch.digest == PLAYED
         self._positions = dict(batch.positions)
         self._committed = set(batch.positions)
@@ -448,7 +448,7 @@ class SourcePositions:
         try:
             with self._noting_call(name, "committed"):
                 self._opened[name].committed(self._position(name))
-        except Exception as error:  # noqa: BLE001  the epoch is committed, whatever it raises
+        except Exception as error:  # noqa: BLE001  the epoch is committed already
             self._on_failure(f"telling source {name!r} of a commit", error_line(error))
 
     def lags(self) -> dict[str, Lag]:
@@ -458,22 +458,22 @@ class SourcePositions:
             try:
                 with self._noting_call(name, "lag"):
                     lags[name] = source.lag(self._position(name))
-            except Exception as error:  # noqa: BLE001  a figure, which no epoch needs
+            except Exception as error:  # noqa: BLE001  epochs do not need the figure
                 self._on_failure(f"asking source {name!r} for its lag", error_line(error))
                 lags[name] = Lag()
         return lags
 
     def described(self, positions: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
-        """Return positions of open sources as short values for people: source → figures by name."""
-        told: dict[str, dict[str, Any]] = {}
+        """Return positions of open sources as short values for users: source → figures by name."""
+        descriptions: dict[str, dict[str, Any]] = {}
         for name, source in self._opened.items():
             if name in positions:
                 try:
-                    told[name] = source.describe(copy.deepcopy(positions[name]))
+                    descriptions[name] = source.describe(copy.deepcopy(positions[name]))
                 except Exception as error:  # noqa: BLE001  as of the lag
                     self._on_failure(f"describing source {name!r}", error_line(error))
-                    told[name] = {"position": positions[name]}
-        return told
+                    descriptions[name] = {"position": positions[name]}
+        return descriptions
 
 
 def _normalised_position(name: str, position: object) -> Position:
@@ -486,7 +486,7 @@ def _normalised_position(name: str, position: object) -> Position:
     if problem is None:
         return decoded
     raise SourceError(
-        f"Source {name!r} gave a position that a commit record cannot hold: {problem}.",
+        f"Source {name!r} gave a position that a commit record cannot store: {problem}.",
         remedy="Let positions be numbers of up to 64 bits, text, bytes, None, and lists and dicts "
         "of them, with text or numbers for keys.",
         source=name,
@@ -499,20 +499,19 @@ def _position_text(source: Source, position: Position) -> str:
         return f"{position:,}"
     try:
         return str(source.describe(copy.deepcopy(position)))
-    except Exception:  # noqa: BLE001  it is shown as it is then
+    except Exception:  # noqa: BLE001  shown by its repr then
         return repr(position)
 
 
 def _numbered_splits(name: str, splits: object, first: int) -> list[NumberedSplit]:
-    """Return the splits of a source with numbers from `first` on; raise if they are no splits."""
+    """Return the splits of a source with numbers from `first` on; raise for other values."""
     if isinstance(splits, Sequence) and all(isinstance(split, Split) for split in splits):
         return [
             NumberedSplit(number=number, source=name, split=split)
             for number, split in enumerate(splits, first)
         ]
     raise SourceError(
-        f"Source {name!r} was to be cut into splits, and gave a value of type {type_name(splits)} "
-        "that is no list of them.",
+        f"Source {name!r} gave a value of type {type_name(splits)} instead of a list of splits.",
         remedy="Let Source.splits return a list of godwit.sources.Split.",
         source=name,
     )

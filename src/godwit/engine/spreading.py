@@ -1,10 +1,10 @@
-"""Orders to spread hot keys of an operator, from whoever decides to the next epoch.
+"""Pending orders to divide hot keys of an operator, for the next epoch.
 
-Policies and people give orders while an epoch runs.  The next epoch that is planned carries them
-out, and its commit record says so; an attempt that is given up carries nothing out.
+Policies and users give orders while an epoch runs.  The next planned epoch carries them out and
+records them; an aborted attempt carries out nothing.
 
-Invariant: a key has one order at a time, so the parts that were chosen for it are none of those
-that it has when the order is carried out.
+Invariant: a key has one order at a time, so its new parts differ from its present ones when the
+order is carried out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SpreadOrders:
-    """Requests to divide hot keys of one operator, and how they are divided now."""
+    """Requests to divide hot keys of one operator, and their present division."""
 
     def __init__(self, operator: KeyedOperator, spreads: Spreads) -> None:
         self.operator, self._spreads = operator, spreads
@@ -31,7 +31,7 @@ class SpreadOrders:
         return self._spreads
 
     def is_changing(self, key_hash: int) -> bool:
-        """Return whether a change of a key is in progress, which excludes another."""
+        """Return true if a change of a key is in progress, which excludes another."""
         with self._lock:
             return key_hash in self._orders or self._spreads.is_changing(key_hash)
 

@@ -1,6 +1,6 @@
 """State of an operator at a committed epoch as readable rows, from the checkpoint alone.
 
-No query has to run, and a running one is not disturbed: what is committed never changes.
+A query need not run, and a running one is not affected: committed state never changes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StateReader:
     live: EntryRange | None  # panes that some open window needs; None for state without panes
     shown: _Shown
     num_keys: int  # key columns
-    # Whether keys may have parts, each of which is a row: of a whole key the part is null.
+    # keys may have parts, each of which is a row; the part of an undivided key is null
     in_parts: bool = False
 
     @property
@@ -85,7 +85,7 @@ def view_state(
     if log.latest_epoch < 0:
         raise NoStateError(
             f"No epoch is committed yet in the checkpoint {storage.uri!r}.",
-            remedy="Read its state once the query has processed something.",
+            remedy="Read its state once the query has committed an epoch.",
         )
     with reading_while_collected(storage):
         chains = log.chains if epoch is None else log.chains_at(epoch)
@@ -107,21 +107,21 @@ def view_state(
     states += [
         StateId(part, which.state)
         for part in version.parts_of(operator)
-        if (of := version.operator(part)) is not None and of.kind == described_operator.kind
+        if (own := version.operator(part)) is not None and own.kind == described_operator.kind
     ]
     every = (chains.chain(s, g) for s in (*states, *parts) for g in range(chains.num_key_groups))
     with_state = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not with_state:
         raise NoStateError(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
-            remedy="Read it once the operator has seen rows.",
+            remedy="Read it once the operator has processed rows.",
         )
     described_as, num_keys = described_operator.states[which.state], len(described_operator.keys)
     entries = num_keys + len(described_as.entries)
     with reading_while_collected(storage):
-        there = {chain.state for chain in with_state}
-        layouts = _layouts_without_flow(log, chains, there - {*parts}, entries)
-        layouts |= _layouts_without_flow(log, chains, there & {*parts}, entries + 1)
+        present = {chain.state for chain in with_state}
+        layouts = _layouts_without_flow(log, chains, present - {*parts}, entries)
+        layouts |= _layouts_without_flow(log, chains, present & {*parts}, entries + 1)
     stored = next(iter(layouts.values())).schema
     if parts and PART not in stored.keys.names:
         none = pa.RecordBatch.from_pylist([], schema=stored.keys)
@@ -147,7 +147,7 @@ def without_derived(rows: StateRows) -> StateRows:
 
 
 def _has_parts(described_as: StateDescription | None) -> bool:
-    """Return whether a state stores parts of hot keys; see `godwit.operators.parts`."""
+    """Return true if a state stores parts of hot keys; see `godwit.operators.parts`."""
     return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 
@@ -177,17 +177,17 @@ def _layouts_without_flow(
         written[state] = {}
         for flow, block in blocks.items():
             versions = log.versions_since(flow)
-            of = description_in(versions, chains.flow, state.operator, state.state, flow)
-            assert of is not None, "what has state is described in the version that wrote it"
-            written[state][flow] = of
-            schemas.append((flow, of, in_utc(read_batch(log.storage, block)).schema))
+            described = description_in(versions, chains.flow, state.operator, state.state, flow)
+            assert described is not None, "the version that wrote a state describes it"
+            written[state][flow] = described
+            schemas.append((flow, described, in_utc(read_batch(log.storage, block)).schema))
     keys: pa.Schema = pa.schema([])
     fields: dict[str, pa.Field] = {}
-    for _, of, columns in sorted(schemas, key=lambda written: -written[0]):
+    for _, described, columns in sorted(schemas, key=lambda written: -written[0]):
         split = 1 + num_keys
         keys = pa.schema(list(columns)[1:split])
-        for field in list(columns)[split : split + len(of.description.columns)]:
-            if field.name in of.live:
+        for field in list(columns)[split : split + len(described.description.columns)]:
+            if field.name in described.live:
                 fields.setdefault(field.name, field)
     schema = StateSchema(keys, pa.schema(fields.values()))
     return {
@@ -196,10 +196,10 @@ def _layouts_without_flow(
             schema=schema,
             former={
                 flow: Former(
-                    columns=of.description.columns,
-                    upgrade=ColumnsByName(schema=schema.values, live=of.live),
+                    columns=described.description.columns,
+                    upgrade=ColumnsByName(schema=schema.values, live=described.live),
                 )
-                for flow, of in of_state.items()
+                for flow, described in of_state.items()
             },
         )
         for state, of_state in written.items()
@@ -216,14 +216,14 @@ def _live_panes(
 
 
 def _state_id(operator: str, state: str | None, states: list[str]) -> StateId:
-    """Return the id of the requested state, by default the only one; raise if there is no such."""
+    """Return the id of the requested state, by default the only one; raise if it does not exist."""
     if state is None and len(states) == 1:
         return StateId(operator, states[0])
     if state not in states:
-        what = "has several states" if state is None else f"has no state {state!r}"
+        problem = "has several states" if state is None else f"has no state {state!r}"
         raise CheckpointError(
-            f"Operator {operator!r} {what}.",
-            remedy=f"Say state=; its states are {listing(states)}.",
+            f"Operator {operator!r} {problem}.",
+            remedy=f"Pass state=; its states are {listing(states)}.",
             operator=operator,
         )
     return StateId(operator, state)
@@ -234,15 +234,15 @@ class _Shown:
     """Converts entries of a state to readable rows."""
 
     schema: pa.Schema  # of the rows
-    readable: bool  # the state holds values that can be shown as text
-    timers: bool  # it holds timers, and nothing else
-    page: int | None  # column that says what an entry of a list or map is; None of other states
+    readable: bool  # the state has values that can be shown as text
+    timers: bool  # the state has only timers
+    page: int | None  # column with the kind of an entry of a list or map; None for other states
     is_map: bool  # its entries are items of a map
     hidden: frozenset[int]  # positions of identity columns that are not shown
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
-        """Return how a state is shown: its description, its columns, its number of key columns."""
+        """Return the conversion of a state; `num_keys`: number of its key columns."""
         readable = described_as.codec == "msgpack"
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None

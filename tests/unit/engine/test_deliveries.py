@@ -76,7 +76,7 @@ def was(writer: str, target: str = "", **changes: Any) -> SinkRecord:
 
 
 def former(deliveries: Deliveries) -> dict[str, tuple[str | None, str]]:
-    return {name: (state.former, state.writer) for name, state in deliveries.of.items()}
+    return {name: (state.former, state.writer) for name, state in deliveries.states.items()}
 
 
 def test_a_sink_that_stays_is_who_it_was() -> None:
@@ -149,7 +149,7 @@ def test_a_new_sink_and_one_that_was_given_nothing_have_no_part_in_the_last_epoc
     latest = record(epoch=7)
     found = Deliveries(flow(output("a", "x"), output("b", sink=Nowhere())), latest, {})
     assert former(found) == {"a": (None, "a")}
-    assert list(found.describe_changes()) == ["sink a is new and gets what comes after epoch 7"]
+    assert list(found.describe_changes()) == ["sink a is new and gets the rows after epoch 7"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_new_sink_and_one_that_was_given_nothing_have_no_part_in_the_last_epoc
 )
 def test_a_sink_stays_where_that_is_known(then: str, now: str, *, stays: bool) -> None:
     found = Deliveries(flow(output("a", now)), record(a=was("a", then, before=3)), {})
-    assert (found.of["a"].stays, found.of["a"].before) == (stays, 3)
+    assert (found.states["a"].stays, found.states["a"].before) == (stays, 3)
 
 
 def test_records_say_which_earlier_epoch_had_something_for_a_sink() -> None:
@@ -177,7 +177,7 @@ def test_every_epoch_has_something_for_a_sink_of_whole_results() -> None:
     assert whole.records()["a"].before == 4
     assert list(whole.describe_changes()) == []
     changed = Deliveries(flow(output("a"), complete=True), record(a=was("a")), {})
-    assert (changed.of["a"].complete, changed.of["a"].former_complete) == (True, False)
+    assert (changed.states["a"].complete, changed.states["a"].former_complete) == (True, False)
     assert list(changed.describe_changes()) == [
         "sink a gets the whole result; up to this epoch it got changed keys"
     ]

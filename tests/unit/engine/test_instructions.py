@@ -90,7 +90,7 @@ def test_an_operator_is_told_where_its_key_groups_are_and_which_wait(chains: Cha
     told = operator_instruction(
         operator="totals",
         level=1,
-        plan=plan({"a": 1, "b": 1}, suspended=frozenset({1}), consume=frozenset({3})),
+        view=plan({"a": 1, "b": 1}, suspended=frozenset({1}), consume=frozenset({3})),
         places=places("a", "b"),
         chains=chains,
         states=[],
@@ -107,7 +107,7 @@ def test_an_operator_that_feeds_others_loads_whatever_is_not_suspended(chains: C
     told = operator_instruction(
         operator="totals",
         level=1,
-        plan=plan({"a": 1}, suspended=frozenset({1})),
+        view=plan({"a": 1}, suspended=frozenset({1})),
         places=places("a"),
         chains=chains,
         states=[],

@@ -328,7 +328,7 @@ def test_refused_rows_of_epochs_that_cannot_come_again_are_let_go(tmp_path: Path
 def test_one_object_serves_one_running_query(tmp_path: Path) -> None:
     sink, storage = Kept(), CheckpointStorage.open(str(tmp_path))
     first = opened(flow(sink), storage)
-    with pytest.raises(SinkError, match="'out' serves a query that is running"):
+    with pytest.raises(SinkError, match="'out' serves another running query"):
         opened(flow(sink), storage, query_id="query-2")
     assert sink.context.query_id == "query-1"
     first.close()

@@ -1,8 +1,8 @@
 """The executor that this Python process belongs to, and its local store.
 
-Invariant: what is made, trusted and removed lies in a directory that belongs to this user and that
-nobody else may write to; it may itself lie in one that everybody shares, such as ``/tmp``.  Names
-come from a checkpoint and from a command line, so they are checked before they become a path.
+Invariant: files are created, trusted and removed only in a directory that belongs to this user and
+is not writable for others; its parent may be shared, such as ``/tmp``.  Names come from a
+checkpoint and a command line, so they are checked before they become a path.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _EXECUTOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 def current_executor(expected: str) -> str:
     """Return the name of the executor that this Python process belongs to.
 
-    Spark does not pass it to Python; the executor's command line has it (standalone, YARN and
-    Kubernetes start it with ``--executor-id``). If that cannot be read, `expected` is returned.
+    Spark does not pass it to Python; it is on the executor's command line (standalone, YARN and
+    Kubernetes pass ``--executor-id``). If that cannot be read, `expected` is returned.
     """
     if expected.startswith("local-"):
         return expected
@@ -60,7 +60,7 @@ def _executor_of_ancestor(pid: int) -> str | None:
 def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
     """Return the directory of an executor's local store in one run.
 
-    By default it is within the executor's block directory (which Spark names to its Python
+    By default it is within the executor's block directory (which Spark passes to its Python
     processes, and removes with the executor). `run_id` is ``<query>-<run>``: directories of one
     query's runs are siblings, so a later run can remove those of earlier ones.
 
@@ -79,18 +79,18 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
         )
     if local_dir is None:
         block_dirs = os.environ.get("SPARK_LOCAL_DIRS", "")
-        local_dir = block_dirs.split(",")[0] or "/tmp"  # noqa: S108  Spark's own last resort
+        local_dir = block_dirs.split(",")[0] or "/tmp"  # noqa: S108  Spark's own default
     return Path(local_dir) / f"godwit-{query}" / run / executor
 
 
 _stores: dict[Path, dict[str, LocalState]] = {}
-"""Directory of a local store → name of a state → its copies there, as this process has them."""
+"""Directory of a local store → name of a state → its copies, opened by this process."""
 
 
 def local_state(root: Path, name: str, schema: StateSchema, num_key_groups: int) -> LocalState:
     """Return the copies of a state in the local store at `root`.
 
-    The same object for the life of this process, as long as the schema stays.
+    The same object for the life of this process, unless the schema changes.
     """
     states = open_local_store(root)
     state = states.get(name)
@@ -114,13 +114,13 @@ def open_local_store(root: Path) -> dict[str, LocalState]:
 def claim_local_store(root: Path) -> None:
     """Create the directory of a query's local stores, and delete those of earlier runs.
 
-    Stores of an earlier run are never reused, and this is when that run is known to be over. Raises
-    `LocalStoreError` if the directory is a link or somebody else's, or others may write to it.
+    Stores of an earlier run are never reused, and that run is over by now. Raises `LocalStoreError`
+    if the directory is a link, belongs to another user, or others may write to it.
     """
     run, query = root.parent, root.parent.parent
     descriptor = _open_private_directory(query)
     try:
-        for name in os.listdir(descriptor):  # noqa: PTH208  of what is open, whatever its name
+        for name in os.listdir(descriptor):  # noqa: PTH208  of an open descriptor
             if name != run.name and _ID.fullmatch(name):
                 shutil.rmtree(name, ignore_errors=True, dir_fd=descriptor)
     finally:
@@ -134,7 +134,7 @@ def _open_private_directory(path: Path) -> int:
         shared = path.parent.stat()
         if shared.st_mode & stat.S_IWOTH and not shared.st_mode & stat.S_ISVTX:
             raise _unusable_directory(
-                path.parent, "may be written by everybody and has no sticky bit"
+                path.parent, "is writable for all users and has no sticky bit"
             )
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -149,7 +149,7 @@ def _open_private_directory(path: Path) -> int:
         try:
             os.fchmod(descriptor, 0o700)
         except OSError as error:
-            problem = f"cannot be kept from others ({error.strerror})"
+            problem = f"cannot be made private ({error.strerror})"
     if problem:
         os.close(descriptor)
         raise _unusable_directory(path, problem)

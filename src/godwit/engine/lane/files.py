@@ -1,4 +1,4 @@
-"""Files that one lane task writes: changelog, snapshots and staged output, one each at most."""
+"""Files of one lane task: at most one each of changelog, snapshots and staged output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LaneFiles:
-    """The files of one attempt of one lane task."""
+    """Files of one attempt of one lane task."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LaneFiles:
             )
             for kind in ("changelog", "snapshots", "outputs")
         )
-        # what makes the reference to each block, once the block is written
+        # constructors of the references to blocks, called once the blocks are written
         self._segment_refs: list[Callable[..., SegmentRef]] = []
         self._snapshot_refs: list[Callable[..., SnapshotRef]] = []
         self._output_refs: list[Callable[..., OutputRef]] = []
@@ -55,22 +55,22 @@ class LaneFiles:
         self, state: StateId, rows: StateRows, key_groups: npt.NDArray[np.int32]
     ) -> None:
         """Write changed state entries, ordered by key group, as a changelog segment."""
-        of: dict[str, Any] = {"operator": state.operator, "state": state.state, "kind": "changes"}
-        self._write_segment(of, pack_entries(rows), key_groups)
+        owner = {"operator": state.operator, "state": state.state}
+        self._write_segment({**owner, "kind": "changes"}, pack_entries(rows), key_groups)
 
     def write_waiting(
         self, operator: str, batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
         """Write rows of suspended key groups, ordered by key group, to the wait buffer."""
-        of: dict[str, Any] = {"operator": operator, "state": "", "kind": "waiting"}
-        self._write_segment(of, in_utc(batch), key_groups)
+        fields = {"operator": operator, "state": "", "kind": "waiting"}
+        self._write_segment(fields, in_utc(batch), key_groups)
 
     def _write_segment(
         self, fields: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
         """Write rows, ordered by key group, as a segment.
 
-        `fields`: those of its `SegmentRef` that say which rows these are.
+        `fields`: fields of its `SegmentRef` that identify the rows.
         """
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
         self._changelog.add(encode_batch(batch, self._compression))
@@ -116,7 +116,7 @@ class LaneFiles:
             self._record_output(sink, "rows", batch.num_rows, oldest_us)
 
     def stage_files(self, sink: str, written: WrittenFiles) -> None:
-        """Stage the description of files that are at the sink's target already."""
+        """Stage the description of files that are already at the sink's target."""
         self._outputs.add(encode_files(written))
         self._record_output(sink, "files", sum(file.rows for file in written.files))
 

@@ -1,12 +1,12 @@
-"""Instruction of an epoch in parts: what all lanes need, and what those of one executor need.
+"""Instruction of an epoch in parts: one part for all lanes, and one for the lanes of each executor.
 
-Most of an instruction are references to segments of the changelog, which carry the bytes of small
-ones, and each is of use only where one of its key groups runs.  So they are packed executor by
-executor; the routes of rows, which every lane needs to send some on, are packed once, as runs of
-equal values.  Each part is unpacked once per Python process, and only where it is needed.
+Most of an instruction are references to changelog segments, with the bytes of small ones, and each
+is needed only on the executors of its key groups.  So they are packed by executor; the routes of
+rows, which every lane needs, are packed once, run-length encoded.  Each part is unpacked once per
+Python process, and only where it is needed.
 
-Invariant: for the key groups of a place, the instruction from `InstructionParts.for_place` says
-what the whole one does.  Of other key groups it says that nothing is to be brought forward.
+Invariant: for the key groups of a place, `InstructionParts.for_place` equals the whole instruction.
+Other key groups are not brought forward by it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _Chains: TypeAlias = tuple[
     bytes,  # floors of the executor's key groups, ascending
     tuple[SegmentRef, ...],
     dict[int, SnapshotRef],
-    tuple[int, ...],  # key groups of which a snapshot is taken
+    tuple[int, ...],  # key groups to snapshot
 ]
-"""Part of a state's instruction for the lanes of one executor; plain, since they are many."""
+"""Part of a state's instruction for the lanes of one executor; plain values encode quickly."""
 _Runs: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[Any], int]
 """Values by key group as runs: first key group and value of each, and number of key groups."""
 _OwnPart: TypeAlias = tuple[list[_Chains], tuple[SegmentRef, ...]]
-"""Part of an operator's: its states', and segments of waiting rows."""
+"""Part of an operator's instruction: its states' parts, and segments of waiting rows."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[_OwnPart])
 
@@ -72,9 +72,9 @@ class InstructionParts:
         split = [_split_by_executor(own, executor_of, len(names)) for own in instruction.operators]
         parts = cls(
             pickle.dumps(_pack_routes(instruction)),
-            {name: _ENCODER.encode([of[e] for of in split]) for e, name in enumerate(names)},
+            {name: _ENCODER.encode([own[e] for own in split]) for e, name in enumerate(names)},
         )
-        parts._routes = instruction  # who packed it need not unpack it
+        parts._routes = instruction  # this process need not unpack it
         return parts
 
     @property
@@ -142,8 +142,8 @@ def _unpack_routes(
     return replace(
         instruction,
         operators=tuple(
-            replace(own, **{name: _run_length_decoded(packed) for name, packed in of.items()})
-            for own, of in zip(instruction.operators, arrays, strict=True)
+            replace(own, **{name: _run_length_decoded(runs) for name, runs in packed.items()})
+            for own, packed in zip(instruction.operators, arrays, strict=True)
         ),
     )
 
@@ -182,8 +182,8 @@ def _split_state_by_executor(
 ) -> list[_Chains]:
     """Return the chains of a state's instruction for each executor.
 
-    `owner`: executor number of each key group. `order`: key groups ordered by owner. `ends`: where
-    each owner's key groups begin in `order`, and end.
+    `owner`: executor number of each key group. `order`: key groups ordered by owner. `ends`: bounds
+    of each owner's key groups in `order`.
     """
     executors = len(ends) - 1
     segments = _segments_by_executor(state.segments, owner, executors)
@@ -214,8 +214,8 @@ def _segments_by_executor(
     """
     of_executor: list[list[SegmentRef]] = [[] for _ in range(executors)]
     if segments:
-        at, key_groups = key_group_columns(segments)
-        for pair in np.unique(owner[key_groups] * len(segments) + at).tolist():
+        numbers, key_groups = key_group_columns(segments)
+        for pair in np.unique(owner[key_groups] * len(segments) + numbers).tolist():
             e, i = divmod(pair, len(segments))
             of_executor[e].append(segments[i])
     return of_executor

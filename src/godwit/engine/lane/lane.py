@@ -4,13 +4,13 @@ Operators run upstream before downstream.  Rows for an operator of the same leve
 the two share a component, and hence the places of their key groups.  Other rows go through an
 exchange, to the lanes of a later level.
 
-A lane task is pure: it reads committed version *e-1* and what the exchange brought, writes
+A lane task is pure: it reads committed version *e-1* and the payloads of the exchange, writes
 attempt-unique files, and reports them; it changes nothing else that outlives the epoch.  (The
-local store it brings forward to *e-1* is a cache.)  So a retry, a zombie or a half-finished epoch
-leaves only files that no commit record names.
+local store it brings forward to *e-1* is a cache.)  So a retry, a zombie or an unfinished epoch
+leaves only unreferenced files.
 
-*Apply on next*: what an epoch changes goes into the changelog; it enters the local store only when
-a later epoch finds it committed.  So an attempt never meets the half-done work of another one.
+*Apply on next*: changes of an epoch go into the changelog; a later epoch applies them to the local
+store once they are committed.  So an attempt never sees unfinished work of another one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def run_lane(
     """Run one lane task of an epoch: the operators of a level, in the lane number `place`.
 
     `payloads`: rows from the exchange for operators of this level, in any order. Yields rows for
-    the lanes of later levels. Its return value is the report; all files are complete only then.
+    the lanes of later levels. Returns the report; all files are complete only then.
     """
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     digests: list[tuple[Header, bytes]] = []
@@ -138,31 +138,31 @@ class _Lane:
             compression=instruction.compression,
         )
         self.shipments = shipments(flow, instruction)
-        # Some operator may emit other rows when it is run again, so what is sent is digested.
+        # An operator may emit other rows when it runs again, so sent rows are digested.
         self.digests_output = any(
             own.level == level and not member.operator.repeatable
             for member, own in zip(flow.operators, instruction.operators, strict=True)
         )
         # sender, receiver and its input → digest of the rows sent
         self.emitted: dict[tuple[int, int, int], int] = {}
-        # index of an operator of this level → rows that another one of this lane made for it
+        # index of an operator of this level → its rows from other operators of this lane
         self.handed_over: dict[int, list[tuple[Header, Payload]]] = {}
 
     def stage_unreadable(self, payloads: Iterable[tuple[Header, bytes]]) -> None:
         """Count rows that sources could not read, and stage them for their sinks."""
         counts = self.report.unreadable
-        kept: dict[str, list[pa.RecordBatch]] = {}
+        staged: dict[str, list[pa.RecordBatch]] = {}
         for header, payload in payloads:
             source, rows = read_unreadable(header, payload)
             counts[source] = counts.get(source, 0) + header.rows
             if rows is not None and source in self.flow.unreadable:
-                kept.setdefault(source, []).append(rows)
-        for source, batches in kept.items():
+                staged.setdefault(source, []).append(rows)
+        for source, batches in staged.items():
             stage_output(
                 self.flow.unreadable[source],
                 pa.Table.from_batches(batches),
                 self.files,
-                where=f"what source {source!r} could not read",
+                where=f"unreadable rows of source {source!r}",
                 epoch=self.instruction.epoch,
                 place=self.place,
             )
@@ -219,8 +219,7 @@ class _Lane:
     ) -> pa.RecordBatch | None:
         """Bring an operator's state up to date, process its rows, and write the changes.
 
-        `arrived`: payloads in order of origin. Returns the operator's output; ``None`` if it has
-        none.
+        `arrived`: payloads in order of origin. Returns the operator's output, or ``None``.
         """
         operator, lap = member.operator, self.report.lap
         report = OperatorReport(operator=operator.name)
@@ -237,7 +236,7 @@ class _Lane:
         self._write_snapshots(operator, instruction, copies, here & ~cold)
         at_s = lap("snapshot", at_s)
         waits, resumes = instruction.suspended | cold, instruction.resumed & here
-        # A key group that was to resume still waits, even if no row of this epoch is its own.
+        # A key group that could not resume still waits, even without rows in this epoch.
         report.waited = np.flatnonzero((touched | resumes) & waits).tolist()
         resuming = np.flatnonzero(resumes & ~waits)
         report.consumed = resuming.tolist()
@@ -288,7 +287,7 @@ class _Lane:
         report.next_due = processed.next_due
         report.duplicate_partials = processed.duplicate_partials
         report.key_work = _work_by_key(operator, rows, processed, report.load)
-        if processed.windows is not None:  # entries are brought forward and written by the lane
+        if processed.windows is not None:  # includes the lane's time to apply and write entries
             lane_ms = applying_ms + (now - processed_cpu) * 1e3
             report.windows = replace(
                 processed.windows, write_ms=processed.windows.write_ms + lane_ms
@@ -330,7 +329,7 @@ class _Lane:
     ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        `root`: of the local store. `touched`: mask of key groups that rows arrived for. `here`:
+        `root`: of the local store. `touched`: mask of key groups with rows. `here`:
         mask of the lane's key groups that are not suspended. Returns state → copies of it, and a
         mask of key groups that are not up to date. Invariant: a key group is processed only if all
         of the operator's states of it are up to date.
@@ -363,8 +362,8 @@ class _Lane:
             )
         if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(
-                f"Operator {operator.name!r} has windows or timers that are due, but "
-                f"{np.count_nonzero(cold)} key groups are not here.",
+                f"Operator {operator.name!r} has windows or timers that are due, but the state of "
+                f"{np.count_nonzero(cold)} key groups is missing.",
                 remedy="The next attempt loads them.",
                 operator=operator.name,
             )
@@ -398,7 +397,7 @@ class _Lane:
         copies: Mapping[StateId, LocalState],  # of the operator's states
     ) -> dict[str, BroadcastTable]:
         """Return an operator's broadcast tables as of the last committed epoch."""
-        by_state = {told.state.state: told for told in instruction.tables}
+        by_state = {table.state.state: table for table in instruction.tables}
         return {
             broadcast.name: committed_table(
                 broadcast,
@@ -424,7 +423,7 @@ class _Lane:
             left[state] = left[state].followed_by(rows) if state in left else rows
         return left
 
-    # -- what comes of it -------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------
 
     def _emit(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
         """Send an operator's output to downstream operators, and stage it for sinks.
@@ -434,13 +433,13 @@ class _Lane:
         started_s = time.perf_counter()
         rows = pa.Table.from_batches([output])
         role = member.operator.two_phase
-        if role is None or role.slot is None:  # others emit states, for an operator of Godwit's
+        if role is None or role.slot is None:  # slots emit states, for an operator of Godwit's
             rows = without_hidden_key(rows)
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): rows}
 
         def mapped(maps: tuple[ArrowMap, ...]) -> pa.Table:
             """Apply maps to the output; the result of each sequence of maps is computed once."""
-            # A map on the way to several readers is one object and runs once.
+            # A map before several readers is one object and runs once.
             if maps not in after:
                 after[maps] = maps[-1].apply(mapped(maps[:-1]))
             return after[maps]
@@ -480,7 +479,7 @@ class _Lane:
             blobs = ship(shipment, columns, origin, tally, number=upstream.number)
             yield from self._measure_sending(blobs, passed_on)
             own = self.instruction.operators[member.index].places == self.place
-            # Where hot keys are spread, a row's key group does not follow from its key alone.
+            # With divided hot keys, a row's key group does not follow from its key alone.
             if len(shipment.operator.hash_columns) == len(upstream.keys):
                 names = shipment.operator.placed_in(upstream.keys)
                 keys = pa.schema([upstream.schema.field(name) for name in names])
@@ -575,13 +574,14 @@ def broadcast_rows(
     batches: dict[int, list[pa.RecordBatch]] = {}
     for header, payload in arrived:
         if header.kind == BROADCAST:
-            of = next(b for b in operator.broadcasts if header.number in b.inputs)
-            batches.setdefault(header.number, []).append(unpack_rows(payload, of.input_schema))
-    return {number: pa.concat_batches(some) for number, some in batches.items()}
+            table = next(b for b in operator.broadcasts if header.number in b.inputs)
+            rows = unpack_rows(payload, table.input_schema)
+            batches.setdefault(header.number, []).append(rows)
+    return {number: pa.concat_batches(parts) for number, parts in batches.items()}
 
 
 def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
-    """Return the version of each of a lane's key groups whose state this executor has.
+    """Return the versions of a lane's key groups with local state.
 
     `here`: mask of the lane's key groups.
     """
@@ -592,9 +592,9 @@ def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGrou
 def _work_by_key(
     operator: KeyedOperator, rows: LaneRows, processed: OperatorOutput, load: KeyGroupLoad
 ) -> OperatorWork | None:
-    """Return the work per key: as the operator measured it, or from the time of its function.
+    """Return the work per key: as measured by the operator, or from the time of its function.
 
-    ``None`` if it did not measure it.
+    ``None`` if it was not measured.
     """
     groups = processed.groups
     if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):

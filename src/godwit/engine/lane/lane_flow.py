@@ -1,7 +1,7 @@
 """The part of a compiled flow that lanes and the source side need, and the routes of its rows.
 
-It is the same for every epoch and under every physical plan, so executors get it once; where rows
-go, an epoch's instruction says.  A *feed* is a source after its maps.
+It is the same for every epoch and physical plan, so executors get it once; routes of rows are part
+of an epoch's instruction.  A *feed* is a source after its maps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LaneInput:
     """One input of an operator that a source feeds."""
 
     index: int  # of the operator in the flow
-    number: int = 0  # which of the operator's inputs
-    watermark: int = 0  # number of the watermark that its event times move
-    columns: tuple[str, ...] | None = None  # that the operator reads; None: those that there are
+    number: int = 0  # of the operator's input
+    watermark: int = 0  # number of the watermark of its event times
+    columns: tuple[str, ...] | None = None  # read by the operator; None: all
     time: str | None = None  # column of the event time; None if another input reports it
 
 
@@ -44,7 +44,7 @@ class Feed:
 
     source: str
     maps: tuple[Any, ...]  # in order; `ArrowMap`s on a source of Godwit's own
-    schema: pa.Schema  # columns that the inputs have between them, after the maps
+    schema: pa.Schema  # columns of all inputs together, after the maps
     inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
 
     def inputs_from(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
@@ -58,42 +58,42 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOperator:
-    """An operator with what a lane needs for it: layouts and sinks."""
+    """An operator with its layouts and sinks, for a lane."""
 
     index: int  # of the operator in the flow
     operator: KeyedOperator
-    # what takes its output: (index of the operator fed, maps on the way and input of that operator)
+    # readers of its output: (index of an operator downstream, its input with the maps before it)
     feeds: tuple[tuple[int, UpstreamInput], ...]
     outputs: tuple[StagedSink, ...]  # sinks that take its output and want rows
-    left_out: StagedSink | None = None  # the sink of the rows that it leaves out
-    states: Mapping[str, EntryLayout]  # name of a state → how it is read from the checkpoint
-    waiting: WaitingLayout  # how rows that wait for it are read from the checkpoint
+    left_out: StagedSink | None = None  # sink of the rows that it leaves out
+    states: Mapping[str, EntryLayout]  # name of a state → its layout in the checkpoint
+    waiting: WaitingLayout  # layout of its waiting rows in the checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFlow:
     """The part of a compiled flow that executors get; picklable, the same for every epoch.
 
-    Which operators share a component is not part of it: each epoch says on which level they run.
+    Components are not part of it: each epoch's instruction has the levels of operators.
     """
 
     num_key_groups: int
     operators: tuple[LaneOperator, ...]
     # of sources of Godwit's own: maps over DataFrames may not be picklable, and run elsewhere
     feeds: tuple[Feed, ...] = ()
-    # source of Godwit's own → columns that are read of it, with their types, in its order
+    # source of Godwit's own → columns to read, with their types, in its order
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)
-    # source of Godwit's own → column that says when its rows arrived, where one does
+    # source of Godwit's own → its arrival-time column, if any
     arrival: Mapping[str, str] = field(default_factory=dict)
-    # source → the sink of its rows that cannot be read
+    # source → sink of its unreadable rows
     unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
     """Return the part of a compiled flow that executors need.
 
-    `layouts`: how states and waiting rows of each operator are read. `sinks`: the open sinks for
-    which lanes stage rows (the sinks themselves stay on the driver).
+    `layouts`: of states and waiting rows of each operator. `sinks`: the open sinks for which lanes
+    stage rows (the sinks themselves stay on the driver).
     """
     staged = {sink.name: sink for sink in sinks}
     looped = [(edge.operator, loop_sink(edge)) for edge in flow.feedbacks]
@@ -146,14 +146,14 @@ def source_feeds(flow: CompiledFlow) -> tuple[Feed, ...]:
     Operators that read the same source after the same maps share a feed, so its rows are read and
     mapped once.
     """
-    index = {operator.name: at for at, operator in enumerate(flow.operators)}
+    index = {operator.name: number for number, operator in enumerate(flow.operators)}
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     watermarks = flow.watermarks
     feeds: dict[tuple[str, tuple[Any, ...]], Feed] = {}
     inputs = [given for given in flow.inputs if isinstance(given, SourceInput)]
     for given in sorted(inputs, key=lambda given: declared[given.operator]):
-        at = (given.source, given.maps)
-        known = feeds.get(at)
+        read = (given.source, given.maps)
+        known = feeds.get(read)
         lane_input = LaneInput(
             index=index[given.operator],
             number=given.number,
@@ -170,7 +170,7 @@ def source_feeds(flow: CompiledFlow) -> tuple[Feed, ...]:
         fields |= {field.name: field.type for field in given.schema}
         if given.time is not None:
             fields[given.time.name] = given.time.type
-        feeds[at] = replace(known, schema=pa.schema(fields), inputs=(*known.inputs, lane_input))
+        feeds[read] = replace(known, schema=pa.schema(fields), inputs=(*known.inputs, lane_input))
     return tuple(feeds.values())
 
 

@@ -1,8 +1,8 @@
 """Messages of an epoch: the driver's instruction to all lanes, and the report of each lane.
 
-An instruction says how to bring each key group to the committed version.  For an executor
-that holds a recent version this is a short tail of changelog segments, so the message grows with
-what the last epochs changed and not with the state there is.
+An instruction has the chains of each key group to the committed version.  For an executor with a
+recent version this is a short tail of changelog segments, so the message grows with the recent
+changes and not with the size of the state.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class StateInstruction:
     """Instruction for one state of an operator: chains to the committed version."""
 
     state: StateId
-    # its names as of the committed version; others only until a renaming is committed
+    # its id as of the committed version; differs only until a renaming is committed
     recorded_as: StateId
-    # Shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later. -1:
-    # it is complete for an empty table too (with `snapshots`).
+    # shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later; -1:
+    # also for an empty table (with `snapshots`)
     floor: npt.NDArray[np.int64]
     segments: tuple[SegmentRef, ...]  # changelog segments to apply
-    snapshots: dict[int, SnapshotRef]  # key group → snapshot, for those that start from nothing
-    # Key groups of which a snapshot is taken, at the version before this epoch.
+    snapshots: dict[int, SnapshotRef]  # key group → snapshot, for key groups without a table
+    # key groups to snapshot, at the version before this epoch
     to_snapshot: tuple[int, ...]
 
 
@@ -63,21 +63,20 @@ class OperatorInstruction:
     places: npt.NDArray[np.int32]
     states: tuple[StateInstruction, ...]  # one for each of its states
     suspended: npt.NDArray[np.bool_]  # shape ``(num_key_groups,)``: rows go to the wait buffer
-    # Shape ``(num_key_groups,)``: key groups whose state is loaded, while the epoch waits, by a
-    # lane that does not hold it; others wait for it then.
+    # shape ``(num_key_groups,)``: key groups whose missing state the lane loads during the epoch;
+    # rows of other key groups without state go to the wait buffer
     load: npt.NDArray[np.bool_]
     waiting: tuple[SegmentRef, ...]  # waiting segments of the key groups in `resumed`
-    # Shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch, before
-    # its own.
+    # shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch, before
+    # its own
     resumed: npt.NDArray[np.bool_]
-    # Key group in `resumed` → epoch of the first segment of which its rows wait still; those of
-    # earlier segments, which others may wait in, have been processed.
+    # key group in `resumed` → first epoch whose waiting rows are not yet processed
     waiting_from: Mapping[int, int] = field(default_factory=dict)
     time: EpochTime = NO_TIME  # event time of the operator
-    # what brings tables that every lane has whole to the committed version
+    # instructions for broadcast tables, which every lane has whole
     tables: tuple[StateInstruction, ...] = ()
-    # of `KeyedOperator.part_states`: chains of the key groups that keys leave parts in, which every
-    # lane reads
+    # chains of `KeyedOperator.part_states` in key groups with former parts of hot keys, read by
+    # every lane
     left_parts: tuple[KeyGroupChain, ...] = ()
 
 
@@ -86,16 +85,16 @@ class EpochInstruction:
     """Instruction of one epoch to all lanes."""
 
     epoch: int
-    flow: int  # the flow version that lanes write under
-    run_id: str  # the local store belongs to the run
+    flow: int  # flow version of written files
+    run_id: str  # owner of the local store
     places: tuple[Place, ...]  # one lane task each, at every level
     operators: tuple[OperatorInstruction, ...]  # in the flow's order
     storage: CheckpointStorage  # the checkpoint
-    local_dir: str | None  # where local stores lie; ``None`` for the executor's own directory
-    inline_bytes: int  # what one lane writes up to this size travels in the commit record
+    local_dir: str | None  # of local stores; ``None`` for the executor's own directory
+    inline_bytes: int  # maximum size of a lane's data inside the commit record
     # Arrow IPC compression of segments and outputs, or ``None``.
     compression: Literal["lz4", "zstd"] | None
-    # A key is hot that has this much of what a lane gets on average; 0: none is.
+    # a key is hot with this share of a lane's average rows; 0: no key is
     hot_keys: float = 0.0
 
     @property
@@ -109,46 +108,46 @@ class OperatorReport:
     """Work of one lane for one operator."""
 
     operator: str  # name of the operator
-    # number of an input of the operator → rows that came in by it, before they were combined
+    # number of an input of the operator → its rows, before any combining
     rows_in: dict[int, int] = field(default_factory=dict)
     # key groups whose rows were put in the wait buffer, and whose waiting rows were processed
     waited: list[int] = field(default_factory=list)
     consumed: list[int] = field(default_factory=list)
-    # state → key group → version its local table is at now
+    # state → key group → present version of its local table
     versions: dict[StateId, PerKeyGroup] = field(default_factory=dict)
-    load: KeyGroupLoad = NO_LOAD  # no bytes of state
-    # event times of the rows, and rows that were left out, as their senders report them
+    load: KeyGroupLoad = NO_LOAD  # without state bytes
+    # event times and left-out rows, as reported by senders
     arrivals: Arrivals = NO_ARRIVALS
-    # when timers or expiries are due next: of all keys of the lane if this epoch was to look for
-    # them, else of those that had rows
+    # next due time of timers or expiries: of all keys of the lane if this epoch searched for it,
+    # else of keys with rows
     next_due: Due = NOTHING_DUE
-    windows: WindowWork | None = None  # cost of windows, where state could be kept in another way
-    # partials, of windows that were over, of keys that were held in two slots
+    windows: WindowWork | None = None  # cost of windows that could have another layout
+    # partials of closed windows whose key was in two slots
     duplicate_partials: int = 0
-    # keys of which some sender had many rows, and how many that were
+    # hot keys of senders → number of their rows
     hot_keys: HotRows = field(default_factory=dict)
-    key_work: OperatorWork | None = None  # which keys have most work, where one can be hot
+    key_work: OperatorWork | None = None  # keys with most work, if keys can be hot
 
 
 @dataclass(slots=True, kw_only=True)
 class PassedOn:
     """Rows that one lane passed from an operator to another.
 
-    Where the two share a component the rows stay in their lane; where not, they go through an
-    exchange, and `exchanged` is true: only then the fields below it say anything.
+    Within a component the rows stay in their lane; else they go through an exchange, and
+    `exchanged` is true: only then the fields below it are set.
     """
 
-    sender: str  # the operator that made the rows
-    operator: str  # the operator that they are for
-    rows: int  # before any were combined
+    sender: str  # sending operator
+    operator: str  # receiving operator
+    rows: int  # before any combining
     size_bytes: int  # of the rows, in memory
     exchanged: bool = False
-    # shape ``(3, n)``: key groups of the receiver that something was sent to, the rows (or partial
-    # states) sent to each, and their share of the bytes sent
+    # shape ``(3, n)``: key groups of the receiver with sent rows, rows (or partial states) sent to
+    # each, and their share of the sent bytes
     sent: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((3, 0)))
     crossed_bytes: int = 0  # bytes sent to lanes of other executors
     cpu_ms: float = 0.0  # CPU time for splitting and serialising them
-    # rows, before any were combined, by key group of the sender and of the receiver
+    # rows, before any combining, by key group of the sender and of the receiver
     pairs: KeyGroupPairs = NO_PAIRS
 
 
@@ -158,24 +157,24 @@ class LaneReport:
 
     level: int  # level of the components
     place: int  # index of the lane task's place
-    executor: str  # name of the executor it really ran on
+    executor: str  # actual executor
     operators: list[OperatorReport] = field(default_factory=list)
-    # what it wrote
+    # references to its written files
     segments: list[SegmentRef] = field(default_factory=list)
     snapshots: list[SnapshotRef] = field(default_factory=list)
     outputs: list[OutputRef] = field(default_factory=list)
     rows_out: int = 0  # rows emitted
     passed_on: list[PassedOn] = field(default_factory=list)  # to operators downstream
     took_ms: dict[str, float] = field(default_factory=dict)  # phase → milliseconds
-    # level 0 and number of a split, or level and place of a lane → digest of what it had read when
-    # it sent rows here
+    # sender (level 0 and number of a split, or level and place of a lane) → digest of the rows it
+    # had read when it sent rows here
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
-    # source → rows of it that could not be read
+    # source → number of unreadable rows
     unreadable: dict[str, int] = field(default_factory=dict)
-    # source → ages of its rows by the driver's clock of the epoch, where it says when they arrived;
-    # each row is in one report
+    # source with arrival times → ages of its rows by the driver's clock of the epoch; each row is
+    # in one report
     ages: dict[str, LatencyHistogram] = field(default_factory=dict)
-    # why it could not be done, if the reason is in the flow and trying again would not help
+    # error of the flow, which a retry would not avoid
     error: GodwitError | None = None
 
     def lap(self, phase: str, since_s: float) -> float:
@@ -206,7 +205,7 @@ class LaneReport:
             OperatorReport(
                 operator=operator,
                 rows_in=rows_in,
-                versions={state: PerKeyGroup.unpacked(of) for state, of in versions},
+                versions={state: PerKeyGroup.unpacked(packed) for state, packed in versions},
                 load=KeyGroupLoad.unpacked(load) if load else NO_LOAD,
                 **_unpickle_other_fields(more),
             )
@@ -215,8 +214,8 @@ class LaneReport:
         return cls(**values, operators=reports, **_unpickle_other_fields(rest))
 
 
-# One report comes from every lane in every epoch, and the driver reads all of them: what each of
-# them says is encoded by its type, columns as bytes; what few say is pickled where they do.
+# The driver reads a report from every lane in every epoch: fields that all of them have are encoded
+# by type, columns as bytes; rare fields are pickled.
 _OperatorParts: TypeAlias = tuple[
     str,  # operator
     dict[int, int],  # rows_in
@@ -239,13 +238,13 @@ def _encodable(report: LaneReport) -> tuple[_UsualParts, list[_OperatorParts], b
     """Return a report as values that msgspec encodes, and the pickled rest."""
     operators = [
         (
-            of.operator,
-            of.rows_in,
-            [(state, PerKeyGroup.of(held).packed()) for state, held in of.versions.items()],
-            of.load.packed() if len(of.load.key_groups) else b"",
-            _pickle_other_fields(of, ("operator", "rows_in", "versions", "load")),
+            work.operator,
+            work.rows_in,
+            [(state, PerKeyGroup.of(each).packed()) for state, each in work.versions.items()],
+            work.load.packed() if len(work.load.key_groups) else b"",
+            _pickle_other_fields(work, ("operator", "rows_in", "versions", "load")),
         )
-        for of in report.operators
+        for work in report.operators
     ]
     usual: Any = tuple(getattr(report, name) for name in _USUAL)
     return usual, operators, _pickle_other_fields(report, ("operators", *_USUAL))
@@ -273,7 +272,7 @@ def _unpickle_other_fields(rest: bytes) -> dict[str, Any]:
 
 
 def _is_same(value: Any, default: Any) -> bool:
-    """Return whether a value of a plain type equals its default; values of other types never do."""
+    """Return true if a value of a plain type equals its default; false for other types."""
     return type(value) is type(default) and isinstance(value, _PLAIN) and value == default
 
 
@@ -284,13 +283,13 @@ _PLAIN = (int, float, dict, list, Arrivals, Due)
 def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Return the fields of a report class, each with its default."""
     return tuple(
-        (of.name, of.default if of.default_factory is MISSING else of.default_factory())
-        for of in fields(kind)
+        (each.name, each.default if each.default_factory is MISSING else each.default_factory())
+        for each in fields(kind)
     )
 
 
 def senders_that_differ(reports: Iterable[LaneReport]) -> set[tuple[int, int]]:
-    """Return the senders (as numbers) whose repeated attempts sent other rows to other lanes."""
+    """Return the senders (as numbers) whose repeated attempts sent different rows to lanes."""
     digests: dict[tuple[int, int], int] = {}
     return {
         sender

@@ -1,8 +1,7 @@
-"""Output on its way to a sink, checked before the commit for rows that the target cannot take.
+"""Staging of output for sinks, with a check before the commit for rows that the target cannot take.
 
-The invariant: what is staged under a sink's name, its check has passed.  A row that it has not
-passed refuses the epoch, while nothing of it is committed, or goes to the sink that was named for
-such rows; it is never dropped.
+Invariant: all rows staged for a sink have passed its check.  A rejected row fails the epoch before
+its commit, or goes to the sink for rejected rows; it is never dropped.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def stage_output(
     """Stage rows for a sink, without those that its target cannot take.
 
     `where`: the operator, for errors. `place`: number of the lane, for names of files. Raises
-    `SinkError`, with the first row's key, if there are such rows and no sink for rejected rows.
+    `SinkError`, with the first row's key, for such rows without a sink for rejected rows.
     """
     if rows.num_rows == 0:
         return
@@ -94,7 +93,7 @@ def rejected_rows(
     `keys`: names of the key columns. The schema is `godwit.plan.staging.REJECTED`.
     """
     refused = rows.take(pa.array(rejections.rows))
-    columns = {  # what Python cannot hold is written as Arrow writes it
+    columns = {  # values outside of Python's ranges are written as Arrow writes them
         name: [_json_value(value) for value in column]
         for name, column in zip(refused.schema.names, refused.columns, strict=True)
     }
@@ -108,7 +107,7 @@ def rejected_rows(
 
 
 def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
-    """Return the error that a target cannot take some rows, and there is no `rejects` sink.
+    """Return the error that a target cannot take some rows, without a `rejects` sink.
 
     `rejected`: as `rejected_rows` returns them. `keyed`: name the first row by its key.
     """
@@ -138,14 +137,14 @@ def _json_objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
 
 
 def _json_value(value: pa.Scalar) -> Any:
-    """Return a value in a form that JSON has."""
+    """Return a value as a type of JSON."""
     if not value.is_valid:
         return None
     try:
         plain = value.as_py()
     except UnicodeDecodeError:
         return value.cast(pa.binary()).as_py().decode("utf-8", "backslashreplace")
-    except (ValueError, OverflowError):  # a date of no calendar year that Python knows
+    except (ValueError, OverflowError):  # a date outside of Python's calendar
         return str(value.cast(pa.string()).as_py())
     if isinstance(plain, float) and not math.isfinite(plain):
         return str(plain)

@@ -1,19 +1,18 @@
 """Pre-aggregation before the exchange: raw rows, or one partial state per key.
 
-Combining saves what is sent, and work in the lane, where keys repeat; where they do not, it only
-costs.  So it is decided for each chunk by a sample, and for hot keys by themselves.
+If keys repeat, combining saves transfer and work in the lane; if not, it only costs.  So each chunk
+decides by a sample, and separately for hot keys.
 
-A *hot key* has too many rows for one lane, which gets all rows of a key.  Every sender looks for
-such keys among its rows, and sends one partial state of each: the key is split over the lanes and
-source partitions that have its rows, and its own lane merges as many partial states as there are
-senders, however many rows there were.  A key that cools is no longer detected, and its rows are
-sent as they are again.
+A *hot key* has too many rows for one lane, which gets all rows of a key.  Every sender detects such
+keys among its rows, and sends one partial state of each: the work is split over the lanes and
+source partitions with rows of the key, and its own lane merges one partial state per sender, for
+any number of rows.  When a key is no longer hot, its rows are sent raw again.
 
-Invariant: all rows of a key in one chunk go the same way, in their order, so results are those of
-rows that nobody combined.
+Invariant: all rows of a key in one chunk are either raw or combined, in their order, so results do
+not depend on combining.
 
 Source: partial key grouping and key expansion, Madsen et al. (Enorm) §4.4.2, with the state of a
-key in one place: what is split is the work of an epoch, not the state.
+key in one place: the work of an epoch is split, not the state.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ HotRows = dict[str, int]
 """Key, as JSON, → rows."""
 
 _SAMPLE = 8192
-_MIN_SAMPLED = 1024  # of fewer rows nothing is worth finding
-_STRIDE = 2_654_435_761  # rows of the sample, far apart and in no rhythm that rows may have
+_MIN_SAMPLED = 1024  # for fewer rows, sampling does not pay
+_STRIDE = 2_654_435_761  # between sampled rows: large, and unlike any period of the rows
 _SAMPLED_HASHES = 0xF  # one hash in sixteen
 _COUNT = pa.field("__godwit_rows", pa.int64())
 
@@ -65,12 +64,12 @@ def pack(
 ) -> tuple[list[tuple[bool, pa.RecordBatch, npt.NDArray[np.int32]]], pa.RecordBatch | None]:
     """Prepare rows for sending: combine the rows of all keys, of hot keys, or of none.
 
-    A key that has at least `hot_share` of the rows is hot; with 0, none is. Returns packs (whether
-    they are partial states; their rows; key group of each row), and hot keys with the number of
-    their rows, if there are any.
+    A key with at least `hot_share` of the rows is hot; with 0, no key is. Returns packs (true for
+    partial states; their rows; key group of each row), and hot keys with their numbers of rows,
+    if any.
     """
     own = len(operator.hash_columns)
-    # The hash does not travel: computing it again in the lane costs less than carrying it.
+    # The hash is not sent: the lane recomputes it at a lower cost.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
     raw = pa.RecordBatch.from_arrays(
         [*keys.columns, *columns.columns[len(keys.schema) :]], schema=raw_schema(operator)
@@ -108,7 +107,7 @@ def pre_aggregate(
 ) -> tuple[pa.RecordBatch, Groups]:
     """Compute one partial state per group of rows, and return the groups.
 
-    If a partial state has no room for all rows of its group, every row becomes a group.
+    If a partial state cannot hold all rows of its group, every row becomes a group.
     """
     while True:
         keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
@@ -116,7 +115,7 @@ def pre_aggregate(
             states = operator.combine(groups, keys, rows.select(operator.inputs.names))
         if states is not None:
             break
-        assert groups.count < rows.num_rows, "a row has room in a partial state"
+        assert groups.count < rows.num_rows, "a partial state holds one row"
         groups = groups.apart()
     batch = pa.RecordBatch.from_arrays(
         [*keys.columns, *states.columns], schema=partial_schema(operator)
@@ -125,11 +124,11 @@ def pre_aggregate(
 
 
 def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bool:
-    """Return whether entries repeat so often that combining before the exchange saves work.
+    """Return true if entries repeat often enough for combining before the exchange to save work.
 
-    Counts distinct entries in a sixteenth of the space of hashes of their keys, which estimates
-    without bias the ratio of entries to rows; of few rows, all. `others`: columns that tell entries
-    of a key apart.
+    Counts distinct entries in a sixteenth of the space of hashes of their keys, an
+    unbiased estimate of the ratio of entries to rows; of few rows, all. `others`: columns that
+    distinguish entries of a key.
     """
     which = np.arange(min(len(hashes), 1024))
     if len(hashes) > 1024:
@@ -172,12 +171,12 @@ def mask_of_hot_rows(
     """Return a mask of rows whose hash is among `hot`, which is sorted."""
     if len(hot) <= 8:
         mask = np.zeros(len(hashes), np.bool_)
-        for one in hot:
-            mask |= hashes == one
+        for hot_hash in hot:
+            mask |= hashes == hot_hash
         return mask
-    at = np.minimum(np.searchsorted(hot, hashes), len(hot) - 1)
-    of: npt.NDArray[np.bool_] = hot[at] == hashes
-    return of
+    nearest = np.minimum(np.searchsorted(hot, hashes), len(hot) - 1)
+    is_hot: npt.NDArray[np.bool_] = hot[nearest] == hashes
+    return is_hot
 
 
 def _hot_rows(

@@ -1,12 +1,12 @@
 """Rows of one operator in a lane: raw or partial, new or from the wait buffer.
 
-A row's hash is computed when the row arrives and stays beside it.  If everything came raw, rows are
-combined once, together; as soon as something came, or has to be kept, as partial states, what came
-raw in a row is combined by itself, which keeps the order of arrival where that counts.
+A row's hash is computed once, on arrival.  Raw rows alone are combined once, together; if some rows
+arrive, or are buffered, as partial states, each run of consecutive raw rows is combined separately,
+which preserves the order of arrival where it matters.
 
-The *wait buffer* keeps rows of key groups whose state is not here, in the changelog.  Rows of a
-mergeable operator wait as partial states, which are small.  When a key group resumes, what waited
-comes before the rows of the epoch, in order of epochs and lanes.
+The *wait buffer*, in the changelog, has rows of key groups without local state.  Rows of a
+mergeable operator wait as partial states, which are small.  When a key group resumes, its waiting
+rows come before the rows of the epoch, in order of epochs and lanes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LaneRows:
     num_key_groups: int
     batch: pa.RecordBatch  # N rows of `raw_schema`, or, where `partial`, of `partial_schema`
     hashes: npt.NDArray[np.int64]  # shape ``(N,)``: hash of each row's key
-    partial: bool  # whether the rows are partial states
+    partial: bool  # the rows are partial states
 
     @classmethod
     def of(
@@ -102,7 +102,7 @@ def unpack_payloads(
     """
     partial = partial or any(header.is_partial for header, _ in arrived)
     if partial and operator.commutative:
-        # What came raw is combined once, together, where rows may be seen in any order.
+        # In any order, all raw rows are combined once, together.
         arrived = sorted(arrived, key=lambda item: item[0].is_partial)
     parts: list[LaneRows] = []
     for is_partial, of_kind in groupby(arrived, key=lambda item: item[0].is_partial):

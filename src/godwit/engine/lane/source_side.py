@@ -1,10 +1,10 @@
-"""The source side of an epoch: rows of sources made payloads for lanes, on every cluster.
+"""Source side of an epoch: payloads for lanes from rows of sources, on every cluster.
 
-The driver does it for few rows, and any task of an executor for its splits: splits or tables go in,
-payloads addressed to lanes come out.
+The driver runs it for few rows, else tasks of executors for their splits: from splits or tables to
+payloads addressed to lanes.
 
-Invariant: all rows of a split are numbered by the split's place in the epoch, whoever reads it and
-however its batches are cut, so operators meet rows in the order in which the source gave them.
+Invariant: all rows of a split are numbered by the split's place in the epoch, independent of the
+reading process and the batches, so operators process rows in the order of the source.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.wire import Blob, Shipment
     from godwit.sources.source import Source, Split
 
-_MAX_AGES = 8192  # rows of a table that are looked at, about
+_MAX_AGES = 8192  # approximate number of sampled rows of a table
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 256 * 2**20
 
@@ -52,15 +52,15 @@ _MAX_BYTES = 256 * 2**20
 class NumberedSplit:
     """A split of a source in an epoch."""
 
-    number: int  # its place among the epoch's splits: rows of lower ones are older
+    number: int  # among the epoch's splits: rows of lower numbers are older
     source: str  # name of the source
     split: Split
 
 
 def after_maps(feed: Feed, rows: pa.Table) -> pa.Table:
     """Return rows of a source after the maps over Arrow tables of a feed."""
-    for one in feed.maps:
-        rows = one.apply(rows)
+    for arrow_map in feed.maps:
+        rows = arrow_map.apply(rows)
     return rows
 
 
@@ -72,8 +72,8 @@ def input_rows(
 ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
     """Yield the rows of each operator input that a source feeds, after its maps.
 
-    Rows of an input keep their order; very many are divided into several batches. `rows`: those of
-    the source, before its maps. `mapped`: applies a feed's maps.
+    Rows of an input keep their order; many rows are divided into several batches. `rows`: of the
+    source, before its maps. `mapped`: applies a feed's maps.
     """
     for feed in feeds:
         if feed.source != source:
@@ -119,9 +119,9 @@ def ship_splits(
     """Read splits, and yield payloads with their rows for the operators that read them.
 
     A split whose payloads are lost with an executor is read again, while some lanes have rows of
-    the first time: see `check_repeated_reads`. `shipments`: route of rows to each operator in this
-    epoch. `places`: number of lanes that get a digest of the rows read; 0 where a split is read
-    once for all.
+    the first read: see `check_repeated_reads`. `shipments`: route of rows to each operator in this
+    epoch. `places`: number of lanes that get a digest of the rows read; 0 if splits are never read
+    again.
     """
     clock_us = shipments[0].time.clock
     ages: dict[str, tuple[int, list[LatencyHistogram]]] = {}  # of each source; its first split
@@ -162,7 +162,7 @@ def ship_splits(
 def _age_histogram(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
     """Return a histogram of rows' ages at `clock_us`; rows without an arrival time have age 0.
 
-    Of many rows an evenly spaced sample is counted, with the oldest row.
+    For many rows, an evenly spaced sample is counted, and the oldest row.
     """
     per_us = {"s": 1e-6, "ms": 1e-3, "us": 1.0, "ns": 1e3}[arrived.type.unit]
     step = -(-len(arrived) // _MAX_AGES)
@@ -191,15 +191,15 @@ def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[Numbere
     """
     differ = senders_that_differ(reports)
     if not differ or (any(n >= EMITTED for _, n in differ) and all(level for level, _ in differ)):
-        return  # of rows that lanes made, `godwit.engine.flow_epochs` has something to say
+        return  # `godwit.engine.flow_epochs` checks rows emitted by lanes
     others = next((s for s in splits if (0, s.number) in differ), None)
     which = "One of the splits" if others is None else f"The split {others.split.what}"
     names = dict.fromkeys([split.source for split in splits] if others is None else [others.source])
     raise SourceError(
         f"{which} of source {listing(list(names))} gave other rows when it was read again, after "
-        "an executor was lost; nothing of this epoch is committed.",
-        remedy="The same split must give the same rows, or raise: see that nobody changes what it "
-        "reads. Of a source of your own, see gw.testing.check_source.",
+        "the loss of an executor; nothing of this epoch is committed.",
+        remedy="The same split must give the same rows, or raise: do not change its data while a "
+        "query reads them. For a source of your own, see gw.testing.check_source.",
         source=others.source if others is not None else listing(list(names)),
     )
 
@@ -229,47 +229,47 @@ def read_split(
     if most is not None and (read > most or (split.exact and read < most)):
         raise SourceError(
             f"Source {name!r} gave {read} rows of {split.what}, which has {most}.",
-            remedy="The same split must give the same rows, or raise. If what it reads was "
-            "changed, put it back; of a source of your own, see gw.testing.check_source.",
+            remedy="The same split must give the same rows, or raise. If its data were changed, "
+            "restore them; for a source of your own, see gw.testing.check_source.",
             source=name,
             split=split.what,
         )
 
 
-def source_error(name: str, what: str, error: BaseException, **context: str) -> SourceError:
+def source_error(name: str, failure: str, error: BaseException, **context: str) -> SourceError:
     """Return the error that a source raised `error`.
 
-    `what`: what failed, such as "could not be read". `context`: further fields of the error.
+    `failure`: text such as "could not be read". `context`: further fields of the error.
     """
     where = f" ({context['split']})" if "split" in context else ""
     return SourceError(
-        f"Source {name!r} {what}{where}: {error_line(error)}.",
-        remedy="Nothing of this epoch is committed. Once the cause is gone, start the query again: "
-        "it goes on from the last committed epoch.",
+        f"Source {name!r} {failure}{where}: {error_line(error)}.",
+        remedy="Nothing of this epoch is committed. Fix the cause and start the query again: "
+        "it continues from the last committed epoch.",
         source=name,
         **context,
     )
 
 
 def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> None:
-    """Raise if a value from a source is no record batch with the requested columns."""
+    """Raise if a source's value is not a record batch with the requested columns."""
     if not isinstance(batch, pa.RecordBatch):
-        found = f"a value of type {type_name(batch)}, and no pyarrow.RecordBatch"
+        problem = f"a value of type {type_name(batch)} instead of a pyarrow.RecordBatch"
     elif batch.schema.names != columns.names:
-        found = f"columns {listing(batch.schema.names)} where {listing(columns.names)} were asked"
+        problem = f"columns {listing(batch.schema.names)} instead of {listing(columns.names)}"
     elif batch.schema.types != columns.types:
         field, dtype = next(
             (mine, its)
             for mine, its in zip(columns, batch.schema.types, strict=True)
             if mine.type != its
         )
-        found = f"column {field.name!r} as {dtype}, and its schema says {field.type}"
+        problem = f"column {field.name!r} as {dtype}, but its schema has {field.type}"
     else:
         return
     raise SourceError(
-        f"Source {name!r} gave {found} ({split.what}).",
-        remedy="Let Source.read yield the columns that it is asked for, in that order and in the "
-        "types of Source.schema.",
+        f"Source {name!r} gave {problem} ({split.what}).",
+        remedy="Let Source.read yield the requested columns, in their order and with the types "
+        "of Source.schema.",
         source=name,
         split=split.what,
     )
@@ -280,8 +280,8 @@ def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> 
     if isinstance(rows, pa.RecordBatch) and rows.schema == source.unreadable:
         return
     raise SourceError(
-        f"Source {name!r} gave Unreadable rows ({split.what}) that are no record batch of the "
-        "columns in its attribute unreadable.",
+        f"Source {name!r} gave Unreadable rows ({split.what}) that are not a record batch with the "
+        "columns of its attribute unreadable.",
         remedy="Let both have the same schema.",
         source=name,
         split=split.what,
@@ -291,7 +291,7 @@ def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> 
 def gather_batches(
     batches: Iterable[pa.RecordBatch | Unreadable],
 ) -> Iterator[pa.Table | pa.RecordBatch]:
-    """Yield batches joined to tables, large enough to combine well and small enough to hold.
+    """Yield batches joined to tables, large enough to combine well and small enough for memory.
 
     Unreadable rows are yielded as batches.
     """

@@ -1,8 +1,8 @@
-"""Tables that are broadcast, as lanes have them: read from the checkpoint, then kept up to date.
+"""Broadcast tables in lanes: read from the checkpoint, then kept up to date.
 
-What is remembered is the table of a committed epoch, beside the local copies of its state.  A lane
-that has none, since its process is new or its executor was added, reads the last snapshot and all
-segments after it; others read the segments that they lack.
+A process remembers the table of a committed epoch, with the local copies of its state.  A lane
+without it, in a new process or on a new executor, reads the last snapshot and all segments after
+it; others read the segments that they lack.
 """
 
 from __future__ import annotations

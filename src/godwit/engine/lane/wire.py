@@ -1,14 +1,14 @@
 """Rows on their way to an operator: payloads across an exchange, or batches within a lane.
 
 A payload is a fixed header and one Arrow record batch (without its schema, which both ends know).
-Its *origin* orders payloads the same way however the shuffle fetched them, so a replayed epoch
-meets its rows in the same order: arrival order is (epoch, origin, row).
+Its *origin* orders payloads independent of the shuffle's order, so a replayed epoch processes its
+rows in the same order: arrival order is (epoch, origin, row).
 
-Operators of one component have their key groups in the same places, and where one of them feeds
-another, both are keyed by the same columns.  So what a lane makes of a key is for itself: nothing
-is combined, sent, written or read again on the way.  Invariant: what the receiving operator is
-handed then is what an exchange would have brought to this lane, row by row (components without
-communication between their operators, Madsen et al. (Enorm) §4.4).
+Operators of one component have their key groups in the same places, and if one of them feeds
+another, both are keyed by the same columns.  So a lane's output for the next operator stays in the
+lane: it is not combined, sent, written or read again.  Invariant: the receiving operator gets the
+same rows, in the same order, as from an exchange (components without communication between their
+operators, Madsen et al. (Enorm) §4.4).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ Blob = tuple[int, bytes]
 """Number of a place, and a payload for it."""
 
 Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
-"""Rows or arrivals for an operator: as bytes where they crossed an exchange."""
+"""Rows or arrivals for an operator: as bytes if they crossed an exchange."""
 
-_HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
+_HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow needs aligned buffers
 ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE, BROADCAST, AGES = range(9)
-"""Kinds of payloads: raw rows, partial states, rows that were left out, event times of rows that
-were sent, keys that had many rows, what a sender has read, rows that a source could not read,
-rows of a table for all lanes, ages of a source's rows. 0xFF is left to whatever carries them."""
+"""Kinds of payloads: raw rows, partial states, left-out rows, event times of sent rows, hot keys,
+digest of a sender's rows, unreadable rows of a source, rows of a broadcast table, ages of a
+source's
+rows. 0xFF is reserved for the transport."""
 EMITTED = 1 << 31
-"""Added to the number of a sender whose digest is of rows that it made, and not of those it had
-read."""
-_LEVEL = 1  # where the header has it
+"""Added to the number of a sender whose digest is of emitted rows, not of rows it has read."""
+_LEVEL = 1  # its offset in the header
 _ARRIVALS = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")
 _DIGEST = struct.Struct("<Q")
@@ -67,13 +67,13 @@ class Header:
 
     # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT`, `DIGEST`, `UNREADABLE` or `AGES`
     kind: int
-    level: int  # level of the component it is for
-    operator: int  # index of the operator it is for
-    # who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
-    # place, number); orders payloads
+    level: int  # of the receiving component
+    operator: int  # index of the receiving operator
+    # sender: at the source side (0, partition, chunk, number), in a lane (level, operator, place,
+    # number); orders payloads
     origin: tuple[int, int, int, int]
-    rows: int  # rows it was made from, or 0 where another payload of the same rows counts them
-    number: int = 0  # number of the operator's input that the rows came by
+    rows: int  # number of its raw rows; 0 if another payload counts them
+    number: int = 0  # of the operator's input of the rows
 
     @classmethod
     def of(cls, payload: bytes) -> Header:
@@ -126,10 +126,10 @@ def ship_digest(
     level: int,
     places: int,
 ) -> Iterator[Blob]:
-    """Yield payloads that tell every lane of a level the digest of a sender's rows.
+    """Yield payloads with the digest of a sender's rows for every lane of a level.
 
-    `sender`: level 0 and number of a split, or level and place of a lane. `level`: whose lanes are
-    told; `places`: how many there are. See `read_digests`.
+    `sender`: level 0 and number of a split, or level and place of a lane. `level`: of the receiving
+    lanes; `places`: their number. See `read_digests`.
     """
     payload = _HEADER.pack(DIGEST, level, 0, *sender, 0, 0, 0, 0) + _DIGEST.pack(digest)
     yield from ((place, payload) for place in range(places))
@@ -138,7 +138,7 @@ def ship_digest(
 def read_digests(
     payloads: Iterable[tuple[Header, bytes]],
 ) -> dict[tuple[int, int], int]:
-    """Return sender → digest of the source rows that it had read."""
+    """Return sender → digest of the source rows that it has read."""
     return {
         header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
         for header, payload in payloads
@@ -155,7 +155,8 @@ def ship_unreadable(
 ) -> Iterator[Blob]:
     """Yield the payload with rows that a source could not read, for a lane that stages them.
 
-    `shipment`: of any operator: any of its lanes will do. `origin`: the sender (see `Header`).
+    `shipment`: of any operator; any of its lanes may stage them. `origin`: the sender (see
+    `Header`).
     `keep`: a sink gets the rows; otherwise they are only counted.
     """
     place, name = int(shipment.places[origin[1] % len(shipment.places)]), source.encode()
@@ -184,8 +185,8 @@ def ship_ages(
 ) -> Iterator[Blob]:
     """Yield the payload with a histogram of the ages of a source's rows, for a lane to report.
 
-    `shipment`: of any operator: any of its lanes will do. `ages`: by the driver's clock of the
-    epoch. `split`: number of the first split with these rows.
+    `shipment`: of any operator; any of its lanes may report them. `ages`: by the driver's clock of
+    the epoch. `split`: number of the first split with these rows.
     """
     origin, name = (0, split, 0, 0), source.encode()
     header = _HEADER.pack(AGES, shipment.level, shipment.index, *origin, 0, len(name))
@@ -210,9 +211,9 @@ class Shipment:
     operator: KeyedOperator
     places: npt.NDArray[np.int32]  # shape ``(num_key_groups,)``: the place of each key group
     time: EpochTime = NO_TIME  # event time of the operator in this epoch
-    keeps_left_out: bool = False  # whether rows that the operator leaves out are wanted
-    hot_share: float = 0.0  # a key that has at least this share of the rows is hot; 0: none is
-    # how rows reach the operator's second slots, if it has any: some are for those
+    keeps_left_out: bool = False  # left-out rows of the operator are sent to their sink
+    hot_share: float = 0.0  # a key with at least this share of the rows is hot; 0: no key is
+    # route of rows to the operator's second slots, if it has any
     second: Shipment | None = None
 
 
@@ -227,7 +228,7 @@ def ship_arrivals(
     """Yield a payload with a report of sent rows' event times, to any lane of the operator.
 
     `origin`: the sender (see `Header`). `rows`: rows that no other payload counts. `number`: number
-    of the operator's input that they come by.
+    of the operator's input.
     """
     header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, number)
     counts = (arrivals.late, arrivals.ahead, arrivals.untimed)
@@ -343,7 +344,7 @@ def _ship_left_out(
     shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], number: int
 ) -> Iterator[Blob]:
     """Yield payloads of rows that an operator left out, for the lanes of their keys; see `ship`."""
-    # The part of a hot key is chosen for rows that count only.
+    # Parts of hot keys are chosen only for rows that are processed.
     operator = shipment.operator
     names = operator.placed_in(operator.user_keys.names)
     keys = pa.schema([operator.keys.field(name) for name in names])
@@ -406,7 +407,7 @@ def check_keys_stay_in_lane(
     shipment: Shipment,
     place: int,  # of this lane
 ) -> None:
-    """Raise `EpochFailedError` if a user's function gave a row a key that belongs to another lane.
+    """Raise `EpochFailedError` if a user's function changed a row's key to one of another lane.
 
     The error names the function, and a key.
     """
@@ -420,10 +421,10 @@ def check_keys_stay_in_lane(
     key = {n: python_values(keys.column(n).slice(int(strays[0]), 1))[0] for n in keys.schema.names}
     raise EpochFailedError(
         f"Operators {sender.name!r} and {upstream.operator!r} share a component, so rows stay in "
-        f"their lane between the two; but {by} has given a row another key than the one it was "
-        f"made for: {key}.",
-        remedy=f"Leave {listing(placed)} as they are on the way, or let the "
-        "two be of two components: start the flow with components= that say so.",
+        f"their lane between the two; but {by} has changed the key of a row to that of another "
+        f"lane: {key}.",
+        remedy=f"Do not change {listing(placed)} in between, or put the "
+        "two operators in two components, with components= at the start of the flow.",
         sender=sender.name,
         operator=upstream.operator,
         key=key,
@@ -441,11 +442,11 @@ def count_key_group_pairs(
 ) -> KeyGroupPairs:
     """Estimate, for planners, the rows from each key group to each of the receiver's.
 
-    The sender's key group of a row is computed again from its columns. Nothing is counted if a map
-    has dropped one of them or changed its type. If a map has changed values, rows whose key group
-    this lane does not own (`own`: mask of the sender's) are skipped. Of many rows an evenly spaced
-    sample is counted. `receiver_keys`: key columns of the receiver. `rows`: those sent, after the
-    maps on the way.
+    The sender's key group of a row is recomputed from its columns. Nothing is counted if a map has
+    dropped one of them or changed its type. If a map has changed values, rows whose key group
+    this lane does not own (`own`: mask of the sender's) are skipped. For many rows, an evenly
+    spaced sample is counted. `receiver_keys`: key columns of the receiver. `rows`: as sent, after
+    maps.
     """
     keys = sender.placed_by if sender.partition_by else sender.keys
     if any(name not in rows.schema.names for name in keys.names):
@@ -456,10 +457,10 @@ def count_key_group_pairs(
     if step > 1:
         rows = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
 
-    def key_groups(of: pa.Schema) -> npt.NDArray[np.int32]:
-        """Key group of each row by the columns of `of`."""
-        columns = rows.select(of.names).cast(of).combine_chunks().to_batches()
-        return _key_groups(columns[0], of, len(own))
+    def key_groups(schema: pa.Schema) -> npt.NDArray[np.int32]:
+        """Key group of each row by the columns of `schema`."""
+        columns = rows.select(schema.names).cast(schema).combine_chunks().to_batches()
+        return _key_groups(columns[0], schema, len(own))
 
     source = key_groups(keys)
     target = source if keys.equals(receiver_keys) else key_groups(receiver_keys)
