@@ -42,7 +42,7 @@ from godwit.cli.opening import CHECKPOINT_PATH, opened_checkpoint
 from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
-from godwit.model.wording import counted, human_bytes, printable
+from godwit.model.text import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.continuity import TargetReport, check_targets
 from godwit.sources.file_position import describe_position

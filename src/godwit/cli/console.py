@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from godwit.model.wording import printable
+from godwit.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

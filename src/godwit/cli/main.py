@@ -21,7 +21,7 @@ from godwit.cli.command import Command
 from godwit.model import plugins
 from godwit.model.errors import GodwitError, PluginError
 from godwit.model.naming import did_you_mean
-from godwit.model.wording import printable
+from godwit.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

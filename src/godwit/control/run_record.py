@@ -1,6 +1,6 @@
 """Entries of a run for the journal, beside events and figures of epochs.
 
-``flow``: the graph (`godwit.plan.graph`), when the run begins, when its components change, and
+``flow``: the graph (`godwit.plan.explain`), when the run begins, when its components change, and
 again now and then, since old segments are deleted.  ``placement``: where key groups are, of those
 that changed place.  ``load`` and ``stream``: loads of key groups over some epochs
 (`godwit.migration.LoadSummary`), and figures of the same epochs (`godwit.control.stream_record`).
@@ -18,7 +18,7 @@ import numpy as np
 from godwit.control.interfaces import Topology, topology_of
 from godwit.control.stream_record import STREAM, StreamRecorder
 from godwit.migration.outcome import packed_column
-from godwit.plan.graph import graph_of
+from godwit.plan.explain import graph_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -25,7 +25,7 @@ from godwit.control.policy import Hysteresis, Proposal, check_epoch_settings
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError, InvalidPlanError, MigrationError
 from godwit.model.frames import user_class
-from godwit.model.key_work import OperatorWork
+from godwit.model.key_groups import OperatorWork
 from godwit.model.naming import did_you_mean, listing
 from godwit.operators.spreading import (
     WHOLE,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import FlowEpoch, ManualOverrides
     from godwit.engine.spreading import SpreadOrders
     from godwit.model.assignment import Assignment
-    from godwit.model.key_work import KeyWork
+    from godwit.model.key_groups import KeyWork
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 

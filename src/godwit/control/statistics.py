@@ -18,8 +18,7 @@ import numpy as np
 
 from godwit.control.arrivals import ArrivalCurve
 from godwit.control.load_window import LoadWindow
-from godwit.model.key_groups import KeyGroupPairs, key_groups_of
-from godwit.model.key_work import OperatorWork
+from godwit.model.key_groups import KeyGroupPairs, OperatorWork, key_groups_of
 from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from godwit.checkpoint.records import CommitRecord
 from godwit.engine.event_time import event_times_of
 from godwit.engine.latency import latency_figures
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
-from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
-from godwit.model.key_work import OperatorWork
+from godwit.model.key_groups import KeyGroupPairs, OperatorWork, PerKeyGroup
 from godwit.plan.compiled import SourceInput
 from godwit.plan.feedback import is_fed_back
 

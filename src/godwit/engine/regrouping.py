@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.migration import RegroupingStage
 from godwit.migration.regrouping import moves_to_come
-from godwit.model.wording import counted, human_bytes
+from godwit.model.text import counted, human_bytes
 from godwit.plan.compiled import UpstreamInput
 from godwit.plan.grouping import regrouped
 

@@ -26,7 +26,7 @@ from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.model.key_work import OperatorWork
+    from godwit.model.key_groups import OperatorWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

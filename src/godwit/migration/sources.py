@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from godwit.migration.commands import PeerCopies, StartWarming
 from godwit.migration.strategy import CopiesFrom
-from godwit.model.wording import human_bytes
+from godwit.model.text import human_bytes
 from godwit.placement.copy_routes import CopyRoute, first_phase
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from godwit.model.event import Event
-from godwit.model.wording import counted, human_bytes
+from godwit.model.text import counted, human_bytes
 
 
 def _figures_text(numbers: Mapping[str, float]) -> str:

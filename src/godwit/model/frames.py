@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.naming import NoSuchCallError, did_you_mean, function_name, listing
 from godwit.model.signatures import AWAIT, passed_on_hint
-from godwit.model.wording import counted
+from godwit.model.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import InvalidFlowError
-from godwit.model.wording import printable
+from godwit.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

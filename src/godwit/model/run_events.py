@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003  events are read by the types
 from dataclasses import dataclass, field
 
 from godwit.model.event import Event
-from godwit.model.wording import counted, human_bytes
+from godwit.model.text import counted, human_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

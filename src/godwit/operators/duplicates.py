@@ -21,7 +21,7 @@ import pyarrow as pa
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.joins.matching import within
+from godwit.operators.joins.sides import within
 from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import starts_run
 from godwit.operators.windows.operator import PANE, EventTimeOperator

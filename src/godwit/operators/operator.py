@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade
     from godwit.columns.groups import Groups
-    from godwit.model.key_work import OperatorWork
+    from godwit.model.key_groups import OperatorWork
     from godwit.operators.broadcast import Broadcast, BroadcastTable
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema

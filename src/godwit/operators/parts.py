@@ -1,8 +1,25 @@
-"""Parts of hot keys whose states are merged: rows dealt to them, and entries that they leave.
+"""Hot keys of functions with ``merge=``: states in parts, so that a hot key has several lanes.
 
-A part has its entries in states of its own, whose identity begins with the key and the number of
-the part; a whole key has none there.  When a key leaves its parts, the lane of the key reads their
-entries as the last epoch left them, and the lanes of the parts remove them, by the same commit.
+All rows of a key go to one lane, and a function's state cannot be combined before the exchange.  If
+the user says how two states are merged, a hot key gets *parts* (`godwit.operators.spreading`): rows
+are divided among them by a hash of their values, and each part has a state of its own, which begins
+empty.  The key's earlier state stays unchanged meanwhile.  When a key leaves its parts, because it
+cools down or gets other parts, their states are merged into its own in that epoch.  Of several
+named states, each is merged by its own declaration: two values, two lists, or the values of an item
+that both maps have; items that only one map has stay unchanged.
+
+Parts are entries of states of their own, identified by key and part.  So the first state is the
+same with and without ``merge=``, which may be added to an operator that has state; and to merge
+parts, a lane reads only key groups of the second state, which has parts of hot keys and nothing
+else.
+
+Invariant: every row has been processed with one state of its key, and no state is dropped before it
+was merged.  A key leaves its parts in an epoch in which none of their rows waits.  The key's lane
+reads the parts as the last epoch left them, and the lanes of the parts remove them, in one commit.
+All states of a part are merged in one epoch.
+
+Source: key expansion, Madsen et al. (Enorm) §4.4.2; partial states of split keys, Nasir et al.
+("The Power of Both Choices", 2015), by values instead of load (`docs/design/hot-keys.md`).
 """
 
 from __future__ import annotations
@@ -19,15 +36,23 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import mask_of, values_of
-from godwit.model.errors import UserFunctionError
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import hash_keys
+from godwit.columns.python_values import rows_as_tuples
+from godwit.model.errors import StateEncodingError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
-from godwit.model.naming import function_name
+from godwit.model.naming import function_name, type_name
 from godwit.operators.calls import without_garbage_collection
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import order_by
+from godwit.operators.process import ProcessOperator
 from godwit.operators.spreading import MAX_PARTS, PART, hash_undivided
+from godwit.operators.states.lists import ListOfKey
+from godwit.operators.states.operator import ProcessOfStates
+from godwit.operators.states.values import ValueOfKey
 from godwit.store.columns import StateSchema
+from godwit.values.checks import UnencodableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +62,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
     from godwit.operators.operator import Changed, OperatorInput
-    from godwit.operators.states.stored import Entries
+    from godwit.operators.states.declared import Declared
+    from godwit.operators.states.stored import Cells, Entries, LaneKeys
     from godwit.time.event_time import Arrivals, EpochTime
 
 PART_FIELD: Final = pa.field(PART, pa.int32())
@@ -320,3 +346,160 @@ def _split_changes(
     if len(parts):
         changed[part_state_of(state)] = rows.take(parts), key_groups[parts]
     return changed
+
+
+class MergedProcess(DividesHotKeys, ProcessOperator):
+    """A user's function called per key, or per part of a hot one."""
+
+    def __init__(self, *, merge: Callable[[Any, Any], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.merge = merge
+
+    def merge_left(
+        self,
+        merging: Mapping[str, StateRows],
+        of_entries: Mapping[str, list[int]],
+        *states: Any,
+    ) -> None:
+        """Merge the states of parts that hot keys give up into the states of the keys.
+
+        `merging`: state's name → its entries of parts. `of_entries`: likewise, the key number of
+        each entry. `states`: of each key its state, whether that was stored, and the key.
+        """
+        of_keys: list[Any] = states[0]
+        known: npt.NDArray[np.bool_] = states[1]
+        keys: list[tuple[Any, ...]] = states[2]
+        of_merging = of_entries[STATE]
+        parts = self._decode_states(
+            np.ones(len(of_merging), np.bool_),
+            merging[STATE].values.column(0),
+            [keys[group] for group in of_merging],
+        )
+        has_state = known.copy()
+        for group, part in zip(of_merging, parts, strict=True):
+            if not has_state[group]:  # nothing says that a new state changes nothing
+                of_keys[group], has_state[group] = part, True
+            elif self._is_immutable:
+                of_keys[group].value = self._merged(of_keys[group].value, part.value, keys[group])
+            else:
+                of_keys[group] = self._merged(of_keys[group], part, keys[group])
+
+    def _merged(self, state: Any, part: Any, key: tuple[Any, ...]) -> Any:
+        """Merge two states of a key by the user's function, and check the result."""
+        merged = call_merge(self.merge, (state, part), self.name, key)
+        try:
+            self._codec.encode([merged])
+        except UnencodableError as error:
+            raise StateEncodingError(
+                f"{function_name(self.merge)}, given as merge= of operator {self.name!r}, returned "
+                f"a {type_name(merged)} for key {key!r}, which cannot be its state: {error}.",
+                remedy="Return a state of the declared type, or change the declaration.",
+                operator=self.name,
+                key=key,
+            ) from error
+        return merged
+
+
+class MergedStates(DividesHotKeys, ProcessOfStates):
+    """A user's function called per key, or per part of a hot one, with several named states."""
+
+    def __init__(self, *, states: Mapping[str, Declared], **options: Any) -> None:
+        super().__init__(states=states, **options)
+        # Declarations were checked: every state has a merge function.
+        self._merges = {
+            name: state.merge for name, state in states.items() if state.merge is not None
+        }
+
+    def merge_left(
+        self,
+        merging: Mapping[str, StateRows],
+        of_entries: Mapping[str, list[int]],
+        *states: Any,
+    ) -> None:
+        """Merge the states of parts that hot keys give up into the states of the keys.
+
+        `merging`: state's name → its entries of parts. `of_entries`: likewise, the key number of
+        each entry. `states`: the lane's keys (`LaneKeys`), and state's name → `Cells`.
+        """
+        lane: LaneKeys = states[0]
+        cells: Mapping[str, Cells] = states[1]
+        parts = pa.concat_batches(
+            [rows.keys.select(self.hash_columns.names) for rows in merging.values()]
+        )
+        distinct = group_rows(hash_keys(parts), parts, 1)
+        identities = parts.take(pa.array(distinct.first_row))
+        group_of = np.empty(distinct.count, np.int64)
+        group_of[distinct.of_row] = np.concatenate([of_entries[name] for name in merging])
+        in_order = np.argsort(values_of(identities.column(PART)), kind="stable").tolist()
+        lane_of_parts = replace(
+            lane,
+            keys=identities,
+            tuples=rows_as_tuples(identities.select(self.keys.names)),
+            hashes=distinct.hashes,
+            key_groups=distinct.key_groups,
+            starts=[0] * (distinct.count + 1),
+        )
+        for name, rows in merging.items():
+            stored = self.stored[name]
+            of_parts = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
+            for part in in_order:
+                group = int(group_of[part])
+                whole = cells[name].handle(cells[name], group, _always_open)
+                other = of_parts.handle(of_parts, part, _always_open)
+                _merge_state(whole, other, partial(self._merged, name, lane.tuples[group]))
+
+    def _merged(self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any) -> Any:
+        """Merge two values of the state `name` by the user's function, and check the result.
+
+        `item`: key of the map's item that they belong to, if the state is a map.
+        """
+        stored, merge = self.stored[name], self._merges[name]
+        merged = call_merge(merge, (state, other), stored.operator, key, state=name)
+        of_item = "".join(f", item {part!r}" for part in item)
+        stored.encoded(
+            [[merged] if item else merged],
+            lambda _: f"key {key!r}{of_item}, which {function_name(merge)} (merge=) returned,",
+        )
+        return merged
+
+
+def _always_open() -> None:
+    """Do nothing, as the check that a call still runs: these states are merged outside of calls."""
+
+
+def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
+    """Merge the state of a part of a hot key into that of the key, in place, by `merged`."""
+    if isinstance(state, ValueOfKey):
+        if part.exists:
+            state.value = merged(state.value, part.value) if state.exists else part.value
+    elif isinstance(state, ListOfKey):
+        if part:
+            state.replace(merged(list(state), list(part)) if state else list(part))
+    else:
+        common = [item for item in part if item in state]
+        state.update(
+            {item: value for item, value in part.items() if item not in state}
+            | {item: merged(state[item], part[item], item) for item in common}
+        )
+
+
+class _InMemory:
+    """Entries that were read whole, as a store has them."""
+
+    def __init__(self, rows: StateRows) -> None:
+        self._rows = rows
+
+    def find(
+        self,
+        keys: pa.RecordBatch,
+        key_groups: npt.NDArray[np.integer],  # noqa: ARG002
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Look up entries by all their key columns; see `Entries.find`."""
+        num_rows = self._rows.keys.num_rows
+        every = pa.concat_batches([self._rows.keys, keys])
+        groups = group_rows(hash_keys(every), every, 1)
+        row_of = np.full(groups.count, -1)
+        row_of[groups.of_row[:num_rows]] = np.arange(num_rows)
+        rows = row_of[groups.of_row[num_rows:]]
+        known = rows >= 0
+        return known, self._rows.values.take(pa.array(rows, mask=~known))

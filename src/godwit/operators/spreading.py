@@ -6,7 +6,7 @@ key may have (`KeyedOperator.max_parts`), assigns rows to parts (`KeyedOperator.
 what happens to parts that a key leaves.  The instruction and the commit record name the spread
 keys.  A part is one more hashed column, so the rest of the engine does not know of parts.
 
-*If states can be merged* (`godwit.operators.merged`), the grid has one column, rows are divided
+*If states can be merged* (`godwit.operators.parts`), the grid has one column, rows are divided
 among its rows, and the states of parts that a key leaves are merged at once.
 
 *In a join*, a row of the left goes to all parts in one row of the grid, chosen by a hash of its
@@ -44,8 +44,7 @@ from godwit.checkpoint.records import SpreadGrid, SpreadKey
 from godwit.columns.arrays import mask_of
 from godwit.columns.hashing import canonical_keys, hash_int32, hash_keys, is_hashable
 from godwit.columns.python_values import python_values
-from godwit.model.key_groups import key_groups_of
-from godwit.model.key_work import KeyWork, OperatorWork, summed
+from godwit.model.key_groups import KeyWork, OperatorWork, key_groups_of, summed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.time.grid import BEGINNING
 

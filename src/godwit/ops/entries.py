@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
-from godwit.model.wording import printable
+from godwit.model.text import printable
 
 _MAX_TEXT: Final = 300
 _MOST: Final = 1e18

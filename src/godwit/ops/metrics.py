@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from godwit.model.events import DECISIONS
 from godwit.model.latency import LatencyHistogram
-from godwit.model.wording import printable
+from godwit.model.text import printable
 from godwit.ops.server import BoundedServer, serving_error
 
 if TYPE_CHECKING:

@@ -207,7 +207,7 @@ class Movement:
 class RunState:
     """Everything that is shown of a run, as of the last entry."""
 
-    flow: Mapping[str, Any] = field(default_factory=dict)  # `godwit.plan.graph`; empty: not known
+    flow: Mapping[str, Any] = field(default_factory=dict)  # `godwit.plan.explain`; empty: not known
     last_word: EventLine | None = None  # the last event of the query's life
     last_s: float | None = None
     resumed_after: int = -1  # last epoch before this run of the query

@@ -28,7 +28,7 @@ from godwit.cli.arguments import bounded
 from godwit.cli.console import Symbols, symbols_for
 from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
 from godwit.model.errors import GodwitError
-from godwit.model.wording import counted, human_bytes, printable
+from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.liveness import Liveness
 from godwit.ops.run_state import RunState, reduced, rows_per_s
 from godwit.time.durations import elapsed_text

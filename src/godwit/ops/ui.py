@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from godwit.cli.arguments import bounded
 from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
 from godwit.model.errors import GodwitError
-from godwit.model.wording import human_bytes
+from godwit.model.text import human_bytes
 from godwit.ops.page.live_page import PageFeed, PageServer, is_loopback
 from godwit.ops.page.report import report_page
 from godwit.ops.page.view import report_of

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.model.markup import text_block
-from godwit.model.wording import human_bytes
+from godwit.model.text import human_bytes, text_block
 from godwit.placement import metrics
 from godwit.placement.arrays import wrong_value
 from godwit.placement.copy_routes import busiest_s

@@ -21,7 +21,7 @@ import numpy as np
 
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
-from godwit.model.markup import table
+from godwit.model.text import table
 from godwit.placement import metrics
 from godwit.placement.copy_routes import transfer_phases
 

@@ -13,9 +13,8 @@ from godwit.operators.compute import ComputeOperator
 from godwit.operators.joins.interval import IntervalJoin
 from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
-from godwit.operators.merged import MergedProcess
+from godwit.operators.parts import MergedProcess, MergedStates
 from godwit.operators.process import ProcessOperator
-from godwit.operators.states.merged import MergedStates
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.process import SessionProcess, WindowedProcess

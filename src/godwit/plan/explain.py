@@ -1,7 +1,8 @@
 """Explanation of a flow in users' terms: operators, inputs, and how an epoch runs.
 
 The text of `explain` follows an epoch: level by level, and within an operator from what it reads,
-through the exchange, to what it emits and who gets that.
+through the exchange, to its output and the readers of that.  `graph_of` has the same flow as plain
+values, for the journal and for drawings.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from godwit.columns.whole_stream import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, function_name
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.operators.aggregates.conditions import Conditional
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import ListState, MapState
@@ -455,3 +456,64 @@ def _join_in_words(node: JoinNode) -> str:
 def _signed_duration(length_us: int) -> str:
     """Return a length of time, which may be negative, as text."""
     return f"-{duration_text(-length_us)}" if length_us < 0 else duration_text(length_us)
+
+
+_MAX_NODES: Final = 500  # of each kind; the graph of a larger flow is cut short
+_MAX_TEXT: Final = 200
+
+
+def graph_of(flow: CompiledFlow) -> dict[str, Any]:
+    """Return sources, operators, sinks and the edges between them, as plain values.
+
+    ``name``, ``keyGroups`` (of every operator), ``sources``, ``operators`` (``name``, ``parts``:
+    the engine's operators that it is made of, ``components``: those that hold them, ``does``,
+    ``keys``), ``sinks`` (``name``, ``takes``), ``edges`` (``from`` and ``to`` are kind and name,
+    ``exchange``: rows are sent to other lanes).
+    """
+    names = UserNames(flow.operators)
+    component_of = {o.name: c.name for c in flow.components for o in c.operators}
+    operators: dict[str, dict[str, Any]] = {}
+    for operator in flow.operators[:_MAX_NODES]:
+        node = operators.setdefault(
+            names[operator.name],
+            {
+                "name": names[operator.name],
+                "parts": [],
+                "components": [],
+                "does": flow.actions[operator.name][:_MAX_TEXT],
+                "keys": list(operator.keys.names)[:16],
+            },
+        )
+        node["parts"].append(operator.name)
+        if component_of[operator.name] not in node["components"]:
+            node["components"].append(component_of[operator.name])
+    edges: dict[tuple[tuple[str, str], tuple[str, str]], bool] = {}
+    for feed in flow.inputs:
+        to = names[feed.operator]
+        if isinstance(feed, SourceInput):
+            edges[("source", feed.source), ("operator", to)] = True
+        elif names[feed.upstream] != to:
+            apart = component_of[feed.upstream] != component_of[feed.operator]
+            edges[("operator", names[feed.upstream]), ("operator", to)] = apart
+    for output in flow.outputs[:_MAX_NODES]:
+        edges[("operator", names[output.operator]), ("sink", output.name)] = False
+    return {
+        "name": flow.name,
+        "keyGroups": flow.num_key_groups,
+        "sources": list(flow.sources[:_MAX_NODES]),
+        "operators": list(operators.values()),
+        "sinks": [{"name": o.name, "takes": _rows_of_sink(o)} for o in flow.outputs[:_MAX_NODES]],
+        "edges": [
+            {"from": list(start), "to": list(end), "exchange": exchange}
+            for (start, end), exchange in edges.items()
+        ],
+    }
+
+
+def _rows_of_sink(output: Output) -> str:
+    """Return which rows a sink gets: ``results``, ``left out``, ``rejected`` or ``unreadable``."""
+    if output.rejects_of is not None:
+        return "rejected"
+    if output.unreadable_of:
+        return "unreadable"
+    return "left out" if output.left_out else "results"

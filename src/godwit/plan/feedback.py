@@ -25,7 +25,7 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import FED_BACK
 from godwit.model.errors import CheckpointMismatchError, SourceError
 from godwit.model.naming import error_line, listing
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from godwit.migration import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.markup import Link, facts, show, text_block
 from godwit.model.naming import NoSuchCallError, check_number, did_you_mean
+from godwit.model.text import Link, facts, show, text_block
 from godwit.runtime.failures import epoch_failed
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.lifecycle import Ending

@@ -22,7 +22,7 @@ from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.naming import check_number, error_line, type_name
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.placement import Limits
 from godwit.placement import planner as planner_named
 from godwit.placement.solution import executable_plan

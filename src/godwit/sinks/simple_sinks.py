@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
 from godwit.model.frames import user_class
-from godwit.model.markup import table, text_block
 from godwit.model.naming import function_name
 from godwit.model.signatures import awaiting_hint, check_signature, passed_on_hint
+from godwit.model.text import table, text_block
 from godwit.sinks.rows import (
     cast_batches,
     column_names,

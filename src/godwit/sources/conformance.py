@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import error_line, type_name
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.sources.source import Lag, Source, Split, Unreadable
 
 if TYPE_CHECKING:

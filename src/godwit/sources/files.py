@@ -27,7 +27,7 @@ from godwit.columns.types import plain_schema, to_schema
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number
 from godwit.model.naming import listing as quoted
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.sources.directory import Directory, File, Listing, hash_versions, key_of, partitions_of
 from godwit.sources.file_formats import BadLine, FileRange
 from godwit.sources.file_position import FilePosition, PartlyRead

@@ -13,7 +13,7 @@ from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_name, check_number
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from godwit.engine.sink_checks import check_columns_of_sinks
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.markup import show, text_block
 from godwit.model.naming import type_name
+from godwit.model.text import show, text_block
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
 from godwit.runtime.settings import (

@@ -19,7 +19,7 @@ from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage, ObjectStoreClaims, RemoteStorage
 from godwit.model import events
 from godwit.model.errors import GodwitError
-from godwit.model.wording import printable
+from godwit.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

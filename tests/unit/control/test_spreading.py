@@ -28,7 +28,7 @@ from godwit.model.errors import (
     InvalidPlanError,
     MigrationError,
 )
-from godwit.model.key_work import KeyWork, OperatorWork
+from godwit.model.key_groups import KeyWork, OperatorWork
 from godwit.operators.spreading import WHOLE, key_group_of_part
 from godwit.placement.spreading import SidesOfKey, choose_shape, place_parts
 from godwit.runtime.hot_keys import QueryHotKeys

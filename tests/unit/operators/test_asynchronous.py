@@ -14,7 +14,7 @@ import pytest
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError, UserFunctionError
-from godwit.operators import event_loop
+from godwit.operators import asynchronous_calls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -288,7 +288,7 @@ def test_whoever_is_interrupted_does_not_wait_for_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread that waits gets an exception, as by Ctrl-C, while a call refuses to end."""
-    monkeypatch.setattr(event_loop, "_GRACE_S", 0.05)
+    monkeypatch.setattr(asynchronous_calls, "_GRACE_S", 0.05)
     ended = threading.Event()
 
     async def stubborn() -> None:
@@ -300,7 +300,7 @@ def test_whoever_is_interrupted_does_not_wait_for_the_answer(
         def result(self) -> None:
             raise KeyboardInterrupt
 
-    loop = event_loop.LaneLoop()
+    loop = asynchronous_calls.LaneLoop()
     real = asyncio.run_coroutine_threadsafe
 
     def submit(coroutine: Any, to: Any) -> Any:
@@ -310,7 +310,7 @@ def test_whoever_is_interrupted_does_not_wait_for_the_answer(
         return future
 
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
-    monkeypatch.setattr(event_loop, "_current", loop)
+    monkeypatch.setattr(asynchronous_calls, "_current", loop)
     started_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         loop.run(stubborn())

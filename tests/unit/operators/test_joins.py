@@ -13,7 +13,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.operators import aggregates as gw
-from godwit.operators.joins.matching import within
+from godwit.operators.joins.sides import within
 from godwit.operators.windows.spec import tumbling
 from godwit.plan.explain import explain
 

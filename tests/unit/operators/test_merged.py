@@ -32,8 +32,7 @@ from godwit.model.errors import (
     StateEncodingError,
     UserFunctionError,
 )
-from godwit.model.key_groups import KeyGroupLoad
-from godwit.model.key_work import KeyWork, OperatorWork
+from godwit.model.key_groups import KeyGroupLoad, KeyWork, OperatorWork
 from godwit.operators.spreading import WHOLE, Grid, HotKey, Spreads, hash_undivided, work_by_time
 from godwit.plan.grouping import regrouped
 from godwit.time.event_time import EpochTime

@@ -13,8 +13,7 @@ from tests.unit.operators.test_joins import ORDERS, PAYMENTS, compiled, refused,
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan, SpreadKey
 from godwit.columns.hashing import hash_keys
 from godwit.model.errors import InvalidPlanError
-from godwit.model.key_groups import key_groups_of
-from godwit.model.key_work import KeyWork, OperatorWork
+from godwit.model.key_groups import KeyWork, OperatorWork, key_groups_of
 from godwit.operators.joins.sides import LEFT, RIGHT
 from godwit.operators.spreading import (
     WHOLE,

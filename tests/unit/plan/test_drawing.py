@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
-from godwit.model.markup import Link, facts, show, table, text_block
+from godwit.model.text import Link, facts, show, table, text_block
 
 if TYPE_CHECKING:
     import pytest

@@ -15,7 +15,7 @@ import numpy as np
 
 from godwit.cli.arguments import save_picture
 from godwit.model.errors import InvalidProblemError
-from godwit.model.wording import human_bytes
+from godwit.model.text import human_bytes
 from godwit.placement.preview import PlanPreview, preview, table
 from godwit.placement.problem import Problem
 from godwit.placement.registry import PLANNERS, Planner, planner

@@ -14,7 +14,7 @@ from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cli.opening import add_checkpoint, flow_name, opened_checkpoint
 from godwit.model.errors import InvalidControlError
 from godwit.model.naming import did_you_mean
-from godwit.model.wording import counted, human_bytes
+from godwit.model.text import counted, human_bytes
 from godwit.placement.problem import Problem
 from godwit.placement.registry import PLANNERS
 from godwit.time.durations import seconds

@@ -33,7 +33,7 @@ from godwit.connect.kafka.client import (
 )
 from godwit.connect.kafka.rows import MessageLayout, SizeCheck
 from godwit.model.errors import InvalidFlowError, SinkError
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.plan.staging import Rejections
 from godwit.sinks.rows import (
     cast_batches,

@@ -42,7 +42,7 @@ from godwit.connect.kafka.reader import (
 )
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.naming import check_number, listing
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format, error_text
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 from godwit.time.durations import seconds

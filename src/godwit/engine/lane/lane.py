@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction
     from godwit.engine.lane.rows import LaneRows
     from godwit.engine.lane.wire import Blob, Payload
-    from godwit.model.key_work import OperatorWork
+    from godwit.model.key_groups import OperatorWork
     from godwit.operators.broadcast import BroadcastTable
     from godwit.operators.operator import Choose, KeyedOperator, OperatorOutput
     from godwit.plan.maps import ArrowMap

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.packing import HotRows
     from godwit.model.errors import GodwitError
-    from godwit.model.key_work import OperatorWork
+    from godwit.model.key_groups import OperatorWork
     from godwit.model.latency import LatencyHistogram
     from godwit.time.event_time import EpochTime, WindowWork
 

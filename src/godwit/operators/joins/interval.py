@@ -29,7 +29,6 @@ from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.joins.matching import within
 from godwit.operators.joins.sides import (
     LEFT,
     PROBE,
@@ -38,6 +37,7 @@ from godwit.operators.joins.sides import (
     JoinOperator,
     JoinSide,
     event_times_of,
+    within,
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from godwit.columns.groups import Groups
-    from godwit.model.key_work import OperatorWork
+    from godwit.model.key_groups import OperatorWork
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
     from godwit.time.event_time import EpochTime

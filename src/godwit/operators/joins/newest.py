@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.groups import group_rows
-from godwit.operators.joins.matching import within
 from godwit.operators.joins.sides import (
     LEFT,
     NUMBER,
@@ -33,6 +32,7 @@ from godwit.operators.joins.sides import (
     JoinOperator,
     JoinSide,
     event_times_of,
+    within,
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key

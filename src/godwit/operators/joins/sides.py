@@ -3,6 +3,9 @@
 Rows of both sides get the columns of both, null for the other side, and columns for the side and
 the event time.  So they are handled like all rows in the exchange, the wait buffer and the state.
 
+`within` matches rows of equal keys within a range of event time, without a loop over rows: rows are
+sorted by key and time once, and the matches of a row are a slice, found by binary search.
+
 A null key is a value to an operator; in a join it matches nothing, as in SQL.
 """
 
@@ -18,6 +21,7 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import ORIGINS
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.ordering import expand_ranges
 from godwit.operators.spreading import PART, hash_undivided
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
@@ -283,3 +287,55 @@ def event_times_of(rows: pa.RecordBatch) -> IntArray:
 def _null_if_negative(positions: IntArray) -> pa.Array:
     """Return positions for Arrow's ``take``; -1, which stands for no row, becomes null."""
     return pa.array(positions, mask=positions < 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slices:
+    """For each of n rows, a range of other rows."""
+
+    order: IntArray  # shape ``(m,)``: the others by key, time, and as they came
+    # begins, ends: shape ``(n,)``: those of row i are ``order[begins[i]:ends[i]]``
+    begins: IntArray
+    ends: IntArray
+
+    @property
+    def is_nonempty(self) -> npt.NDArray[np.bool_]:
+        """Shape ``(n,)``: true where the range of matching rows is not empty."""
+        return self.ends > self.begins
+
+    @property
+    def last(self) -> IntArray:
+        """Shape ``(n,)``: position of the last row of each range, -1 where the range is empty."""
+        last = np.full(len(self.ends), -1, np.int64)
+        last[self.is_nonempty] = self.order[self.ends[self.is_nonempty] - 1]
+        return last
+
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """Return all matching pairs as two arrays of positions, ordered by row, key and time."""
+        row, place = expand_ranges(self.begins, self.ends - self.begins)
+        return row, self.order[place]
+
+
+def within(
+    key: IntArray, first: IntArray, last: IntArray, other_key: IntArray, moment: IntArray
+) -> Slices:
+    """Find, for n rows, the range of other rows of the same key whose time is in an interval.
+
+    Row i matches other rows with ``first[i] <= moment <= last[i]``. `key`, `first`, `last`: shape
+    ``(n,)``. `other_key`, `moment`: key and time of the other rows.
+
+    Examples
+    --------
+    >>> one = np.array
+    >>> found = within(one([7, 7]), one([0, 5]), one([9, 6]), one([7, 8, 7]), one([4, 4, 9]))
+    >>> [part.tolist() for part in found.pairs()]
+    [[0, 0], [0, 2]]
+    """
+    order = np.lexsort((moment, other_key))
+    # Moments become ranks, so that key and rank fit in one integer that can be searched for.
+    ranks = np.unique(moment)
+    width = len(ranks) + 1
+    place = other_key[order] * width + np.searchsorted(ranks, moment[order])
+    begins = np.searchsorted(place, key * width + np.searchsorted(ranks, first, side="left"))
+    ends = np.searchsorted(place, key * width + np.searchsorted(ranks, last, side="right"))
+    return Slices(order=order, begins=begins, ends=np.maximum(begins, ends))

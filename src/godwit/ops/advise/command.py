@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.cli.arguments import save_picture
 from godwit.cli.console import figures_table, tell, wide_console
-from godwit.model.wording import counted, human_bytes, printable
+from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.advise.event_log import EventLogError, StageReader, open_event_log
 from godwit.ops.advise.stage_advice import advise
 

@@ -26,7 +26,7 @@ import pyarrow.fs
 
 from godwit.model.errors import GodwitError
 from godwit.model.naming import listing
-from godwit.model.wording import human_bytes
+from godwit.model.text import human_bytes
 from godwit.ops.entries import mapping
 from godwit.sources.directory import open_file_system
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from godwit.cli.arguments import bounded, save_picture
 from godwit.cli.console import tell
 from godwit.model.errors import GodwitError
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from godwit.cli.console import tell
-from godwit.model.wording import counted
+from godwit.model.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from godwit.cli.console import symbols_for, tell
 from godwit.model import events
-from godwit.model.wording import printable
+from godwit.model.text import printable
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.top import Sight, figures_of, frame
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.control.interfaces import PoolView
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit.runtime.threads import GateClosedError, Guard, one_line
 
 if TYPE_CHECKING:

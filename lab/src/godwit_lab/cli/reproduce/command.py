@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from godwit.model.errors import GodwitError
-from godwit.model.wording import printable
+from godwit.model.text import printable
 from godwit.placement.preview import table
 from godwit_lab.cli.reproduce import catalogue
 from godwit_lab.cli.reproduce.figure import FigureRun, Verdict

@@ -9,7 +9,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from godwit.model.errors import GodwitError
-from godwit.model.wording import counted
+from godwit.model.text import counted
 from godwit_lab.cli.reproduce.command import shown
 from godwit_lab.cli.reproduce.figure import Verdict
 from godwit_lab.cli.reproduce.running import place_of, stored
