@@ -286,7 +286,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
         if name not in _HOME_OF:
             naming, names = import_module("godwit.model.naming"), import_module("godwit.api.names")
             known = [public for public in _NAMES if public.islower()]
-            raise naming.no_such_name(__name__, name, known, names.CALLS)
+            raise naming.no_such_name(__name__, name, known, names.calls())
         value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value
         return value

@@ -5,8 +5,9 @@ Who knows PySpark tries the methods of DataFrames; who forgets ``key_by`` tries 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from godwit.model import plugins
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import NoSuchCallError, did_you_mean, listing
 
@@ -198,15 +199,25 @@ CALLS: Mapping[str, str] = {
     **dict.fromkeys(("tumble", "Tumbling", "TumblingWindow"), "gw.tumbling"),
     **dict.fromkeys(("sliding", "slide", "hop", "Sliding", "Hopping"), "gw.hopping"),
     **dict.fromkeys(("session_window", "SessionWindow"), "gw.session"),
-    **dict.fromkeys(
-        ("parquet", "delta", "iceberg", "postgres", "memory", "console"), "gw.sinks.{name}"
-    ),
+    **dict.fromkeys(("parquet", "memory", "console"), "gw.sinks.{name}"),
     "foreach": "gw.sinks.foreach",
-    "kafka": "gw.sources.kafka or gw.sinks.kafka",
     **dict.fromkeys(("jdbc", "csv", "json"), _FORMAT),
     "source": 'flow.source("name", spark.readStream...)',
 }
 """Name → what to use for it."""
+
+
+_GROUPS: Final[tuple[plugins.Group, ...]] = ("sources", "sinks", "formats")
+
+
+def calls() -> Mapping[str, str]:
+    """Return `CALLS`, and the calls that connectors and other packages add."""
+    added: dict[str, list[str]] = {}
+    for group in _GROUPS:
+        for name in plugins.names(group):
+            added.setdefault(name, []).append(f"gw.{group}.{name}")
+    return {**{name: " or ".join(places) for name, places in added.items()}, **CALLS}
+
 
 SINKS: Mapping[str, str] = {
     **dict.fromkeys(_FORMATS, _FORMAT),

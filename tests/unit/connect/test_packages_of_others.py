@@ -136,6 +136,12 @@ def test_it_is_suggested_for_a_name_like_it(package: Any) -> None:
         _ = package.sinks.sqlit
     with pytest.raises(AttributeError, match=r"There are 'arrow', 'csv', .*'sqlite'"):
         _ = package.sources.nothing_like_it
+    with pytest.raises(AttributeError, match=r"Use gw\.sources\.sqlite or gw\.sinks\.sqlite"):
+        _ = package.sqlite
+    with pytest.raises(AttributeError, match=r"Use gw\.sources\.kafka or gw\.sinks\.kafka"):
+        _ = package.kafka
+    with pytest.raises(AttributeError, match=r"Use gw\.formats\.avro"):
+        _ = package.avro
 
 
 def test_its_errors_are_those_of_sources_and_sinks(package: Any, tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
 """Results in a Delta Lake table, exactly once, by Delta's application transactions.
 
 Every commit to a Delta table may say "application a has written its version v" in the same log
-entry as the rows.  The invariant: the table's version for our application is n if and only if it
-holds the rows of every epoch up to n.  Two deliveries of one epoch at the same time conflict in
-the log, and the loser looks again.
+entry as the rows.  Invariant: the table's version for the sink's application is n if and only if
+the table has the rows of every epoch up to n.  Two deliveries of one epoch at the same time
+conflict in the log, and the refused one reads the log again.
 
 **Restored tables.**  The version that a table keeps for an application never goes back: after
-``RESTORE`` the table says that it has epochs whose rows are gone.  So every commit of ours also
-says whose epoch it is.  The log is read from the newest version back, going on at a ``RESTORE``
-where that leads; the first such commit is the last epoch that is there.  Where that is not what the
-application's version says, the sink goes on as another application, a *generation* of its own,
-which begins with the ``RESTORE`` or with a commit that says so.
+``RESTORE`` the version includes epochs whose rows are gone.  So every commit of the sink also has
+its epoch and writer.  The log is read from the newest version back, and continues at the version
+that a ``RESTORE`` names; the first such commit has the last epoch in the table.  If it differs from
+the application's version, the sink continues as another application, a *generation* of its own,
+which begins with the ``RESTORE`` or with a commit that names it.
 
-**Data files** that lanes write in the table's directory count from the commit that adds them.  One
-that no version ever adds is removed by ``VACUUM``, as what any writer of the format leaves behind.
+**Data files** that lanes write in the table's directory count from the commit that adds them.
+``VACUUM`` removes a file that no version adds, as it does for any writer of the format.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ class DeltaSink(TargetSink):
                 raise self._target_error(
                     f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
                     f"{error_text(error)}",
-                    "It is in the table whole or not at all; mend the cause and start the query "
+                    "It is in the table whole or not at all; correct the cause and start the query "
                     "again.",
                     epoch=output.epoch,
                 ) from self._secrets.cause(error)
@@ -774,7 +774,7 @@ class DeltaLaneWriter:
     storage_options: Mapping[str, str] | None
     secrets: Secrets
     marker: str  # path within the table of a file that says that this is it
-    opening: str  # what tells files that were written since the sink was opened from others
+    opening: str  # mark in the names of files that were written since the sink was opened
     # columns of the rows as the table keeps them, and which of them are not in files
     schema: pa.Schema
     partition_by: tuple[str, ...]

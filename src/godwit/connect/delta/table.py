@@ -1,13 +1,13 @@
-"""A Delta table as a target: what it asks of writers, compared with what the sink does.
+"""A Delta table as a target: its requirements of writers, compared with what the sink does.
 
-All of it is looked at before the first epoch, since an epoch that is committed has to be delivered.
-Others may change a table while a query runs, so all but the rehearsal is looked at again before
-each commit.
+All requirements are checked before the first epoch, since a committed epoch has to be delivered.
+Other writers may change a table while a query runs, so all checks but the rehearsal are repeated
+before each commit.
 
 **Features.**  The format grows by features, which a table names in its protocol, and which a writer
-must know.  The sink takes the features of `_FEATURES`.  Which of them the installed deltalake knows
-only deltalake can tell, and only when it commits: `rehearse` commits no rows to a table without
-rows that has the same protocol, columns and properties, in a temporary directory.
+must know.  The sink takes the features of `_FEATURES`.  Only a commit shows which of them the
+installed deltalake knows: `rehearse` commits no rows to a table without rows that has the same
+protocol, columns and properties, in a temporary directory.
 
 **Partition values** are texts in the log ("Partition Value Serialization" in the protocol).
 deltalake writes decimals that are negative and not whole in a form that no reader knows, and reads

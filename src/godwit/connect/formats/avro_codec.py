@@ -1,12 +1,12 @@
 """Avro's binary encoding: functions that read and write values, compiled once for their schemas.
 
 A reader is compiled for the pair of the schema that a message was written by and the one that it is
-read by, so that resolving them (specification, "Schema Resolution") costs messages nothing: with
-what it spares, this is twice as fast as a compiled library that resolves them message by message.
+read by, so schema resolution (specification, "Schema Resolution") has no cost per message: this is
+twice as fast as a compiled library that resolves schemas for each message.
 Values come as Arrow takes them: numbers for times, tuples for records, pairs for maps.
 
-Whatever bytes a message has, reading it ends with a value or an exception, in time and memory that
-its length bounds; what the reader's schema leaves out may be nested to any depth.
+Invariant: reading any bytes ends with a value or an exception, in time and memory bounded by their
+length; fields that the reader's schema leaves out may be nested to any depth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Schemas by their ids: the framing of a schema registry, and the registry itself.
 
-A framed message begins with a zero byte and the id of its schema in four bytes.  What an id stands
-for never changes, so a schema that was looked up is remembered for as long as the process lives.
+A framed message begins with a zero byte and the id of its schema in four bytes.  The
+schema of an id never changes, so a process looks up each id once.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Results in an Apache Iceberg table, exactly once, by the properties of its snapshots.
 
-A commit to an Iceberg table makes a snapshot, whose summary may say more than the format asks for.
-The invariant: the newest snapshot of ours among the ancestors of the current one names the last
-epoch whose rows are in the table.  A table that is rolled back has other ancestors, so it tells by
-itself what it lost.  Snapshots expire; what the last of them said stands in a property of the table
-too, set in the same commit, and counts only where ancestors are missing.
+A commit to an Iceberg table adds a snapshot, whose summary may have fields beyond the format's.
+Invariant: the newest snapshot of this sink among the ancestors of the current snapshot names the
+last epoch whose rows are in the table.  A table that is rolled back has other ancestors, so the
+lost epochs are known from the table.  Snapshots expire; a property of the table, set in the same
+commit, repeats the epoch of the newest one, and is read only if ancestors are missing.
 
 **Two drivers.**  A catalog accepts a commit only on the snapshot that it was made for.  The library
-then repeats a refused commit upon the newer snapshot, without asking what that one is.
-`_EpochTable` does ask, and gives up where it holds the epoch; and where rows were made of what the
-table held, as in upserts, which are then computed again.
+repeats a refused commit on the newer snapshot without a look at it.  `_EpochTable` looks, and does
+not repeat the commit if the newer snapshot has the epoch, or if rows depend on the table's, as in
+upserts, which are then computed again.
 
 **Upserts** are copy on write, by the driver: the rows within the range of the epoch's keys are
-read, those of the same keys left out, and the rest written again with the epoch's.
+read, rows of the same keys are left out, and the rest is written again with the epoch's rows.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class IcebergSink(TargetSink):
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be committed",
-            "It is in the table whole or not at all; mend the cause and start the query again.",
+            "It is in the table whole or not at all; correct the cause and start the query again.",
             epoch=output.epoch,
         ):
             retries = CommitRetries(self._retry_policy)

@@ -1,8 +1,9 @@
-"""A Kafka cluster as source and sink see it: settings without secrets, errors, topics and offsets.
+"""Client of a Kafka cluster for source and sink: settings, errors, topics and offsets.
 
-librdkafka connects in the background and tries for ever; the reason why it cannot comes beside the
-call that waits, not through it.  So `ErrorLog` listens to a client, and `KafkaSettings.wait_for`
-tells a call that ran out of time why.  Wrong credentials end the wait at once.
+librdkafka connects in the background and retries without end.  It reports the cause of a failure to
+a callback, not to the call that waits.  So `ErrorLog` collects the errors of a client, and
+`KafkaSettings.wait_for` adds them to the error of a call that timed out.  Wrong credentials end the
+wait at once.
 """
 
 from __future__ import annotations

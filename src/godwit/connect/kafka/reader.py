@@ -73,8 +73,8 @@ class RangeReader:
     def __init__(self, settings: KafkaSettings, isolation: str) -> None:
         self._settings = settings
         self._log = ErrorLog()
-        # Of use where a setting of the user's does not say otherwise. A partition that is told
-        # while an empty one is waited for is fetched when that wait ends.
+        # Unless the user sets them. A partition that is assigned during the wait for an empty one
+        # is fetched when that wait ends.
         config = {"fetch.wait.max.ms": 100, "check.crcs": True}
         ours = settings.client(
             self._log,

@@ -1,12 +1,12 @@
 """Results in topics of Kafka, exactly once for readers of committed messages.
 
 One transaction holds an epoch's messages and the epoch's `HistoryPoint`, which stands in the
-metadata of an offset that a consumer group of the sink's own has for the topic.  The invariant: the
-group says epoch n if and only if the messages of every epoch up to n are committed.  A start takes
-the transactional id over, which ends whatever an earlier process left open and fences it, and only
-then asks the group: a commit whose answer was lost is known from there.
+metadata of an offset that a consumer group of the sink's own has for the topic.  Invariant: the
+group has epoch n if and only if the messages of every epoch up to n are committed.  A start
+initializes the transactional id, which ends open transactions of an earlier process and fences it.
+Only then it reads the group's offset, which shows whether a commit whose answer was lost succeeded.
 
-Nothing that is in a topic can be taken back, so such a target cannot be rolled back.
+Messages cannot be removed from a topic, so such a target cannot be rolled back.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class KafkaSink(TargetSink):
     def continue_after(self, point: HistoryPoint) -> None:
         """Commit `point` as the consumer group's offset, without messages."""
         with self._translating_errors(
-            "cannot be told its epochs", "Check the cluster, and start again."
+            "cannot look up its last epoch", "Check the cluster, and start again."
         ):
             self._in_transaction(point, lambda _: None)
         self._last = point.epoch
@@ -247,10 +247,10 @@ class KafkaSink(TargetSink):
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "Readers of committed messages see it whole or not at all; mend the cause and start "
+            "Readers of committed messages see it whole or not at all; correct the cause and start "
             "the query again."
             if self._exactly_once
-            else "Some of its messages may be there; mend the cause and start the query again, "
+            else "Some of its messages may be there; correct the cause and start the query again, "
             "which writes all of them.",
             epoch=output.epoch,
         ):

@@ -1,10 +1,10 @@
 """Rows from topics of Kafka: `gw.sources.kafka`.
 
-A position holds, for every topic, the next offset of each partition and the topic's id.  An epoch's
-end is up to where the driver has fetched messages, or, if it has none or is far behind, where the
-partitions end on its asking.  Under ``read_committed`` both are before the first message of a
-transaction that is still open, so that what lies in between never changes: the same offsets give
-the same rows, or an error where they are gone.
+A position has the next offset of each partition, and the id, of every topic.  An epoch ends after
+the messages that the driver has fetched; if the driver has none or is far behind, it asks for the
+ends of the partitions.  Under ``read_committed`` both are before the first message of an open
+transaction, so the messages before an end never change: the same offsets give the same rows, or an
+error if the messages are gone.
 
 Positions of consumer groups do not count: consumers are in no group
 (`godwit.connect.kafka.reader`), and offsets are reported to a group for lag monitors only.
@@ -145,7 +145,7 @@ class KafkaSource(Source):
         """Initialise the fields that are not pickled: caches and clients."""
         self._admin: ClusterAdmin | None = None
         self._reporter: Consumer | None = None
-        self._unreported = ""  # why the group was not told the last time
+        self._unreported = ""  # error of the last report to the group
         self._states: dict[str, TopicState] = {}
         self._looked_s = self._asked_s = -1.0  # when topics, and their ends, were asked for
         # of the messages fetched when `latest` was asked: offsets from, up to

@@ -5,9 +5,9 @@ the syntax of an ``inet`` refuses a row when the row arrives, which is after its
 committed.  The epoch cannot be refused any more, so its other rows are written and these are set
 aside.
 
-Triggers and policies refuse rows with any code they like, so the code does not tell whether an
-error is about a row.  It is if the same statement without rows passes, save where the code says
-that the server is in trouble, which another attempt may not meet.
+Triggers and policies refuse rows with codes of their own, so the code does not show whether an
+error is about a row.  It is about a row if the same statement without rows passes, unless the code
+reports a failure of the server, which another attempt may not meet.
 
 **COPY.**  Rows become CSV in whole columns: Arrow writes primitive types itself; binary and lists
 are brought into PostgreSQL's text form by operations on whole columns; only columns that become

@@ -2,14 +2,13 @@
 
 The invariant: ``godwit_epochs`` says epoch n of a sink if and only if the table holds the rows of
 every epoch up to n.  One transaction claims the epoch (and locks the claim), writes the rows and
-commits, so a second delivery of the epoch, late or at the same time, finds the claim and leaves.
-A commit whose answer is lost is settled in the same way: deliver again, and look at the claim.
+commits, so a second delivery of the epoch, late or at the same time, finds the claim and writes
+nothing.  If the answer of a commit is lost, the next delivery finds out in the same way.
 
-The table ``godwit_epochs`` says which epoch of which history a table got last, and from whom.  It
-lies in the schema of the target, wherever the search path leads, and has a row for each query, sink
-and target.  A target is its name in that schema, so that a database that was dumped and restored is
-known again, and its object id, so that a table that was renamed or moved to another schema is: its
-row follows.
+The table ``godwit_epochs`` has the last epoch of a target, its history and writer.  It is in the
+schema of the target, independent of the search path, and has a row for each query, sink and target.
+A target is identified by its name in that schema, which survives a dump and restore of the
+database, and by its object id, which survives a new name or schema of the table: its row follows.
 """
 
 from __future__ import annotations
@@ -461,7 +460,7 @@ class PostgresSink(TargetSink):
         """
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "It is in the table whole or not at all; mend the cause and start the query again.",
+            "It is in the table whole or not at all; correct the cause and start the query again.",
             epoch=output.epoch,
         ):
             try:

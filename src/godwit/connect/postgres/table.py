@@ -1,13 +1,11 @@
 """PostgreSQL table of a sink: created or checked before any row is written; connection strings.
 
-**Connection strings** are read before anything connects, and never repeated.  The client library
-quotes what it cannot read, and a password that is not written as it should be is what it most often
-cannot read: ``postgresql://me:p@ss@host/db`` names a host ``ss@host``.  So its words about a
-connection string are never passed on, and one that it reads in such a way is refused before it
-connects.
+**Connection strings** are parsed before anything connects, and never appear in errors.  The client
+library quotes the part that it cannot parse, which most often is an unescaped password:
+``postgresql://me:p@ss@host/db`` names a host ``ss@host``.  So its messages about a connection
+string are never passed on, and a string that it parses in such a way is refused before it connects.
 
-**Table.** A mismatch found here stops the query before its first epoch; found during an epoch it
-would stop it at some hour of the night.
+**Table.** A mismatch stops the query before its first epoch, and not hours later.
 """
 
 from __future__ import annotations
