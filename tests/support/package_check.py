@@ -38,6 +38,21 @@ flow.sink("n", visits.key_by("page").compute(n=gw.count()), gw.sinks.noop())
 [row] = gw.testing.run(flow, {"visits": [("a",), ("a",)]}).rows("n").to_pylist()
 assert row == {"page": "a", "n": 2}, row
 """
+WITHOUT_EXTRAS = """
+import godwit as gw
+calls = {
+    "delta": lambda: gw.sinks.delta("out"),
+    "kafka": lambda: gw.sources.kafka("host:9092", "topic"),
+}
+for extra, call in calls.items():
+    try:
+        call()
+    except gw.GodwitError as error:
+        assert f"pip install 'godwit-streams[{extra}]'" in str(error), error
+    else:
+        raise AssertionError(f"the library of {extra} is there")
+assert {"delta", "iceberg", "kafka", "postgres"} <= {*dir(gw.sinks)}
+"""
 WITHOUT_THE_LABORATORY = """
 import godwit as gw
 try:
@@ -142,6 +157,7 @@ def try_wheels(wheel: Path, laboratory: Path, place: Path) -> str:
     python, godwit = place / "bin/python", place / "bin/godwit"
     install(wheel, place)
     call(python, "-c", FLOW, cwd=place)
+    call(python, "-c", WITHOUT_EXTRAS, cwd=place)
     call(python, "-c", WITHOUT_THE_LABORATORY, cwd=place)
     assert "(needs: pip install godwit-lab)" in call(godwit, "--help", cwd=place)
     install(laboratory, place)

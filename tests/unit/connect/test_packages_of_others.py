@@ -7,6 +7,7 @@ path has its metadata, as pip would write them.
 from __future__ import annotations
 
 import sqlite3
+import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from examples.sqlite import godwit_sqlite
+from tests.unit.sinks.test_target_check import with_lane_file
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
@@ -22,6 +24,7 @@ from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
 from godwit.model import plugins
 from godwit.model.errors import SinkError, SourceError
+from godwit.sinks.continuity import check_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,6 +161,42 @@ def test_its_source_keeps_the_rules(tmp_path: Path) -> None:
     add(path, *((f"w{n % 7}", n) for n in range(60)))
     source = godwit_sqlite.from_table(str(path), "words", schema="word string, n long")
     gw.testing.check_source(source, add=lambda: add(path, ("later", 1), ("later", 2)))
+
+
+TARGETS = """
+def last_point(target, query_id, writer):
+    return None
+
+def broken(target, query_id, writer):
+    raise ValueError(target)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "unseen"), [("last_point", ""), ("broken", ": ValueError"), ("absent", ": Plugin")]
+)
+def test_its_targets_are_compared_with_a_checkpoint_without_the_flow(
+    function: str,
+    unseen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clean: None,
+) -> None:
+    target = tmp_path / "out"
+    storage = with_lane_file(tmp_path / "ck", str(target))
+    (target / "_lake").mkdir(parents=True)
+    assert check_targets(storage).unseen == (f"out ({target})",), "known to no package"
+    info = tmp_path / "site/lake-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: lake\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[godwit.targets]\n_lake = lake:{function}\n")
+    (tmp_path / "site/lake.py").write_text(TARGETS)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "lake", raising=False)
+    forget()
+    (seen,) = check_targets(storage).unseen or ("",)
+    assert seen.startswith(f"out ({target}{unseen}" if unseen else "")
+    assert bool(seen) == bool(unseen)
 
 
 @pytest.mark.parametrize(
