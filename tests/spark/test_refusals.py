@@ -205,7 +205,9 @@ def test_spark_that_is_ahead_of_the_checkpoint(copied: tuple[Inbox, Path]) -> No
     for path in checkpoint.iterdir():
         if path.name != "spark":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(CheckpointError, match=r"holds one of a Spark query .*none of a flow"):
+    with pytest.raises(
+        CheckpointError, match=r"contains the checkpoint of a Spark query .*not of a flow"
+    ):
         drain(flow_of(inbox), checkpoint)
 
 

@@ -1,11 +1,11 @@
 """Blocks: byte ranges that a lane writes in an epoch, in one file, or in the record if small.
 
 A lane writes a segment for each operator, now and then snapshots, and staged output; a file for
-each would drown a file system in small files.
+each would be too many small files.
 
-Invariants: the name of a file carries its epoch and a part that no other attempt has, so a retry,
-a speculative copy or a zombie never touches what another attempt wrote; a block is verified against
-its checksum before anything is made of it.
+Invariants: the name of a file has its epoch and a unique part per attempt, so a retry, a
+speculative copy or a zombie never touches files of another attempt; a block is verified against its
+checksum before it is decoded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DEFAULT_INLINE_BYTES: Final = 32 * 1024
 
 Compression = Literal["lz4", "zstd"]
 
-# What Arrow raises for bytes that are no stream, or whose names are no text.
+# Arrow's exceptions for invalid streams and names.
 _UNREADABLE = (pa.ArrowException, OSError, StopIteration, UnicodeDecodeError)
 
 
 class BlockWriter:
     """Writer of the blocks of one attempt at a lane task.
 
-    Leaving the context without `close`, or by an exception, drops what was written.
+    Leaving the context without `close`, or by an exception, discards the blocks.
 
     `epoch`: the epoch whose record will name the blocks; an earlier one may, a later one may not.
     `inline_limit_bytes`: if all blocks together have at most this many bytes, they are not written
@@ -69,7 +69,7 @@ class BlockWriter:
         self.path: Final = f"{BLOCKS}/{epoch:012d}-{label}-{attempt}.blk"
         self._storage = storage
         self._limit = inline_limit_bytes
-        self._held: list[bytes | pa.Buffer] = []
+        self._pending: list[bytes | pa.Buffer] = []
         self._refs: list[BlockRef] = []
         self._file: OutputFile | None = None
         self._end = 0
@@ -84,13 +84,13 @@ class BlockWriter:
             BlockRef(file=self.path, offset=self._end, length=length, checksum=checksum)
         )
         self._end += length + len(padding)
-        self._held += (data, padding)
+        self._pending += (data, padding)
         if self._file is not None or self._end > self._limit:
             if self._file is None:
                 self._file = self._storage.open_output(self.path)
-            for part in self._held:
+            for part in self._pending:
                 self._file.write(part)
-            self._held.clear()
+            self._pending.clear()
         return index
 
     def close(self) -> list[BlockRef]:
@@ -101,7 +101,7 @@ class BlockWriter:
             return self._refs
         return [
             BlockRef(file="", offset=0, length=ref.length, checksum=ref.checksum, data=bytes(data))
-            for ref, data in zip(self._refs, self._held[::2], strict=True)
+            for ref, data in zip(self._refs, self._pending[::2], strict=True)
         ]
 
     def __enter__(self) -> Self:
@@ -149,17 +149,17 @@ def encode_batch(batch: pa.RecordBatch, compression: Compression | None = None) 
 def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
     """Decode an Arrow IPC stream of one record batch, without a copy unless it is compressed.
 
-    A checksum says that bytes are as they were written, not that it is safe to use them: offsets
-    that point out of a buffer crash whoever follows them.  So every batch is validated in full.
+    A checksum detects changed bytes, but invalid offsets in a batch can still crash the process.
+    So every batch is validated in full.
     """
     try:
         with pa.ipc.open_stream(data) as stream:
             batch = stream.read_next_batch()
         batch.validate(full=True)
-        batch.schema.names  # noqa: B018  raises where a name is no text
+        batch.schema.names  # noqa: B018  raises for invalid names
     except _UNREADABLE as error:
         raise CorruptCheckpointError(
-            f"A block does not hold an Arrow record batch: {error}.",
+            f"A block is not an Arrow record batch: {error}.",
             remedy="Run a verification of the checkpoint to see which file is affected.",
         ) from error
     return batch
@@ -172,9 +172,9 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
         return decode_batch(buffer)
     except CorruptCheckpointError as error:
         raise CorruptCheckpointError(
-            f"The block at {ref.offset} of {ref.file!r} in the checkpoint {storage.uri!r} is no "
-            f"valid Arrow record batch, though its checksum is right ({error.__cause__}).",
-            remedy="It was written by something else than this version of Godwit.",
+            f"The block at {ref.offset} of {ref.file!r} in the checkpoint {storage.uri!r} is "
+            f"not a valid Arrow record batch, although its checksum is right ({error.__cause__}).",
+            remedy="It was not written by this version of Godwit.",
             file=ref.file,
             offset=ref.offset,
             uri=storage.uri,

@@ -1,21 +1,21 @@
 """Chains: snapshot and segments that lead each key group to its committed version.
 
-The durable truth of a key group is a snapshot plus the changelog segments after it.  `Chains` says
-which, as of one epoch, and grows by one commit record at a time: work is in proportion to what the
-record names, never to the number of key groups.
+The durable state of a key group is a snapshot plus the changelog segments after it.  `Chains` has
+them as of one epoch, and grows by one commit record at a time: the work is proportional to the size
+of the record, not to the number of key groups.
 
-Words, per key group:
+Terms, per key group:
 
-- *version*: the last epoch whose changes are in; -1 if there never were any.  An epoch that had
-  nothing for the key group leaves its version behind, and waiting rows postpone it.
-- *base*: the last epoch whose changes the snapshot has taken out of the changelog.  The segments
+- *version*: the last epoch with changes of the key group; -1: none.  Epochs without rows of the key
+  group, or whose rows wait, do not change it.
+- *base*: the last epoch whose segments the snapshot has replaced.  The segments
   alone bring forward a table at this version or later; an older one starts from the snapshot.
-- *consumed*: the last epoch by which all earlier waiting rows had been processed.  Rows that wait
-  are an operator's, whatever states it has.
+- *consumed*: the last epoch that processed all earlier waiting rows.  Waiting rows belong to an
+  operator, not to its states.
 
-Invariant: snapshot, then segments in order, give the state of `version`; and rows wait exactly if
-their waiting segment's epoch is not before *consumed*.  Chains go by the names of `flow`, the flow
-version of the latest record; what they refer to keeps the names it was written under.
+Invariant: snapshot, then segments in order, give the state of `version`; and rows wait if and
+only if their segment's epoch is not before *consumed*.  Chains use the names of `flow`, the flow
+version of the latest record; references keep the names under which they were written.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     _Integers = npt.NDArray[np.int64]
 
 _RECENT_EPOCHS = 64
-"""Changes that are older are looked up key group by key group."""
+"""Older changes are looked up by key group."""
 
 
 def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:
@@ -123,18 +123,18 @@ class StateChains:
 
     def add_segments(self, segments: Sequence[SegmentRef]) -> None:
         """Append an epoch's segments to the chains of key groups without a newer snapshot."""
-        epoch, (at, key_groups) = segments[0].epoch, key_group_columns(segments)
+        epoch, (numbers, key_groups) = segments[0].epoch, key_group_columns(segments)
         is_new = self.snapshot_version[key_groups] < epoch
         self.version[key_groups] = np.maximum(self.version[key_groups], epoch)
         changed = key_groups[is_new]
-        np.add.at(self.changelog_bytes, changed, _shares_of_bytes(segments, at)[is_new])
+        np.add.at(self.changelog_bytes, changed, _shares_of_bytes(segments, numbers)[is_new])
         np.add.at(self.num_segments, changed, 1)
-        for key_group, number in zip(changed.tolist(), at[is_new].tolist(), strict=True):
+        for key_group, number in zip(changed.tolist(), numbers[is_new].tolist(), strict=True):
             self.segments[key_group].append(segments[number])
-        self.recent[epoch] = list(segments), at, key_groups
+        self.recent[epoch] = list(segments), numbers, key_groups
         if next(iter(self.recent)) < epoch - 2 * _RECENT_EPOCHS:
             self.recent_from = epoch - _RECENT_EPOCHS
-            self.recent = {e: of for e, of in self.recent.items() if e > self.recent_from}
+            self.recent = {e: own for e, own in self.recent.items() if e > self.recent_from}
 
     def segments_since(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
@@ -151,11 +151,11 @@ class StateChains:
         behind = behind & ~one_by_one
         segments: list[SegmentRef] = []
         lowest = floor[behind].min(initial=np.iinfo(np.int64).max)
-        for epoch, (of_epoch, at, key_groups) in reversed(self.recent.items()):
+        for epoch, (of_epoch, numbers, key_groups) in reversed(self.recent.items()):
             if epoch <= lowest:
                 break
             wanted = behind[key_groups] & (floor[key_groups] < epoch)
-            needed = np.bincount(at[wanted], minlength=len(of_epoch))
+            needed = np.bincount(numbers[wanted], minlength=len(of_epoch))
             segments += [of_epoch[i] for i in np.flatnonzero(needed)[::-1].tolist()]
         return segments, np.flatnonzero(one_by_one)
 
@@ -168,7 +168,7 @@ class StateChains:
         later = [s for s in segments if s.epoch > snapshot.version]
         covered = segments[: len(segments) - len(later)]
         if snapshot.version > self.version[g]:
-            # State that no segment here has: nobody can have it without the snapshot.
+            # This state is in the snapshot only, not in any segment.
             self.base[g] = self.version[g] = snapshot.version
         elif covered:
             self.base[g] = covered[-1].epoch
@@ -189,7 +189,7 @@ class StateChains:
             state=state,
             segments=tuple(map(without_bytes, self.distinct())),
             snapshots=tuple(without_bytes(self.snapshots[g]) for g in sorted(self.snapshots)),
-            # Whatever segments and snapshots alone do not say.
+            # Versions and bases do not follow from segments and snapshots alone.
             entries=tuple(
                 KeyGroupEntry(key_group=g, version=int(self.version[g]), base=int(self.base[g]))
                 for g in np.flatnonzero(self.version >= 0).tolist()
@@ -252,22 +252,22 @@ def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[
     for segment in segments:
         if segment.kind == "changes":
             by_names.setdefault((segment.operator, segment.state), []).append(segment)
-    return [(StateId(*names), of) for names, of in by_names.items()]
+    return [(StateId(*names), own) for names, own in by_names.items()]
 
 
-def _shares_of_bytes(segments: Sequence[SegmentRef], at: _Integers) -> _Integers:
+def _shares_of_bytes(segments: Sequence[SegmentRef], numbers: _Integers) -> _Integers:
     """Divide the bytes of each segment among its key groups, in proportion to their rows.
 
-    `at`: index in `segments`, for each key group of each segment; see `key_group_columns`. Returns
-    the bytes of each, in the same order.
+    `numbers`: index in `segments`, for each key group of each segment; see `key_group_columns`.
+    Returns the bytes of each, in the same order.
     """
-    ends = concatenate((segment.row_ends for segment in segments), len(at))
+    ends = concatenate((segment.row_ends for segment in segments), len(numbers))
     rows = np.diff(ends, prepend=0)
-    firsts = np.flatnonzero(np.diff(at, prepend=-1))
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
     rows[firsts] = ends[firsts]
     all_rows = np.array([max((1, *segment.row_ends[-1:])) for segment in segments], np.int64)
     lengths = np.array([segment.block.length for segment in segments], np.int64)
-    return rows * lengths[at] // all_rows[at]
+    return rows * lengths[numbers] // all_rows[numbers]
 
 
 def _share_of_bytes(segment: SegmentRef, key_group: int) -> int:
@@ -283,12 +283,12 @@ class KeyGroupChain:
     # state, key_group: whose state
     state: StateId
     key_group: int
-    # where to start; ``None``: from nothing (or from what one has, see `Chains.chain_since`)
+    # start of the chain; ``None``: an empty table (or the present copy, see `Chains.chain_since`)
     snapshot: SnapshotRef | None
     # Changelog segments to apply after it, in order of epochs. Other key groups have rows in them
     # too, see `rows_of`.
     segments: tuple[SegmentRef, ...]
-    version: int  # the last epoch whose changes are in; -1 if there never were any
+    version: int  # the last epoch with changes; -1: none
 
 
 class Chains:
@@ -345,7 +345,7 @@ class Chains:
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
-            yield f"it is of flow version {record.flow} but the one that counts is {self.flow}"
+            yield f"it is of flow version {record.flow} but the current one is {self.flow}"
         sound: Sequence[SegmentRef] = record.segments
         if not rows_are_sound(sound, self.num_key_groups) or any(
             segment.epoch != record.epoch for segment in sound
@@ -384,7 +384,7 @@ class Chains:
         under = [ref.flow for ref in record.segments]
         under += [ref.flow for ref in record.snapshots] + [ref.flow for ref in record.outputs]
         for flow in sorted({*under} - {record.flow}):
-            yield f"what it names was written under flow version {flow}, not {record.flow}"
+            yield f"its files were written under flow version {flow}, not {record.flow}"
 
     def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
         """Yield the reasons why one segment of a commit record is not valid."""
@@ -596,11 +596,11 @@ def choose_snapshots(
     A snapshot is due once reading a key group's changelog costs `growth` times as much as reading
     its last snapshot. Rewriting then costs at most ``1 + 1 / growth`` times the bytes written to
     the changelog since the last snapshot, so in the long run the bytes of snapshots are a constant
-    factor of the bytes of changes, whatever the size of the state and the pattern of changes (the
+    factor of the bytes of changes, for any size of state and pattern of changes (the
     argument of logarithmic methods and LSM trees; O'Neil et al., Acta Informatica 1996).
 
     `budget_bytes`: maximum bytes to write. The most urgent key group is chosen even if it alone is
-    larger, so that it is not postponed for ever; a budget of 0 chooses nothing. `growth`: ratio of
+    larger, so that it is not postponed forever; a budget of 0 chooses nothing. `growth`: ratio of
     changelog to snapshot at which a snapshot is due. `segment_overhead_bytes`: fixed cost of
     opening a segment, in bytes that could be read in the same time. Returns key groups by
     descending ratio; ties in order of key groups. `min_changelog_bytes`: less changelog is left as
@@ -611,9 +611,12 @@ def choose_snapshots(
     candidates = np.flatnonzero(chosen_from)
     if budget_bytes <= 0 or not len(candidates):
         return []
-    of = chains.chains_of(state)
-    changelog_bytes, snapshot_bytes = of.changelog_bytes[candidates], of.snapshot_bytes[candidates]
-    read_bytes = changelog_bytes + segment_overhead_bytes * of.num_segments[candidates]
+    own = chains.chains_of(state)
+    changelog_bytes, snapshot_bytes = (
+        own.changelog_bytes[candidates],
+        own.snapshot_bytes[candidates],
+    )
+    read_bytes = changelog_bytes + segment_overhead_bytes * own.num_segments[candidates]
     ratio = read_bytes / np.maximum(snapshot_bytes, 1)
     due = (read_bytes >= min_changelog_bytes) & (ratio >= growth)
     order = np.flatnonzero(due)[np.argsort(-ratio[due], kind="stable")]

@@ -1,11 +1,11 @@
 """Files that retained epochs need: collection of all others, copies, summaries.
 
-Problem: retries, speculation, crashes and superseded snapshots leave files behind, and nobody knows
-at the time that they will not be needed.
+Problem: retries, speculation, crashes and superseded snapshots leave files behind, which are
+not known to be unused at that time.
 
-Invariant: only files of committed epochs are deleted, and of those only what no retained epoch
-needs.  What is retained is decided by the latest commit record, not here, so it does not matter
-where a collection stops, in what order it deletes, or whether an older run still does the same.
+Invariant: only files of committed epochs are deleted, and only those that no retained epoch needs.
+The latest commit record decides which epochs are retained, so a collection may stop anywhere,
+delete in any order, or run beside that of an older run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Collected:
 
 
 def collect_garbage(log: CommitLog) -> Collected:
-    """Delete every file that no retained epoch needs, and report what was deleted.
+    """Delete every file that no retained epoch needs, and report the deleted ones.
 
     Reads one manifest and the records after it, and lists seven directories: call it every few
     epochs, not in each. It may run beside commits of the same log. If a file cannot be deleted, the
@@ -91,7 +91,7 @@ def collect_garbage(log: CommitLog) -> Collected:
 def reading_while_collected(storage: CheckpointStorage) -> Iterator[None]:
     """Context for reading a checkpoint while a query may run on it and delete old files.
 
-    Raises `EpochCollectedError` in place of the error of a missing file if the file was deleted
+    Raises `EpochCollectedError` instead of the error of a missing file if the file was deleted
     because no retained epoch needs it.
     """
     try:
@@ -154,7 +154,7 @@ def unneeded_files(log: CommitLog) -> dict[str, int]:
             number = number_in(path, temporary=True)
             if number is None or number > current or path in needed:
                 continue
-            # Of a number that counts, or did, nobody finishes what a crash left.
+            # An unfinished file of a used number, left by a crash, is never finished.
             if number_in(path) is None or (number < current and directory != RUNS):
                 unneeded[path] = size_bytes
     for directory in (BLOCKS, COMMITS, MANIFESTS):
@@ -180,7 +180,7 @@ def needed_files(log: CommitLog) -> set[str]:
     retained = log.retained_epochs
     if not retained:
         return {IDENTITY}
-    # Commits beside this may move on meanwhile; what they still need, these epochs do too.
+    # Concurrent commits may move on meanwhile; these epochs need all files that those need.
     anchor = log.manifest_before(retained.start)
     needed = {IDENTITY}
     # Records are read before anything is counted: a number alone costs nothing to write.
@@ -192,8 +192,8 @@ def needed_files(log: CommitLog) -> set[str]:
         needed.add(plan_path(record.plan))
     needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
-    # What was written under a version is read through every one that followed.  The records after
-    # the manifest are replayed under theirs, whatever has become of what they wrote.
+    # Files of a version are read through every later one.  The records after the manifest are
+    # replayed under their versions, even if their files are gone.
     replayed = {log.load_record(epoch).flow for epoch in range(anchor + 1, retained.stop)}
     needed.update(map(flow_path, log.versions_since(min(replayed | chains.written_under()))))
     return needed
@@ -206,12 +206,12 @@ class StateSummary:
     # operator, state: whose
     operator: str
     state: str
-    removed: bool  # whether the operator is no longer part of the flow
+    removed: bool  # the operator is no longer part of the flow
     key_groups: int  # number of key groups that have state
     # snapshot_rows, snapshot_bytes: size of the snapshots
     snapshot_rows: int
     snapshot_bytes: int
-    changelog_bytes: int  # size of what came after them
+    changelog_bytes: int  # size of the segments after them
     # mean_segments, max_segments: length of the chains after their snapshots, over key groups that
     # have state
     mean_segments: float
@@ -226,12 +226,12 @@ class CheckpointSummary:
     identity: FlowIdentity  # whose checkpoint it is
     run_id: str  # the run that owns it; empty before the first
     epochs: tuple[int, int] | None  # retained epochs, first and last; ``None`` if none is committed
-    pending: tuple[str, ...]  # what the next epoch is to rename and drop, in words
+    pending: tuple[str, ...]  # renamings and drops of the next epoch, as text
     # plan, components: number of the physical plan, and component → its operators; -1 before the
     # first epoch
     plan: int
     components: Mapping[str, tuple[str, ...]]
-    # source of Godwit's own → what it reads, and its position
+    # source of Godwit's own → its identity, and its position
     positions: Mapping[str, tuple[str, Any]]
     states: tuple[StateSummary, ...]  # by operator and state
     # files, file_bytes: number and size of all files
@@ -298,7 +298,7 @@ def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
     return StateSummary(
         operator=state.operator,
         state=state.state,
-        removed=state.operator in log.version(log.flow).kept,
+        removed=state.operator in log.version(log.flow).retained,
         key_groups=int(has_state.sum()),
         snapshot_rows=sum(snapshot.rows for snapshot in chains.snapshots(state)),
         snapshot_bytes=int(chains.chains_of(state).snapshot_bytes.sum()),
@@ -330,7 +330,7 @@ def copy_checkpoint(
 
     A query may run on `source`, since committed files do not change; if old files are deleted
     meanwhile, the copy begins again from a later epoch. `target` must not exist or be empty. The
-    identity is written last, so an interrupted copy is no checkpoint.
+    identity is written last, so an interrupted copy is not a checkpoint.
 
     The copy gets another query id, both for sinks, which store epochs per query, and for Spark,
     which refuses two running queries with one id. `same_query` keeps the id, for a backup or a

@@ -1,15 +1,15 @@
-"""The commit log: one small record an epoch, whose existence is the commit.
+"""The commit log: one small record per epoch, whose existence is the commit.
 
-Problem: lanes write many files, fail, are retried and run twice; which of their files count must
-change in one instant, and stay decided whatever fails afterwards.
+Problem: lanes write many files, fail, are retried and run twice; the set of their files that count
+must change atomically, and stay decided after any later failure.
 
 Invariants:
 
 - epochs are committed in order without gaps, each by one file that is created at once and only if
   it does not exist;
 - a run that no longer owns the checkpoint commits nothing: opening it for writing takes the next
-  number of run, and a commit first looks whether that is still the highest.  Where the two cross,
-  the exclusive creation of the record decides, and the loser says so;
+  number of run, and a commit first checks that it is still the highest.  In a race, the
+  exclusive creation of the record decides, and the loser raises an error;
 - a flow version, and a physical plan, counts from the first record that names it;
 - a record names its predecessor by a digest (`godwit.checkpoint.ownership`);
 - opening reads one manifest and the records after it, never the whole history; every epoch from
@@ -96,7 +96,7 @@ def check_identity(
 class CommitLog:
     """The committed epochs of one checkpoint; made by `create_or_open` or `open_read_only`.
 
-    `flow` and `plan` are what the next record is committed under.
+    `flow` and `plan` are the versions of the next record.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CommitLog:
         self._loaded: dict[str, tuple[Any, str]] = {}  # path → record, and its digest
         # the latest commit record; ``None`` before the first
         self.latest: CommitRecord | None = None
-        self._readable_from = 0  # what a repair says of `retained_from` of the latest record
+        self._readable_from = 0  # override of `retained_from` of the latest record by a repair
         records = numbers_in(storage, COMMITS)
         self._manifests = numbers_in(storage, MANIFESTS)
         latest = max(records, default=-1)
@@ -128,16 +128,16 @@ class CommitLog:
         if latest >= 0 and latest in self._manifests:
             manifest = load_record(storage, manifest_path(latest), Manifest)
             self._readable_from = manifest.retained_from
-        # what brings each key group to its version as of `latest`, by the names of `flow`
+        # chains of all key groups as of `latest`, by the names of `flow`
         self.chains = self.replay_chains(latest)
-        self.flow = self.chains.flow  # the flow version that counts; -1 if there is none
-        # number of the physical plan that counts; -1 if there is none
+        self.flow = self.chains.flow  # the current flow version; -1: none
+        # number of the current physical plan; -1: none
         self.plan = -1 if self.latest is None else self.latest.plan
         self.retain_epochs = retain_epochs  # how many committed epochs stay readable
-        self.manifest_interval = manifest_interval  # a manifest is written every so many epochs
+        self.manifest_interval = manifest_interval  # epochs between two manifests
         self._run_id, self._run_number = run_id, run_number  # of the run that commits; -1 for none
         # Held while a commit changes `chains` and `latest`, and never while it reads or writes.
-        # Whoever reads several things that belong together beside commits holds it.
+        # Held for consistent reads of several values during commits.
         self.lock = threading.RLock()
 
     @classmethod
@@ -154,7 +154,7 @@ class CommitLog:
     ) -> CommitLog:
         """Open a checkpoint for writing, created if need be, and become its owner.
 
-        `flow` and `plan` count from the next epoch on; ``None`` if they are what they were. A
+        `flow` and `plan` apply from the next epoch on; ``None``: unchanged. A
         manifest is written every `manifest_interval` epochs. Raises `ConcurrentRunError` if another
         run takes it over at the same moment, or has committed another flow version than the one
         that `flow` follows.
@@ -194,7 +194,8 @@ class CommitLog:
             try:
                 return cls(storage, identity)
             except CorruptCheckpointError:
-                # What was listed may be collected before it is read, once there are later epochs.
+                # Listed files may be collected before they are read, once later epochs are
+                # committed.
                 if max(numbers_in(storage, COMMITS), default=-1) == latest:
                     raise
 
@@ -231,10 +232,10 @@ class CommitLog:
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
         """Return the flow versions from number `number` to the current one, by number."""
         versions: dict[int, FlowVersion] = {}
-        at = self.flow
-        while at >= max(number, 0):
-            versions[at] = self.version(at)
-            at = versions[at].previous
+        current = self.flow
+        while current >= max(number, 0):
+            versions[current] = self.version(current)
+            current = versions[current].previous
         return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
@@ -386,7 +387,7 @@ class CommitLog:
             raise CheckpointError(
                 f"Epoch {epoch} cannot be read from the checkpoint {self.storage.uri!r}: "
                 f"{there_are}.",
-                remedy="Name one of the retained epochs; retain_epochs says how many are kept.",
+                remedy="Name one of the retained epochs; retain_epochs sets their number.",
                 epoch=epoch,
                 retained=(retained.start, retained.stop - 1),
             )
@@ -554,7 +555,7 @@ class CommitLog:
         return CheckpointError(
             f"Epoch {epoch} of the checkpoint {self.storage.uri!r} was already committed by an "
             f"attempt of this run that seemed to fail.",
-            remedy="Start the query again: it goes on after what is committed.",
+            remedy="Start the query again: it continues after the committed epochs.",
             epoch=epoch,
         )
 

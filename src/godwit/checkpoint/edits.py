@@ -1,19 +1,19 @@
 """Edits of a stopped checkpoint: rename or drop operators, remove the state of single keys.
 
-What is committed never changes.  So renaming or dropping state from outside leaves an *edit* beside
-the flow version that it is about; the next run puts it into the flow version that it writes.  Until
-that run commits an epoch, nothing has changed.  An edit of an operator is one of its parts too.
+Committed data never change.  So renaming or dropping state from outside stores an *edit* for the
+present flow version; the next run applies it to the flow version that it writes.  Until that run
+commits an epoch, nothing has changed.  An edit of an operator applies to its parts too.
 
-A state that today's program cannot read ends every epoch that has a row of its key.  It is removed
-as a function would remove it: by changelog segments, in an epoch of their own without input, which
-everything that reads the checkpoint knows already.  What the key had counts until that epoch.
+A state that the present program cannot read fails every epoch with a row of its key.  It is removed
+as by a function: by changelog segments, in an epoch of its own without input, in the usual format.
+The state of the key is valid until that epoch.
 
-A source of Godwit's own may go on from its position though it reads something else: an epoch of its
-own forgets what it read.
+A source of Godwit's own can continue from its position in other data: an epoch of its own removes
+the recorded identity of the source.
 
-Rows that wait in loops are named by the last record alone, so the record of such an epoch names
-them again.  So is the output of the last epoch: a sink that has not got it would never do so, and
-such an epoch is refused until the journal says that it was delivered, or the user does.
+Only the last record has the rows that wait in loops, so the record of such an epoch repeats them.
+The output of the last epoch is not repeated: a sink without it would never get it, so such an epoch
+is refused until the journal, or the user, confirms its delivery.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
         raise CheckpointError(
             f"Operator {operator!r} was part of the flow when it ran last, and would start empty "
             "if it still is.",
-            remedy="Give --reset if that is what you want.",
+            remedy="Give --reset to confirm.",
             operator=operator,
         )
     _append_edit(log, EditRecord(flow=log.flow, dropped=(operator, *version.parts_of(operator))))
@@ -110,8 +110,8 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
             operator=operator,
         )
     if current is None:
-        every = {**version.operators, **version.kept}
-        names = sorted(name for name, of in every.items() if not of.part_of)
+        every = {**version.operators, **version.retained}
+        names = sorted(name for name, own in every.items() if not own.part_of)
         raise CheckpointError(
             f"The checkpoint {log.storage.uri!r} has no operator {operator!r}.",
             remedy=f"Its operators are {', '.join(names) or '(none)'}.",
@@ -136,7 +136,8 @@ def remove_key(
     """Commit an epoch that deletes the state of one key; raise if it has none.
 
     `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
-    `key`: the key as text, for messages. `delivered`: the user says that sinks have the last epoch.
+    `key`: the key as text, for messages. `delivered`: the user confirms that sinks have the last
+    epoch.
     Returns state → number of entries deleted. Also raises if rows wait for its key group.
     """
     version = log.version(log.flow)
@@ -145,7 +146,7 @@ def remove_key(
     if target is None or latest is None:
         raise CheckpointError(
             f"The checkpoint {log.storage.uri!r} has no operator {operator!r}.",
-            remedy=f"Its operators are {', '.join({**version.operators, **version.kept})}.",
+            remedy=f"Its operators are {', '.join({**version.operators, **version.retained})}.",
             operator=operator,
         )
     cache, types = BatchCache(log.storage), dict[str, pa.DataType]()
@@ -153,8 +154,8 @@ def remove_key(
     counts: dict[str, int] = {}
     num_key_groups = log.chains.num_key_groups
     for name in (operator, *version.parts_of(operator)):
-        of = version.operator(name)
-        for state, described in () if of is None else of.states.items():
+        own = version.operator(name)
+        for state, described in () if own is None else own.states.items():
             chains = (log.chains.chain(StateId(name, state), g) for g in range(num_key_groups))
             num_keys = len(target.keys), len(target.keys) + len(described.entries)
             entries = _entries_of_key(chains, cache, matches, num_keys, types)
@@ -264,15 +265,15 @@ def undelivered_sinks(log: CommitLog) -> list[str]:
 
 
 def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
-    """Return whether the journal shows that the epoch `latest` was delivered to all sinks.
+    """Return true if the journal shows that the epoch `latest` was delivered to all sinks.
 
     Only entries of the run that committed it count: a journal outlives epochs that a repair takes
     back.
     """
     entries = JournalReader(log.storage).entries_of_run(latest.run_id)
-    said = (entry.get("event") for entry in entries)
-    found = (event for event in said if isinstance(event, dict))
-    return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in found)
+    values = (entry.get("event") for entry in entries)
+    events = (event for event in values if isinstance(event, dict))
+    return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in events)
 
 
 def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
@@ -311,7 +312,7 @@ def _entries_of_key(
         parts += [(s.block, *rows_of(s, chain.key_group)) for s in chain.segments]
         latest: dict[tuple[Any, ...], tuple[int, pa.RecordBatch]] = {}
         for block, first, end in parts:
-            # in UTC, as descriptions say; other runs may have written another zone
+            # in UTC, as in descriptions; other runs may have written another zone
             batch = in_utc(cache.read(block).slice(first, end - first))
             types.update((str(field.type), field.type) for field in batch.schema)
             hashes, keys = batch.column(0).to_numpy(), batch.select(range(1, num_keys[1] + 1))
@@ -327,8 +328,8 @@ def _entries_of_key(
                     latest[name] = int(hashes[row]), entry
         if latest:
             numbers, rows = zip(*latest.values(), strict=True)
-            found = np.array(numbers, np.int64), pa.concat_batches(rows)
-            entries.append((chain.key_group, *found))
+            hashes = np.array(numbers, np.int64)
+            entries.append((chain.key_group, hashes, pa.concat_batches(rows)))
     return entries
 
 

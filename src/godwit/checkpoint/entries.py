@@ -1,12 +1,12 @@
 """Layout of segments and snapshots, and state as rows, read from the checkpoint alone.
 
-A batch of entries has the hash of each key, the key columns, the state columns, and, only where
-some entry says that its key is gone, a column that says which.  Where the state columns begin is
-known by position, so that a user's column may have any name; names and types must be those of the
-flow version that the batch was written under.
+A batch of entries has the hash of each key, the key columns, the state columns, and, only if some
+entries are removals, a boolean column that marks them.  State columns are found by position, so a
+user's column may have any name; names and types must be those of the flow version under which the
+batch was written.
 
-Invariants: what is read has today's columns, found by name (`select_columns`).  Instants are
-written in UTC, and read in whichever time zone the program shows them.  A key group is its
+Invariants: rows are read with the present columns, found by name (`select_columns`).  Instants are
+written in UTC, and read in the program's time zone.  A key group is its
 snapshot, then its segments in order of epochs; of several entries of one key the latest wins, and a
 key whose latest entry is a removal is gone.  Keys are compared exactly, by their bits.
 """
@@ -47,7 +47,7 @@ class StateRows:
     hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the key's hash
     keys: pa.RecordBatch  # n rows of key columns
     values: pa.RecordBatch  # n rows of state columns
-    # shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none
+    # shape ``(n,)``: entries that are removals; ``None``: none are
     removed: npt.NDArray[np.bool_] | None = None
 
     def followed_by(self, others: StateRows) -> StateRows:
@@ -168,7 +168,7 @@ class ColumnsByName:
     live: frozenset[str] | None = None  # names of the written columns that count; ``None`` for all
     # brings the values of the written columns forward first; ``None``: they stay as they are
     values: StateUpgrade | None = None
-    # makes so many rows of today's columns, of which those that are missing are taken; ``None``:
+    # number of rows → default rows of the present columns, for missing columns; ``None``:
     # they are null
     new: Callable[[int], pa.RecordBatch] | None = None
 
@@ -188,8 +188,8 @@ class ColumnsByName:
             if field.name in present
             else pa.nulls(values.num_rows, field.type)
             if defaults is None
-            else defaults.column(at)
-            for at, field in enumerate(self.schema)
+            else defaults.column(number)
+            for number, field in enumerate(self.schema)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -219,7 +219,7 @@ def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     types = [type_in_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
-    columns = [_as_type(*of) for of in zip(batch.columns, types, strict=True)]
+    columns = [_as_type(*pair) for pair in zip(batch.columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
@@ -240,7 +240,7 @@ def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def is_entries_of(columns: Columns, expected: Columns) -> bool:
-    """Return whether a batch with these columns has entries with the columns `expected`.
+    """Return true if a batch with these columns has entries with the columns `expected`.
 
     Before these (key and state columns) it has a hash; after them, perhaps a flag for removals.
     """
@@ -269,14 +269,14 @@ def key_group_ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
 
 
 def _columns_mismatch(
-    what: str, columns: Columns, flow: int, expected: Columns
+    subject: str, columns: Columns, flow: int, expected: Columns
 ) -> CheckpointMismatchError:
     """Return the error that stored columns are not those of their flow version.
 
-    `what`: the segment or snapshot that has them, as text. `flow`: number of the version.
+    `subject`: the segment or snapshot that has them, as text. `flow`: number of the version.
     """
     return CheckpointMismatchError(
-        f"{what} the columns {_columns_text(columns)}, but flow version {flow}, which wrote them, "
+        f"{subject} the columns {_columns_text(columns)}, but flow version {flow} that wrote them "
         f"has {_columns_text(expected)}.",
         remedy="Run `godwit checkpoint verify` on the checkpoint, and restore the file from a "
         "copy.",

@@ -2,21 +2,21 @@
 
 A `FlowVersion` describes every operator's states and every sink's rows.  Versions form a line
 (``previous``), and each reference in the checkpoint names the version that it was written under.
-So bytes are opened under the description of that version, their columns compared by name and type,
-and then brought to today's by a `StateUpgrade`.
+So bytes are read by the description of that version, their columns are compared by name and type,
+and then converted to the present ones by a `StateUpgrade`.
 
-Invariants: a part of the state that some version did not have is gone, even if a later version has
-one of the same name again (`description_in`); and no description depends on the session's time
-zone, since instants are instants (`type_text`).
+Invariants: a part of the state that some version did not have is lost, even if a later version has
+one of the same name again (`description_in`); and descriptions do not depend on the session's time
+zone (`type_text`).
 
-`check_compatible` is the one comparison of descriptions: columns are found by name, so their
-order makes no difference, and one that is new is empty.
+`check_compatible` is the single comparison of descriptions: columns are found by name, in any
+order, and a new one is empty.
 
-`compare_flows` compares whole flows.  Operators are found by name: those that stayed, came back or
-were renamed keep their state, the others start empty, and whatever the program no longer has is
-kept.  Renamings are declared, and done once (`_Renamings`).  What would make one operator take
-another's state for its own is refused, and so is one that would start empty while another's state
-is left behind, unless the program says so.
+`compare_flows` compares whole flows.  Operators are found by name: those that stayed, returned or
+were renamed keep their state, the others start empty, and the state of removed operators is
+retained. Renamings are declared, and applied once (`_Renamings`).  Flows in which an operator would
+take another's state are refused, and so are operators that would start empty while another's state
+is left behind, unless the program declares it.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
     # ``"arrow"``: the columns are the state; ``"msgpack"`` or ``"pickle"``: one binary column holds
     # Python values
     codec: Literal["arrow", "msgpack", "pickle"]
-    # Plain values. Of aggregates: result → ``state``, the names of its columns, and ``aggregate``,
-    # what the aggregate says of itself. Of Python values: what their type looks like.
+    # plain values; of aggregates: result → ``state``, the names of its columns, and ``aggregate``,
+    # the aggregate's description; of Python values: a description of their type
     type: Any = None
-    # columns that distinguish the entries of one key; none where a key has one
+    # columns that distinguish the entries of one key; none if a key has one
     entries: Columns = ()
     windows: Any = None  # windows of event time that the entries are panes of, as plain values
-    # what else the meaning of entries depends on, by name, as plain values: the column of the event
-    # time, the side of a join that a column is of, the clock of timers
+    # other meaning of entries, by name, as plain values: the column of the event time, the side of
+    # a join of a column, the clock of timers
     means: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 StateUpgrade: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
-"""Converts rows of state columns of an earlier flow version to today's, in order. Picklable."""
+"""Converts rows of state columns of an earlier flow version to the present one. Picklable."""
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,36 +73,34 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str  # such as ``"compute"`` or ``"process"``
     keys: Columns  # key columns, in the order they are hashed
-    states: dict[str, StateDescription]  # state's name → what it looks like
+    states: dict[str, StateDescription]  # by name
     # key columns whose hash decides a row's key group; empty: all of them
     partition_by: tuple[str, ...] = ()
     waiting: Columns = ()  # columns of the rows that wait for it: key columns, then the others
-    formerly: str = ""  # name that the program says it had before; empty if it says none
-    # whether somebody chose its name; otherwise it follows from what the operator does
-    named: bool = True
-    # Operator that it is a part of, by whose name people know it: what becomes of that one becomes
-    # of its parts. Empty if it stands for itself.
+    formerly: str = ""  # declared former name; empty without one
+    named: bool = True  # the user chose its name; otherwise the name is derived
+    # operator that it is a part of, with whose name and changes; empty if it is not a part
     part_of: str = ""
-    # digest of the way that its rows take, and of its function; empty if it was not noted
+    # digest of the upstream path of its rows and of its function; empty if it was not recorded
     origin: str = ""
-    # operators whose changes of results it reads; ``None`` if it was not noted
+    # operators whose changes of results it reads; ``None`` if it was not recorded
     reads_changes: tuple[str, ...] | None = None
-    # sinks and operators that read its output; ``None`` if it was not noted
+    # sinks and operators that read its output; ``None`` if it was not recorded
     readers: tuple[str, ...] | None = None
-    left: int = -1  # last flow version that it ran under, of one that was removed from the flow
+    left: int = -1  # of a removed operator: the last flow version that had it
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     """Operators and sinks of a flow from some epoch on."""
 
-    previous: int = -1  # the version that it follows; -1 for the first
+    previous: int = -1  # -1 for the first
     operators: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)  # by name
-    # operators that were removed from the flow, but whose state is carried on, as they last were
-    kept: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)
+    # removed operators whose state is retained, as they last were
+    retained: dict[str, OperatorVersion] = msgspec.field(default_factory=dict, name="kept")
     # name → columns of the rows that are staged for it
     sinks: dict[str, Columns] = msgspec.field(default_factory=dict)
     sources: tuple[str, ...] = ()  # names of the sources, in the order in which Spark numbers them
-    # source → column of its event time, of those that ever had one that counted
+    # source → column of its event time, for sources that ever had one in use
     times: dict[str, str] = msgspec.field(default_factory=dict)
     # name in the previous version → name in this one; all at once
     renamed: dict[str, str] = msgspec.field(default_factory=dict)
@@ -110,11 +108,11 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     def operator(self, name: str) -> OperatorVersion | None:
         """Return the operator `name`, of the flow or removed from it; ``None`` if it is unknown."""
-        return self.operators.get(name) or self.kept.get(name)
+        return self.operators.get(name) or self.retained.get(name)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
         """Return the names of the operators that are parts of the operator `name`."""
-        every = {**self.operators, **self.kept}
+        every = {**self.operators, **self.retained}
         return tuple(part for part, operator in every.items() if operator.part_of == name)
 
     def name_before(self, operator: str) -> str | None:
@@ -397,10 +395,11 @@ def _swapped_names(before: Any, now: Any) -> Iterator[str]:
         return
     before, now = plain(before), plain(now)
     names = [name for name in before if name in now]
-    every = [of[name] for of in (before, now) for name in names]
+    every = [origins[name] for origins in (before, now) for name in names]
     known = [field for field in before[names[0]] if all(field in o for o in every)] if names else []
     old, new = (
-        {name: [of[name][field] for field in known] for name in names} for of in (before, now)
+        {name: [origins[name][field] for field in known] for name in names}
+        for origins in (before, now)
     )
     moved = [
         name
@@ -432,11 +431,11 @@ class FlowChanges:
     version: FlowVersion | None  # the version to write; ``None`` if nothing changed
     renamed: Mapping[str, str]  # old name → new name
     added: tuple[str, ...]  # operators that start without state
-    returned: tuple[str, ...]  # operators that were removed, and find the state that they left
-    removed: tuple[str, ...]  # operators that are gone from the flow, and whose state is kept
-    # what became of the results of operators that aggregate, and of the columns of sinks, in words
+    returned: tuple[str, ...]  # operators that were removed earlier and return to their state
+    removed: tuple[str, ...]  # operators removed from the flow, whose state is retained
+    # changed results of aggregating operators, and changed columns of sinks, as text
     results: tuple[str, ...] = ()
-    repartitioned: tuple[str, ...] = ()  # operators whose state has to go to other key groups
+    repartitioned: tuple[str, ...] = ()  # operators whose state must be repartitioned
 
 
 def compare_flows(
@@ -461,10 +460,10 @@ def compare_flows(
         )
     _check_sources(today, stored, uri)
     times = _event_time_columns(today, stored, uri)
-    names = {*stored.operators, *stored.kept}
+    names = {*stored.operators, *stored.retained}
     stored = apply_edits(stored, edits)
     problems: list[str] = []
-    former = {name: of.formerly for name, of in today.operators.items() if of.formerly}
+    former = {name: own.formerly for name, own in today.operators.items() if own.formerly}
     renamed = _Renamings(today, stored, former).find(problems)
     origin = {new: old for old, new in renamed.items()}
     added: list[str] = []
@@ -491,14 +490,14 @@ def compare_flows(
         problems += _lost_states(name, before, operator)
         results += _changed_results(name, before, operator)
     reused = {origin.get(name, name) for name in today.operators if name not in added}
-    carried = {**stored.kept, **stored.operators}
-    kept = {
+    carried = {**stored.retained, **stored.operators}
+    retained = {
         name: msgspec.structs.replace(carried[name], left=previous)
         if name in stored.operators
         else carried[name]
         for name in sorted(carried.keys() - reused)
     }
-    removed = tuple(name for name in kept if name in stored.operators)
+    removed = tuple(name for name in retained if name in stored.operators)
     problems += _exchanged_without_a_word(today, stored, renamed)
     problems += _left_behind(today, stored, added, removed, starts_empty)
     if problems:
@@ -521,7 +520,12 @@ def compare_flows(
     total = {name: renamed.get(after, after) for name, after in to.items()}
     total = {old: new for old, new in total.items() if old != new}
     version = msgspec.structs.replace(
-        today, previous=previous, kept=kept, times=times, renamed=total, dropped=stored.dropped
+        today,
+        previous=previous,
+        retained=retained,
+        times=times,
+        renamed=total,
+        dropped=stored.dropped,
     )
     as_stored = msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
     same = not edits and as_stored == msgspec.structs.replace(stored, previous=previous)
@@ -544,24 +548,24 @@ def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersio
     """Return a flow version with edits applied; its `renamed` and `dropped` list them."""
     renamed: dict[str, str] = {}
     dropped: list[str] = []
-    operators, kept = dict(version.operators), dict(version.kept)
+    operators, retained = dict(version.operators), dict(version.retained)
     for edit in edits:
         for name in edit.dropped:
             operators.pop(name, None)
-            kept.pop(name, None)
+            retained.pop(name, None)
             dropped.append(_name_before_edits(renamed, name))
             renamed.pop(_name_before_edits(renamed, name), None)
         for old, new in edit.renamed.items():
-            for named in (operators, kept):
+            for named in (operators, retained):
                 if old in named:
                     named[new] = named.pop(old)
-                for part in [name for name, of in named.items() if of.part_of == old]:
+                for part in [name for name, own in named.items() if own.part_of == old]:
                     named[part] = msgspec.structs.replace(named[part], part_of=new)
             renamed[_name_before_edits(renamed, old)] = new
     return msgspec.structs.replace(
         version,
         operators=operators,
-        kept=kept,
+        retained=retained,
         renamed={old: new for old, new in renamed.items() if old != new},
         dropped=tuple(dropped),
     )
@@ -615,7 +619,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
 
 
 def partitioned_anew(operator: str) -> str:
-    """Return a text for users: the operator's state is redistributed to other key groups."""
+    """Return the text of a repartitioning in `events.FlowChanged`; the controller reads it back."""
     return f"{operator} is partitioned anew"
 
 
@@ -623,7 +627,8 @@ def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) ->
     """Yield a problem if other columns decide the key groups of an operator's entries."""
     if was.partition_by != now.partition_by:
         before, after = (
-            ", ".join(of.partition_by or (column for column, _ in of.keys)) for of in (was, now)
+            ", ".join(each.partition_by or (column for column, _ in each.keys))
+            for each in (was, now)
         )
         yield (
             f"operator {name!r} was partitioned by {before} and is by {after} (leave partition_by= "
@@ -703,10 +708,11 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 class _Renamings:
     """Links of ``formerly=``: which ask for a renaming, and which were done by an earlier start.
 
-    A link that the last start had too is *repeated*: left in the program, or meant anew.  It is
-    meant anew if another operator takes the state under its own new name, for then it has none.
-    In a cycle of repeated links, or where the operator of the former name leaves the flow at this
-    start, both are possible: only if the operators still look as they did can they be told apart.
+    A link that the last start had too is *repeated*: left in the program, or a new renaming.  It is
+    a new renaming if another operator takes the state under its own new name, since it has none
+    then. In a cycle of repeated links, or where the operator of the former name leaves the flow at
+    this start, both are possible: only if the operators still look as they did can they be told
+    apart.
     """
 
     today: FlowVersion
@@ -722,7 +728,7 @@ class _Renamings:
             is_taken = new in self.former.values()
             if self.stored.operator(old) is None:
                 if (self.stored.operator(new) is None or is_taken) and not self._is_part(new):
-                    names = sorted({**self.stored.operators, **self.stored.kept})
+                    names = sorted({**self.stored.operators, **self.stored.retained})
                     problems.append(
                         f"operator {new!r} says that it was {old!r}, but the checkpoint's "
                         f"operators are {', '.join(map(repr, names))}"
@@ -800,7 +806,7 @@ def _nearer(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool
     All decide it; else a part that is like one side, where none is like the other.
     """
     like = [
-        [one == other for one, other in zip(looks, side, strict=True)] for side in (moved, stayed)
+        [left == right for left, right in zip(looks, side, strict=True)] for side in (moved, stayed)
     ]
     if all(like[0]) or all(like[1]):
         return all(like[0]), all(like[1])
@@ -848,7 +854,7 @@ def _left_behind(
     removed: Sequence[str],
     starts_empty: Collection[str],
 ) -> Iterator[str]:
-    """Yield a problem for each operator that would start empty beside state that nobody reads.
+    """Yield a problem for each operator that would start empty beside unused state.
 
     It may be a removed one under another name. `starts_empty`: operators that are meant to.
     """

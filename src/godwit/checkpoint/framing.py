@@ -4,10 +4,9 @@ Layout: a header (magic and format, where the body begins and how long it is, a 
 everything behind the header, a checksum of the header), padding to 64 bytes, blocks that travel in
 the file, each padded to 64 bytes, and the body as msgpack.  Every byte is under a checksum.
 
-A checksum says that a record is as it was written, not that Godwit wrote it.  Invariant: what
-`decode_record` returns may be used as an index, a size or a path without another look, as far as
-one record alone can tell.  What depends on other records (the number of key groups, the order of
-epochs) is checked where they meet, in `commit_log` and `chains`.
+A checksum detects changes, not records of other programs.  Invariant: values from `decode_record`
+are safe as an index, a size or a path, as far as one record alone shows.  Conditions across records
+(the number of key groups, the order of epochs) are checked in `commit_log` and `chains`.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     _Integers = npt.NDArray[np.int64]
 
 _MAX_ENTRIES: Final = 2**26
-"""Arrays over the key groups of all states: at most so many elements each."""
+"""Maximum number of elements of arrays over the key groups of all states."""
 _MAX_DEPTH: Final = 64
 _SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
 
@@ -67,7 +66,7 @@ def _journal_problems(segment: JournalSegment, _number: int) -> Iterator[str]:
     """Yield the problems of a journal segment."""
     for entry in segment.entries:
         if not (entry.startswith(b"{") and entry.endswith(b"}")):
-            yield f"an entry is no JSON object: {entry[:40]!r}"
+            yield f"an entry is not a JSON object: {entry[:40]!r}"
             return
 
 
@@ -75,7 +74,7 @@ def _flow_problems(flow: FlowVersion, number: int) -> Iterator[str]:
     """Yield the problems of a flow version; `number`: the number in its file's name."""
     if not -1 <= flow.previous < number:
         yield f"it follows flow version {flow.previous}"
-    operators = [*flow.operators.values(), *flow.kept.values()]
+    operators = [*flow.operators.values(), *flow.retained.values()]
     descriptions = [state for operator in operators for state in operator.states.values()]
     if len(descriptions) > MAX_STATES:
         yield f"it has {len(descriptions)} states"
@@ -87,9 +86,9 @@ def _plan_problems(plan: PhysicalPlan, _number: int) -> Iterator[str]:
     """Yield the problems of a physical plan."""
     names = [component.name for component in plan.components]
     operators = [name for component in plan.components for name in component.operators]
-    for what, listed in (("a component", names), ("an operator", operators)):
+    for kind, listed in (("a component", names), ("an operator", operators)):
         if len(set(listed)) < len(listed):
-            yield f"it names {what} twice"
+            yield f"it names {kind} twice"
     if not all(component.operators for component in plan.components):
         yield "it has a component without operators"
     if len(operators) > MAX_STATES:
@@ -104,7 +103,7 @@ def _commit_problems(record: CommitRecord, _number: int) -> Iterator[str]:
     if record.last_batch is not None:
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
-                yield f"{name!r:.200} is no entry of a source's log"
+                yield f"{name!r:.200} is not an entry of a source's log"
         if record.last_batch.positions.keys() != record.last_batch.identities.keys():
             yield "it has positions of other sources than identities"
         yield from plain_problems("a position", record.last_batch.positions)
@@ -185,7 +184,7 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
     CommitRecord: _commit_problems,
     Manifest: _manifest_problems,
 }
-"""Kind of record → yields what cannot be so about one, by the number in its file's name or -1."""
+"""Kind of record → function of a record and the number in its file's name that yields problems."""
 
 
 def _out_of_bounds(record: object, **maxima: int) -> Iterator[str]:
@@ -204,22 +203,22 @@ def concatenate(parts: Iterable[Sequence[int]], size: int) -> _Integers:
 def key_group_columns(segments: Sequence[SegmentRef]) -> tuple[_Integers, _Integers]:
     """Return the key groups of all segments as two columns: number of the segment, key group.
 
-    Lanes come by the hundred, so what concerns all of their segments is done by few calls.
+    Vectorized, since hundreds of lanes have segments.
     """
     sizes = [len(segment.key_groups) for segment in segments]
-    at = np.repeat(np.arange(len(sizes)), sizes)
-    return at, concatenate((segment.key_groups for segment in segments), len(at))
+    numbers = np.repeat(np.arange(len(sizes)), sizes)
+    return numbers, concatenate((segment.key_groups for segment in segments), len(numbers))
 
 
 def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
-    """Return whether the lists of key groups and row ends of all segments are valid; vectorized."""
+    """Return true if the lists of key groups and row ends of all segments are valid; vectorized."""
     if any(len(segment.key_groups) != len(segment.row_ends) for segment in segments):
         return False
-    at, key_groups = key_group_columns(segments)
-    ends = concatenate((segment.row_ends for segment in segments), len(at))
+    numbers, key_groups = key_group_columns(segments)
+    ends = concatenate((segment.row_ends for segment in segments), len(numbers))
     ascend = (key_groups[1:] > key_groups[:-1]) & (ends[1:] >= ends[:-1])
     exist = (key_groups >= 0) & (key_groups < num_key_groups) & (ends >= 0)
-    return bool(exist.all() and (ascend | (at[1:] != at[:-1])).all())
+    return bool(exist.all() and (ascend | (numbers[1:] != numbers[:-1])).all())
 
 
 def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
@@ -245,31 +244,31 @@ def _segment_problems(segments: Sequence[SegmentRef], num_key_groups: int) -> It
 def _block_problems(block: BlockRef) -> Iterator[str]:
     """Yield the problems of a reference to a block."""
     if number_in(block.file) is None or not block.file.startswith((f"{BLOCKS}/", f"{COMMITS}/")):
-        yield f"a block is in {block.file!r:.200}, which is no file of blocks"
+        yield f"a block is in {block.file!r:.200}, which is not a file of blocks"
     if block.data:
         yield "a block's bytes stand in the record"
 
 
-def plain_problems(what: str, value: Any) -> Iterator[str]:
-    """Yield a problem if a value (`what`) is not plain data or is nested too deeply."""
+def plain_problems(subject: str, value: Any) -> Iterator[str]:
+    """Yield a problem if a value (`subject`) is not plain data or is nested too deeply."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         deeper: list[Any] = []
         for item in level:
             if isinstance(item, dict):
                 if not all(isinstance(key, str | int) for key in item):
-                    yield f"{what} has keys that are no text"
+                    yield f"{subject} has keys that are not text"
                     return
                 deeper += item.values()
             elif isinstance(item, list | tuple):
                 deeper += item
             elif not (item is None or isinstance(item, bool | int | float | str | bytes)):
-                yield f"{what} holds a value of type {type(item).__name__}"
+                yield f"{subject} has a value of type {type(item).__name__}"
                 return
         if not deeper:
             return
         level = deeper
-    yield f"{what} is nested more than {_MAX_DEPTH} levels deep"
+    yield f"{subject} is nested more than {_MAX_DEPTH} levels deep"
 
 
 # Magic and format; where the body begins; its length; CRC-32 of all that follows; of all before.
@@ -278,7 +277,7 @@ _NAME = b"GODWIT\x00"
 _MAGIC = _NAME + bytes([FORMAT])
 _DIGEST_BYTES = 16
 
-# What msgspec raises, and what Python does for values that nest too deep or cannot be keys.
+# Exceptions of msgspec, and of Python for values that nest too deep or cannot be keys.
 _UNDECODABLE = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, MemoryError)
 
 _T = TypeVar("_T")
@@ -361,7 +360,7 @@ def _other_format(version: int, path: str) -> CheckpointMismatchError:
 
 
 def _frame_problem(view: memoryview) -> str:
-    """Return the problem of a file's header, length or checksums; empty if there is none."""
+    """Return the problem of a file's header, length or checksums; empty for a valid file."""
     if len(view) < ALIGNMENT:
         return f"it is truncated to {len(view)} bytes"
     magic, start, length, checksum, head_checksum = _HEADER.unpack_from(view)

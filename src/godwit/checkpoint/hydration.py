@@ -1,14 +1,14 @@
 """Hydration: bringing an executor's copies of key groups to a committed version, in bulk.
 
 The invariant: a key group at version *v* plus every changelog segment of it after *v*, in order of
-epochs, is the committed state.  What the driver sends along (`segments`) covers key groups at
-`floor` or later; an executor that turns out to hold less asks the checkpoint itself.
+epochs, is the committed state.  The segments in the driver's instruction cover key groups at
+`floor` or later; an executor with an older copy reads the checkpoint itself.
 
 *Packed copies* are key groups on their way from one executor's local store to another's.  A local
-store is a cache that may be gone, cut short, of another run, or in the middle of an epoch, and what
-arrives may be less than what was sent.  Invariant: what `unpack_copies` returns is the committed
-state of key groups that were asked for, each at its version, of the run and state that were asked
-for, and all of it; anything else raises.  Every byte is under a checksum, as in the checkpoint.
+store is a cache that may be gone, truncated, of another run, or in the middle of an epoch, and a
+transfer may be incomplete.  Invariant: `unpack_copies` returns the complete committed state of the
+requested key groups, each at its version, of the requested run and state; anything else raises.
+Every byte is under a checksum, as in the checkpoint.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _apply(
 ) -> None:
     """Apply newer snapshots, then newer segments, to the copies of the `selected` key groups.
 
-    Segments that change different key groups are applied by one call, whatever their epochs: in a
+    Segments that change different key groups are applied by one call, for any epochs: in a
     steady run that is one call for all that the last epoch changed.
     """
     versions = local.versions

@@ -1,18 +1,17 @@
-"""The journal: events and figures of all runs on a checkpoint, for people and programs.
+"""The journal: events and figures of all runs on a checkpoint, for users and programs.
 
 Append-only and bounded: entries are gathered into numbered segments, ``journal/<number>.rec``, each
 a framed record that is replaced as a whole while it grows, so a reader never sees half an entry.  A
 full segment is never touched again; of old ones, the oldest are deleted.  Nothing depends on the
-journal: whatever of it is lost, damaged or late costs a line of history and nothing else.
+journal: lost, damaged or late entries cost only history.
 
 An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"progress":
-{...}}`` (figures of an epoch, as in ``query.recentProgress``), ``{"sources": {...}}`` (how far
-behind the sources are) and, now and then, ``{"load": {...}}`` (`LoadSummary.to_dict`),
+{...}}`` (figures of an epoch, as in ``query.recentProgress``), ``{"sources": {...}}`` (lag of the
+sources) and, periodically, ``{"load": {...}}`` (`LoadSummary.to_dict`),
 ``{"stream": {...}}`` (figures of the same epochs, `godwit.control.stream_record`), ``{"flow":
-{...}}`` and ``{"placement": {...}}`` (the graph, and where key groups are,
-`godwit.control.run_record`), and ``{"controller": {...}}`` (what the next run's controller goes on
-from).  Readers take what they
-know and leave the rest.
+{...}}`` and ``{"placement": {...}}`` (the graph, and the places of key groups,
+`godwit.control.run_record`), and ``{"controller": {...}}`` (the controller's state for the
+next run).  Readers ignore unknown kinds.
 """
 
 from __future__ import annotations
@@ -41,13 +40,12 @@ _SEGMENTS_KEPT = 32
 _SEGMENTS_UNWRITTEN = 8
 """Segments that are kept in memory while the storage is away."""
 _LARGEST_BYTES: Final = 32 * 2**20
-"""A larger segment is none of ours: an entry is a fraction of this, and a segment starts anew."""
+"""Maximum size of a segment: an entry is a fraction of this, and a full segment is closed."""
 _MOST_BYTES: Final = 2 * _SEGMENTS_KEPT * _SEGMENT_BYTES
 _MOST_ENTRIES: Final = 20_000
-"""Limits on what is read of a journal that somebody else wrote: its last segments of so many bytes,
-and of each the last entries."""
+"""Limits on reading an unknown journal: bytes of its last segments, and entries of each."""
 _NUMBERS: Final = 10**11
-"""A higher number is none of ours either, and none may follow it: names have no room for more."""
+"""Maximum number of a segment: names have no more digits."""
 
 
 class _Segment:
@@ -70,7 +68,7 @@ class _Segment:
 class JournalWriter:
     """Appends to the journal of one checkpoint; entries become durable with `flush`.
 
-    Nothing that its storage does is an error of the caller's: what cannot be written is kept,
+    Errors of its storage do not reach the caller: unwritten entries are kept,
     within a bound, and written with a later `flush`.  An outage is a warning in the log when it
     begins, and an entry ``{"journal": {"lost": n}}`` where entries had to be dropped meanwhile.
     """
@@ -131,12 +129,12 @@ class JournalWriter:
     def _write_segment(self, segment: _Segment) -> None:
         """Write one segment to its file; raise if that fails, and a later flush tries again.
 
-        After two failures under one number, the segment gets a number above all others: whatever is
+        After two failures under one number, the segment gets a number above all others: a file
         in the way of its file stays there.
         """
         if self._numbers is None:
             self._numbers = sorted(_segment_sizes(self._storage))
-        if segment.number is None or segment.failures > 1:  # what is in its way may stay there
+        if segment.number is None or segment.failures > 1:  # an obstructing file may stay
             highest = -1 if segment.number is None else segment.number
             segment.number = max([highest, *self._numbers]) + 1
             segment.failures = 0
@@ -149,16 +147,16 @@ class JournalWriter:
         if segment.number not in self._numbers:
             self._numbers.append(segment.number)
 
-    def _warn(self, what: str, error: Exception) -> None:
-        """Log a warning that the journal could not be written; `what`: the step that failed."""
+    def _warn(self, step: str, error: Exception) -> None:
+        """Log a warning that the journal could not be written; `step`: the step that failed."""
         with suppress(Exception):  # a log handler of the user's
-            _logger.warning("The journal of %s: %s: %s", self._storage.uri, what, error)
+            _logger.warning("The journal of %s: %s: %s", self._storage.uri, step, error)
 
 
 class JournalReader:
     """Reads the end of a growing journal repeatedly.
 
-    What one look costs is bounded: it reads back from the end until it has enough, never more
+    The cost of one poll is bounded: it reads back from the end until it has enough, never more
     segments than a journal keeps; and a segment that has a successor is read once, since it does
     not change any more.
     """
@@ -200,14 +198,14 @@ class JournalReader:
         if latest and latest[-1] < self._at[0]:
             self._at = (-1, -1, "", 0)
         for number in latest:
-            at, size, run, given = self._at
-            if number < at or (number == at and sizes[number] == size):
+            last, size, run, given = self._at
+            if number < last or (number == last and sizes[number] == size):
                 continue
             segment = self._segment(number, sizes[number])
             if segment is None:
                 continue
             entries = _parse_entries(segment)
-            if number != at or segment.run_id != run or len(entries) < given:
+            if number != last or segment.run_id != run or len(entries) < given:
                 given = 0
             self._at = (number, sizes[number], segment.run_id, len(entries))
             yield entries[max(given, len(entries) - _MOST_ENTRIES) :]
@@ -226,7 +224,7 @@ class JournalReader:
         if size_bytes > _LARGEST_BYTES:
             return None
         path = journal_path(number)
-        # It may have been deleted since it was listed, or hold what is no journal.
+        # It may have been deleted since it was listed, or be another file.
         with suppress(GodwitError):
             data = memoryview(self._storage.read(path))
             return decode_record(data, JournalSegment, path=path)
@@ -260,14 +258,14 @@ def read_last(
             continue
         try:
             value = decode(entry[kind])
-        except Exception as error:  # noqa: BLE001  of another version, damaged, or somebody else's
+        except Exception as error:  # noqa: BLE001  of another version, damaged, or of another program
             left_out, fault = left_out + 1, error
         else:
             values += [] if value is None else [value]
     if fault is not None:
         with suppress(Exception):
             _logger.warning(
-                "The journal of %s is damaged or of another version; what it says of kind %r is "
+                "The journal of %s is damaged or of another version; its entries of kind %r are "
                 "left out (%d times): %s",
                 storage.uri,
                 kind,

@@ -4,16 +4,15 @@ A start claims a checkpoint by its identity, which counts from the first committ
 it by having the highest number.
 
 *History*: epochs of a fork have the same numbers as those of the checkpoint that it was copied
-from.  So a record carries the digest of the record before it: the digest of one epoch stands for
-everything that was committed up to there, and two checkpoints agree on an epoch exactly if its
-digests are equal.
+from.  So a record carries the digest of the record before it: the digest of one epoch identifies
+all commits up to it, and two checkpoints agree on an epoch if and only if its digests are equal.
 
-*Lease*: a second query is refused, and the first goes on undisturbed.  Correctness does not rest on
-it (the commit log's exclusive files decide what counts).  Where the file system has locks, the
-lease is one, which the kernel lets go of with the process.  Elsewhere it is a numbered record,
-created exclusively and renewed by a beat that its owner counts.  Whoever wants the checkpoint
-watches the record by a clock of its own: it is dead once it has stood still for `EXPIRY_S`, and is
-succeeded by the next number.  Clocks of two machines are never compared.
+*Lease*: a second query is refused, and the first goes on undisturbed.  Correctness does not depend
+on it (the commit log's exclusive files decide).  On file systems with locks, the lease is a lock,
+which the kernel releases with the process.  Elsewhere it is a numbered record, created exclusively
+and renewed by a heartbeat counter.  A query that waits for the checkpoint watches the record by its
+own clock: the lease is dead once the record has not changed for `EXPIRY_S`, and the next number
+succeeds it.  Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -221,10 +220,10 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
 class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
     """State of a lease, as seen without waiting."""
 
-    held: bool | None  # whether somebody holds it; ``None`` if one look cannot show it
-    owner: LeaseOwner | None = None  # who does, or is said to
-    # number of the lease and of its last heartbeat, where it is one: held if that moves, dead once
-    # it has stood still for `EXPIRY_S`
+    is_held: bool | None  # ``None`` if one look cannot show it
+    owner: LeaseOwner | None = None  # present or last owner
+    # number of the lease and of its last heartbeat, if it has one: held if that changes, dead once
+    # it has not changed for `EXPIRY_S`
     beat: tuple[int, int] | None = None
 
 
@@ -242,7 +241,7 @@ def acquire_lease(
     try:
         lock = storage.lock(_LOCK, note)
     except BlockingIOError:
-        pause(_LOOK_S)  # whoever only looks has let go by then
+        pause(_LOOK_S)  # an inspection has released the lock by then
         try:
             lock = storage.lock(_LOCK, note)
         except BlockingIOError as error:
@@ -268,22 +267,22 @@ def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
 
 
 def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
-    """Return, without waiting, whether a query holds the lease on a checkpoint, and its owner."""
+    """Return, without waiting, the state of the lease on a checkpoint, and its owner."""
     try:
         if _LOCK in storage.list(""):
             try:
                 lock = storage.lock(_LOCK, b"")
             except BlockingIOError:
-                return LeaseSight(held=True, owner=_lock_owner(storage))
+                return LeaseSight(is_held=True, owner=_lock_owner(storage))
             if lock is not None:
                 lock.release()
-                return LeaseSight(held=False)
+                return LeaseSight(is_held=False)
         number, beat = _latest_lease(storage)
     except GodwitError:
-        return LeaseSight(held=None)
+        return LeaseSight(is_held=None)
     if beat is None or beat.released:
-        return LeaseSight(held=False)
-    return LeaseSight(held=None, owner=beat.owner, beat=(number, beat.beat))
+        return LeaseSight(is_held=False)
+    return LeaseSight(is_held=None, owner=beat.owner, beat=(number, beat.beat))
 
 
 def _lock_owner(storage: CheckpointStorage) -> LeaseOwner | None:
@@ -302,7 +301,7 @@ def break_lease(storage: CheckpointStorage) -> None:
     number, beat = _latest_lease(storage)
     if beat is not None and not beat.released:
         released = msgspec.structs.replace(beat, released=True)
-        with suppress(FileExistsError):  # somebody else has just succeeded it
+        with suppress(FileExistsError):  # another query has just succeeded it
             storage.create_exclusive(lease_path(number + 1), encode_record(released))
 
 
@@ -338,7 +337,7 @@ def _lease_taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInU
     by = f"by {owner}" if owner is not None and owner != lease else "from outside"
     return CheckpointInUseError(
         f"The lease of this query on the checkpoint {storage.uri!r} was taken {by}.",
-        remedy="This query ends, and what it had committed counts. `godwit checkpoint unlock` is "
+        remedy="This query ends; its committed epochs stay valid. `godwit checkpoint unlock` is "
         "for queries whose process is dead.",
         uri=storage.uri,
         owner=None if owner is None else msgspec.to_builtins(owner),
@@ -419,7 +418,7 @@ class HeartbeatLease:
             )
 
     def _encode_beat(self) -> bytes:
-        """Return the content of the lease's file: owner, heartbeat, and whether it is released."""
+        """Return the content of the lease's file: owner, heartbeat, and mark of a release."""
         released = self._released.is_set()
         return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))
 
@@ -428,6 +427,6 @@ CheckpointLease: TypeAlias = LockLease | HeartbeatLease
 
 
 def _latest_lease(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
-    """Return number and content of the newest lease file; ``(-1, None)`` if there is none."""
+    """Return number and content of the newest lease file; ``(-1, None)`` without one."""
     number = max(numbers_in(storage, LEASES), default=-1)
     return number, None if number < 0 else load_record(storage, lease_path(number), _Beat)

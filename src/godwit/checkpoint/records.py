@@ -2,34 +2,34 @@
 
 The checkpoint is a directory of files that are written once and never changed::
 
-    identity.rec                            whose checkpoint this is
-    offsets.rec                             which lines of Spark's log are of which source
-    flows/<number>.rec                      what the flow's operators were, from some epoch on
-    plans/<number>.rec                      which operators made a component, from some epoch on
-    edits/<number>.rec                      what the next flow version is to rename and drop
-    runs/<number>.rec                       who opened it to write; the last one owns it
-    lock, leases/<number>.rec               who runs on it now, so that a second query is refused
-    commits/<epoch>.rec                     the one record that makes an epoch's files count
-    manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
-    journal/<number>.rec                    what happened, for people; nothing depends on it
+    identity.rec                            identity of the checkpoint
+    offsets.rec                             lines of Spark's log by source
+    flows/<number>.rec                      operators of the flow, from some epoch on
+    plans/<number>.rec                      components and their operators, from some epoch on
+    edits/<number>.rec                      renamings and drops for the next flow version
+    runs/<number>.rec                       runs that opened it to write; the last one owns it
+    lock, leases/<number>.rec               lease of the running query; a second query is refused
+    commits/<epoch>.rec                     commit record of an epoch, which names its files
+    manifests/<epoch>.rec                   all chains as of that epoch, so that few records are
+    read journal/<number>.rec                    history, for users; nothing depends on it
     blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
-    diverted/<epoch>-<sink>.rec             rows that a target refused when it got the epoch
-    carried/<file>.parquet                  of a copy: what lanes wrote for another query's target
+    diverted/<epoch>-<sink>.rec             rows that a target rejected in delivery
+    carried/<file>.parquet                  of a copy: files for another query's target
 
 *The rule*: an epoch is committed by the exclusive creation of one file, ``commits/<epoch>.rec``,
-after every file that it names is durable.  Whatever fails before leaves files that no record names;
-whatever fails afterwards finds the epoch decided.  A record names its predecessor by a digest, the
-flow version and the physical plan that it ran under by their numbers and digests, and these count
-from the first record that names them: a start that fails before its first epoch claims nothing.
+after every file that it names is durable.  A failure before it leaves unreferenced files; a failure
+after it does not change the commit.  A record names its predecessor by a digest, and its flow
+version and physical plan by numbers and digests, which are valid from the first record that names
+them: a start that fails before its first epoch claims nothing.
 
 Invariant: the record of epoch *e* names only block files whose names carry *e* or a later epoch.
-So a file of a committed epoch that no record names will never be named, and may be collected.
+So an unreferenced file of a committed epoch stays unreferenced, and may be collected.
 
 A record is framed by its length and a checksum of every byte (`godwit.checkpoint.framing`).  Small
 blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in ``data``); once
-written, they have an address in the record's file like any other block.  Every reference carries
-the flow version (`godwit.checkpoint.evolution`) that it was written under, and the operator's name
-at that time: bytes are read as what they were written.
+written, they have an address in the record's file like any other block.  Every reference has
+the flow version (`godwit.checkpoint.evolution`) and the operator's name at the time of writing, by
+which its bytes are read.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ Checksum: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 KeyGroup: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUM_KEY_GROUPS - 1)]
 NumKeyGroups: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUM_KEY_GROUPS)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{0,64}\Z")]
-"""Hexadecimal digest or id; empty if there is none, or it is not known."""
+"""Hexadecimal digest or id; empty if absent or unknown."""
 SlotValues: TypeAlias = tuple[KeyGroup, Annotated[int, Meta(ge=0, le=1)], int, int]
 MAX_STATES: Final = 4096
 
@@ -146,18 +146,18 @@ class StateId(msgspec.Struct, frozen=True, order=True):
 
 BROADCAST: Final = "broadcast_"
 """Prefix of the names of states that are tables which every lane has whole: all entries are of
-one key, and they are written whatever waits for the operator."""
+one key, and they are written even while rows wait for the operator."""
 
 PLAYED: Final = "local"
-"""Digest of rows that `godwit.testing` gave an epoch: nothing says how far sources were read."""
+"""Digest of rows given by `godwit.testing`: positions of sources do not identify them."""
 POSITIONS: Final = "positions"
-"""Digest of rows of Godwit's own sources alone: the positions say which they are."""
+"""Digest of rows of Godwit's own sources alone, which the positions identify."""
 
 FED_BACK: Final = "loop:"
 """Prefix of the names that rows fed back to a loop are staged under; no sink's name has a colon."""
 
 ANY_IDENTITY: Final = ""
-"""Identity of a source whose position counts whatever it reads: a user said so."""
+"""Identity of a source whose position stays valid for any data, as confirmed by a user."""
 
 
 class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
     # path below Spark's log → entry of a source's own log that the offsets count on
     sources: dict[str, bytes] = msgspec.field(default_factory=dict)
     # positions, identities: name of a source of Godwit's own → how far it is read after the batch,
-    # and what it reads (`godwit.sources.Source`); also of those that have left the flow since
+    # and its identity (`godwit.sources.Source`); also of sources that have left the flow since
     positions: dict[str, Any] = msgspec.field(default_factory=dict)
     identities: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -245,10 +245,10 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of one sink when the rows of an epoch were staged for it."""
 
-    writer: str  # name that its target knows it by, whatever the program calls it today
+    writer: str  # its permanent name at the target
     target: str = ""  # where it writes, without anything confidential; empty if only the sink knows
-    complete: bool = False  # whether the rows are the whole result
-    formerly: str = ""  # name that the program says it had before; empty if it says none
+    complete: bool = False  # the rows are the whole result
+    formerly: str = ""  # declared former name; empty without one
     before: NumberOrNone = -1  # the last earlier epoch that had something for it; -1 if none had
 
 
@@ -305,7 +305,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     assignments: dict[str, Any] = msgspec.field(default_factory=dict)
     # watermarks, newest: name of a watermark → where it stands, and the greatest event time seen of
     # the rows that move it, as the epoch leaves them; microseconds since 1970-01-01 UTC. A source's
-    # has its name; that of a branch whose maps compute the event time anew is named
+    # has its name; that of a branch whose maps recompute the event time is named
     # ``<source>/<operator>`` after each operator that reads it, or ``<source>/<operator>/<number>``
     # after one of its later inputs.
     watermarks: dict[str, EventTime] = msgspec.field(default_factory=dict)
@@ -313,18 +313,18 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # State, as text → windows that end by this event time are closed: panes that no other
     # window holds are gone from it. Microseconds.
     expired: dict[str, EventTime] = msgspec.field(default_factory=dict)
-    # state, as text → greatest event time of the rows that came to it, where there is no watermark
+    # state, as text → greatest event time of its rows, for operators without source watermarks
     reached: dict[str, EventTime] = msgspec.field(default_factory=dict)
-    # state, as text → since when windows that are over stay for later ones, and a number that tells
-    # which do (`godwit.operators.windows.kept`)
-    kept: dict[str, tuple[EventTime, int]] = msgspec.field(default_factory=dict)
+    # state, as text → event time since which closed windows are retained for later ones, and mark
+    # of which are (`godwit.operators.windows.kept`)
+    retained: dict[str, tuple[EventTime, int]] = msgspec.field(default_factory=dict, name="kept")
     # operator whose windows are consolidated apart → of key groups that have migrated without their
     # state: which slot takes rows, of panes from which moment on, and by which moment windows end
     # that hold anything of the other slot (`godwit.operators.windows.slots`)
     slots: dict[str, list[SlotValues]] = msgspec.field(default_factory=dict)
     # operator → its keys whose rows are spread from the next epoch on, as the epoch leaves them
     spreads: dict[str, tuple[SpreadKey, ...]] = msgspec.field(default_factory=dict)
-    # name of a sink that is given rows → what it was
+    # sink with rows → its description
     sinks: dict[str, SinkRecord] = msgspec.field(default_factory=dict)
     # The earliest epoch whose state can still be read once this record is there. Set by the commit
     # log.
@@ -447,8 +447,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]
     record: Digest = ""  # digest of the record of `epoch`
-    # The earliest epoch that can still be read, where later epochs were taken back: what they let
-    # go of is gone. 0 if the record of `epoch` says it.
+    # the earliest readable epoch after later epochs were taken back, whose collected files are
+    # gone; 0: as in the record of `epoch`
     retained_from: Number = 0
 
 

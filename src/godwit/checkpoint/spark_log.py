@@ -2,18 +2,18 @@
 
 Spark writes ``offsets/<micro-batch>`` (its version, its settings, then a line for every place where
 the plan reads a source, without a name), ``commits/<micro-batch>``, and
-``sources/<number>/<entry>`` for sources that keep a log of their own. Of these, entries are merged
-into ``<entry>.compact`` now and then: Spark reads the last of those, and every entry behind it.
+``sources/<number>/<entry>`` for sources that keep a log of their own. Of these, Spark periodically
+merges entries into ``<entry>.compact``, and reads the last of those and every later entry.
 
-A start takes the lines by their order. A flow reads a source once for each of the ways that it is
-mapped, so operators that come and go would leave Spark with too many lines, or give a source
-another's offsets.
+A start assigns the lines by their order. A flow reads a source once for each distinct sequence of
+maps, so added or removed operators would leave Spark with too many lines, or give a source the
+offsets of another one.
 
-Invariant: the checkpoint says of every line which of Spark's numbered sources (``sources/<n>``) it
-is of, and of every number what it reads. A start whose plan has other lines writes the entries that
-Spark is going to read anew, before Spark does; a number that would read something else is refused.
-Both the new layout and the new entries are in one file before the first entry is written, so the
-next start finishes what this one does not.
+Invariant: the checkpoint has the number of Spark's source (``sources/<n>``) of every line, and the
+data read by every number. A start whose plan has other lines rewrites the entries that Spark will
+read, before Spark reads them; a number with other data is refused. The new layout and the new
+entries are in one file before the first entry is written, so the next start finishes an interrupted
+one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SPARK: Final = "spark"
 DEFAULT_INTERVAL: Final = 10
-"""Spark merges the entries of a source's log at every so many, unless it is set otherwise."""
+"""Spark's default interval, in entries, for merging a source's log."""
 
 _HEAD: Final = 2
 _MERGED: Final = ".compact"
@@ -48,12 +48,12 @@ def check_no_spark_query(storage: CheckpointStorage) -> None:
     """Refuse a directory that is the checkpoint of a plain Spark query."""
     own = [path for path in storage.list("") if path == "metadata"]
     own += storage.list("offsets")
-    below = [path for of in ("", "/offsets") for path in storage.list(f"{SPARK}{of}")]
+    below = [path for name in ("", "/offsets") for path in storage.list(f"{SPARK}{name}")]
     if own or below:
-        what = "is the checkpoint of a Spark query" if own else "holds one of a Spark query"
+        relation = "is" if own else "contains"
         raise CheckpointError(
-            f"The directory {storage.uri!r} {what} (there is {(own or below)[0]!r}), and none of "
-            "a flow.",
+            f"The directory {storage.uri!r} {relation} the checkpoint of a Spark query (there is "
+            f"{(own or below)[0]!r}), not of a flow.",
             remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
             "To carry over the state of the Spark query, read it by Spark's state reader and give "
             "it to the flow as a source (guide 'Moving a job here', section 'State of a query that "
@@ -136,9 +136,9 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
     last = max(last, *numbers, -1)
     merged = [int(n.removesuffix(_MERGED)) for n in names if n.endswith(_MERGED)]
     first = max((n for n in merged if n <= last), default=0)
-    there = [f"{n}{_MERGED}" if n in merged else f"{n}" for n in range(first, last + 1)]
-    if names.issuperset(there):  # however often it is set to merge them
-        return there
+    present = [f"{n}{_MERGED}" if n in merged else f"{n}" for n in range(first, last + 1)]
+    if names.issuperset(present):  # for any interval of merges
+        return present
     into = [n for n in range(last + 1) if is_merged(n, merged, interval)]
     first = max(into, default=0)
     return [f"{n}{_MERGED}" if n in into else f"{n}" for n in range(first, last + 1)]
@@ -150,7 +150,7 @@ def lacking_files(
     """Return the missing files of source logs that an entry of the offset log needs.
 
     `lines`: Spark's number of the source of each offset. `interval`: Spark compacts a source's log
-    every so many entries.
+    after this number of entries.
     """
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
@@ -166,7 +166,7 @@ def lacking_files(
 
 
 def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
-    """Return whether Spark compacts a source's log at `entry`; `merged`: its compacted entries."""
+    """Return true if Spark compacts a source's log at `entry`; `merged`: its compacted entries."""
     latest = max(merged, default=None)
     return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
@@ -189,14 +189,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str  # name of the flow's source
     index: int = 0  # which of the streams in its DataFrame it is, from left to right
-    # What it reads: ``format``, and options that say which data it is. Empty if not known.
+    # its data: ``format``, and options that identify the data; empty if unknown
     reads: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Sources of the lines of Spark's offset log."""
 
-    # By Spark's number of a source: what reads it. Several where sources of the flow share one
+    # by Spark's number of a source: its readers; several if sources of the flow share one
     # DataFrame.
     readings: tuple[tuple[Reading, ...], ...]
     lines: tuple[int, ...]  # the number of the source that each line is of
@@ -229,14 +229,14 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
             problems,
             "The stored offsets are not valid for other data: rows would be lost, or read twice.",
             remedy="Give the sources the DataFrames that they had; other data needs a flow and a "
-            "checkpoint of its own. If it is the same data under another name, and what was read "
-            "of it counts there as well, say so: godwit checkpoint keep-offsets PATH SOURCE.",
+            "checkpoint of its own. If it is the same data under another name, and its offsets "
+            "are valid there too, declare so: godwit checkpoint keep-offsets PATH SOURCE.",
         )
     entries, changed = _rewritten_entries(storage, stored, layout)
     lacking = [
         path
-        for at in list(entries)[-1:]
-        for path in lacking_files(storage, entries[at], layout.lines, layout.interval)
+        for number in list(entries)[-1:]
+        for path in lacking_files(storage, entries[number], layout.lines, layout.interval)
     ]
     if lacking:
         raise CorruptCheckpointError(
@@ -267,8 +267,8 @@ def _rewritten_entries(
     pending = {} if stored is None else stored.pending
     numbers = sorted({*entries_in(storage, "offsets"), *pending})
     for number in numbers[-_READ_AT_START:]:
-        there = read_entry(storage, f"offsets/{number}")
-        entry = pending.get(number, there)
+        stored_entry = read_entry(storage, f"offsets/{number}")
+        entry = pending.get(number, stored_entry)
         if entry is None:
             continue
         lines = lines_of(entry, layout) if stored is None else stored.lines
@@ -280,12 +280,12 @@ def _rewritten_entries(
                 "and their sources are not known.",
                 remedy="Start the flow with the maps and operators that it ran with last, once; "
                 "they may change afterwards. If its log was damaged, `godwit checkpoint repair` "
-                "says what can be put back.",
+                "lists the files that can be restored.",
                 uri=storage.uri,
                 differences=[problem],
             )
         entries[number] = converted
-        changed |= converted != there
+        changed |= converted != stored_entry
     return entries, changed
 
 
@@ -314,10 +314,10 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
     if len(names) == len(_source_names(stored)) == 1:  # it may have been renamed
         (name,) = names
         stored = _renamed(stored, name)
-    before = {(r.source, r.index): (n, r) for n, of in enumerate(stored.readings) for r in of}
-    now = {(r.source, r.index): (n, r) for n, of in enumerate(today.readings) for r in of}
+    before = {(r.source, r.index): (n, r) for n, rs in enumerate(stored.readings) for r in rs}
+    now = {(r.source, r.index): (n, r) for n, rs in enumerate(today.readings) for r in rs}
     for name in sorted({source for source, _ in before | now}):
-        counts = [sum(source == name for source, _ in of) for of in (before, now)]
+        counts = [sum(source == name for source, _ in readings) for readings in (before, now)]
         if counts[0] != counts[1]:
             yield f"source {name!r} read {counts[0]} streams and reads {counts[1]}"
             continue
@@ -327,27 +327,27 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
                 yield f"source {name!r} read {_reading_text(was)} and reads {_reading_text(is_)}"
             elif old != new:
                 yield (
-                    f"what source {name!r} reads was Spark's source {old} and would be {new}: "
+                    f"source {name!r} was Spark's source {old} and would be {new}: "
                     "sources share their DataFrames in another way"
                 )
 
 
 def _reading_text(reading: Reading) -> str:
-    """Return the format and the options of what a source reads, as text for errors."""
+    """Return the format and the options of a source's data, as text for errors."""
     named = (f"{name} {value!r}" for name, value in reading.reads.items() if name != "format")
     return " of ".join(filter(None, [reading.reads.get("format", ""), ", ".join(named)]))
 
 
 def _source_names(layout: OffsetLayout) -> set[str]:
     """Return the names of the sources in a layout."""
-    return {reading.source for of in layout.readings for reading in of}
+    return {reading.source for readings in layout.readings for reading in readings}
 
 
 def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
     """Return a layout of a single source with that source renamed to `name`."""
     readings = tuple(
-        tuple(msgspec.structs.replace(reading, source=name) for reading in of)
-        for of in layout.readings
+        tuple(msgspec.structs.replace(reading, source=name) for reading in shared)
+        for shared in layout.readings
     )
     return msgspec.structs.replace(layout, readings=readings)
 
@@ -365,8 +365,8 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
             uri=storage.uri,
         )
     readings = tuple(
-        tuple(msgspec.structs.replace(r, reads={}) if r.source == source else r for r in of)
-        for of in layout.readings
+        tuple(msgspec.structs.replace(r, reads={}) if r.source == source else r for r in shared)
+        for shared in layout.readings
     )
     _write_layout(storage, msgspec.structs.replace(layout, readings=readings))
 
@@ -385,7 +385,7 @@ def forget_sparks_progress(storage: CheckpointStorage) -> None:
 
 def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
     """Replace a file of Spark's log; `path`: within the checkpoint."""
-    # Hadoop keeps a checksum beside a local file; it is not that of what is written here.
+    # Hadoop's checksum beside a local file does not match the rewritten content.
     folder, _, name = path.rpartition("/")
     storage.delete(f"{folder}/.{name}.crc")
     storage.write_atomic(path, entry)
@@ -480,7 +480,7 @@ def _read_source_log(
     files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
         for path in source.list(f"{SPARK}/sources/{number}"):
-            # Not the checksums of a file system of Hadoop's, nor what was never finished.
+            # Neither checksums of Hadoop's local file system nor unfinished files.
             if path not in files and not path.rpartition("/")[2].startswith((".", "_")):
                 with suppress(CorruptCheckpointError):  # merged, and cleared away
                     files[path] = source.read(path).to_pybytes()
@@ -497,7 +497,7 @@ def _incomplete_copy(source: CheckpointStorage, path: str) -> CheckpointError:
     return CheckpointError(
         f"Spark's log of {source.uri!r} could not be copied whole: {path!r} is not there.",
         remedy="Remove the incomplete copy and copy again. If it fails while no query runs, "
-        "`godwit checkpoint repair` says whether the file can be put back.",
+        "`godwit checkpoint repair` shows if the file can be restored.",
         uri=source.uri,
         file=path,
     )

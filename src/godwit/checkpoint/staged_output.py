@@ -1,13 +1,13 @@
 """Output of an epoch on its way to a target: files of lanes, and rejected rows.
 
-*Written files*: the rows are at the target; the checkpoint holds a list of their files as one
-block.  What a delivery names, links or removes comes from here, so a path that leads out of the
-target is refused when it is read, whoever wrote it.
+*Written files*: the rows are at the target; the checkpoint has a list of their files as one block.
+A delivery links and removes these files, so a path that leads out of the target is refused when the
+list is read.
 
 *Diverted rows*: a server may refuse a row only in delivery, after the commit, which therefore
 cannot name it.  Invariant: the rows are durable here before the target commits the others, and stay
-until the epoch cannot be delivered again.  So wherever the driver dies, the sink of rejected rows
-gets the same: what lanes staged for it, then what is here.
+until the epoch cannot be delivered again.  So after any crash of the driver, the sink of rejected
+rows gets the same rows: those staged by lanes, then the diverted ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: Size
     # partition column → its value in text, None for null; the file leaves those columns out
     partition: dict[str, str | None] = msgspec.field(default_factory=dict)
-    # what else the target keeps about a file, as plain values
+    # other data of the target about a file, as plain values
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -125,5 +125,5 @@ class DivertedRows:
 
 def _path(sink: str, epoch: int) -> str:
     """Return the path, in the checkpoint, of the rows of an epoch that a sink rejected."""
-    # Names of sinks may hold what names of files cannot.
+    # Names of sinks may have characters that names of files cannot have.
     return f"{DIVERTED}/{epoch:012d}-{hashlib.sha256(sink.encode()).hexdigest()[:16]}.rec"

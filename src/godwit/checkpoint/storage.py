@@ -1,19 +1,20 @@
 """The directory of a checkpoint: on a local disk, or on any file system that ``pyarrow.fs`` opens.
 
-Invariants: when a method that writes returns, what it wrote survives a loss of power; a file
+Invariants: when a method that writes returns, its data survive a loss of power; a file
 created by `CheckpointStorage.create_exclusive` or `CheckpointStorage.write_atomic` is never seen
-half-written; and of any number of writers that create one file exclusively, one succeeds.  Where
-the last cannot be had, such a file is not created at all (`docs/design/checkpoint.md`).
+half-written; and of any number of writers that create one file exclusively, one succeeds.  On
+file systems that cannot guarantee the last, such files are not created at all
+(`docs/design/checkpoint.md`).
 
 *Local disks*: crash safety comes from a temporary file, ``fsync``, a second name, and an ``fsync``
 of the directory (Pillai et al., OSDI 2014, on why each of them is needed).  The second name is a
 hard link, which the kernel gives to one writer only; without hard links, a rename under a lock on
 the directory.
 
-*Remote file systems*: whole files come into being by a single PUT on object stores, and by a rename
-on HDFS.  Creating a file only if there is none is beyond ``pyarrow.fs`` on all of them: its PUT
-overwrites, and its rename on HDFS deletes a target that exists; looking first and comparing after
-would let two drivers commit one epoch.  So this one request (``If-None-Match: *``,
+*Remote file systems*: whole files are created by a single PUT on object stores, and by a rename on
+HDFS.  ``pyarrow.fs`` cannot create a file exclusively on any of them: its PUT overwrites, and its
+rename on HDFS replaces an existing target; checking before and after would let two drivers commit
+one epoch.  So this one request (``If-None-Match: *``,
 ``ifGenerationMatch=0``) goes through another client, `obstore`_.
 
 .. _obstore: https://developmentseed.org/obstore/
@@ -58,7 +59,7 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Context that raises errors with a remedy in place of the file system's.
+    """Context that raises errors with a remedy instead of the file system's.
 
     `FileExistsError` and `BlockingIOError`, which mean that another process was first, are not
     translated. `doing`: ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or
@@ -166,7 +167,7 @@ class CheckpointStorage(ABC):
     file system refuses.
     """
 
-    uri: str  # what it was opened with, without what is confidential in it: for people
+    uri: str  # as given, without its secrets: for messages
 
     @staticmethod
     def open(
@@ -250,7 +251,7 @@ _MODES: Final = {"owner": (0o600, 0o700), "umask": (0o666, 0o777)}
 class PosixDisk:
     """System calls that change a disk; tests may crash between any two of them.
 
-    `access`: who may read what is created. `durable`: false for checkpoints of tests, which need
+    `access`: of created files. `durable`: false for checkpoints of tests, which need
     not survive a crash of the machine.
     """
 
@@ -284,7 +285,7 @@ class PosixDisk:
         target.hardlink_to(source)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename `source` to `target`, whether or not `target` exists."""
+        """Rename `source` to `target`, replacing an existing `target`."""
         source.replace(target)
 
     def lock(self, path: Path, *, wait: bool) -> int:
@@ -441,13 +442,13 @@ class LocalStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return a file, or a part of it, mapped into memory; raise if it is no plain file."""
+        """Return a file, or a part of it, mapped into memory; raise if it is not a plain file."""
         full = self._root / path
         with translate_errors(self.uri, path, "reading"):
             status = full.lstat()
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptCheckpointError(
-                    f"{path!r} in the checkpoint {self.uri!r} is no plain file.",
+                    f"{path!r} in the checkpoint {self.uri!r} is not a plain file.",
                     remedy="Replace it by the file from a copy of the checkpoint.",
                     file=path,
                     uri=self.uri,
@@ -491,7 +492,7 @@ class LocalStorage(CheckpointStorage):
                     if error.errno in _NO_LOCKS:
                         return None
                     raise
-                # Whoever breaks a lock removes the file; a lock on what has no name is none.
+                # Breaking a lock removes the file; a lock on a removed file is void.
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(descriptor), full.lstat()):
                         break
@@ -581,7 +582,7 @@ _PROBE = "claims/probe-"
 
 
 class ObjectStoreClaims:
-    """Conditional puts by ``obstore``: create an object only if there is none.
+    """Conditional puts by ``obstore``: create an object only if it does not exist.
 
     Before the first one, the store has to refuse one of two creations of the same name: some stores
     that speak S3 accept the condition and ignore it.
@@ -607,7 +608,7 @@ class ObjectStoreClaims:
         if not first or second:
             raise CheckpointError(
                 "The object store of the checkpoint ignores the condition that a file is created "
-                "only if there is none, so two drivers could commit one epoch without noticing.",
+                "only if it is new, so two drivers could commit one epoch without noticing.",
                 remedy="Use a store that honours If-None-Match, or, if no second driver can ever "
                 "be started, vouch for it with gw.Checkpointing(single_driver=True).",
             )
@@ -618,8 +619,8 @@ class ObjectStoreClaims:
         try:
             self._store.put(path, data, mode="create")
         except (errors.AlreadyExistsError, errors.PreconditionError):
-            # The store may have carried out a request whose answer was lost; what we wrote is
-            # unlike what anybody else writes.
+            # The store may have carried out a request whose answer was lost; our
+            # content is unique.
             return bytes(self._store.get(path).bytes()) == data
         except errors.BaseError as error:
             raise OSError(str(error)) from error
@@ -686,7 +687,7 @@ class RemoteStorage(CheckpointStorage):
     ) -> None:
         self.uri = shown_uri(uri)
         self._location = uri
-        Secrets.of_uri(uri)  # noted, so that nothing repeats what is confidential in it
+        Secrets.of_uri(uri)  # noted, so that messages hide its secrets
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._renames = renames
@@ -713,7 +714,7 @@ class RemoteStorage(CheckpointStorage):
             if not self._single_driver:
                 raise CheckpointError(
                     f"On the store of the checkpoint {self.uri!r}, a file cannot be created only "
-                    f"if there is none, so two drivers could commit one epoch without noticing.",
+                    f"if it is new, so two drivers could commit one epoch without noticing.",
                     remedy="For s3://, gs:// and abfss:// install the client that can, with "
                     "pip install 'godwit-streams[object-stores]'. If no second driver can ever be "
                     "started, vouch for it with gw.Checkpointing(single_driver=True).",

@@ -1,18 +1,17 @@
 """Verification of a checkpoint, and repair of its records without guessing.
 
 `verify` checks every byte of every record and block that a retained epoch needs against its
-checksum, every reference against the file it names, every row against the key group it is filed
-under, every chain of records for gaps, every manifest against the records it sums up.  It finds as
-much as it can in one go and never raises because of what it finds.  `start_problems` looks only at
-what would keep a checkpoint from being started: it opens it as a start does.
+checksum, every reference against the file it names, every row against its key group, every chain of
+records for gaps, every manifest against its records.  It reports all problems together and does not
+raise them.  `start_problems` checks only for problems that prevent a start: it opens the checkpoint
+as a start does.
 
-`plan_record_repair`: after a power failure, or a mishap with the directory, a checkpoint can be
-whole in all that counts and still be unusable, and the plan, which is shown before it is carried
-out, mends that.  Invariant: a step only adds what the records say, or sets aside what they do not
-count on.  Nothing that an epoch needs is removed or changed, and what is set aside stays in
-``set-aside/``.  Where a record between others is gone, the epochs after it cannot be read by
-anybody: they are taken back, by name, and only if everything that the epoch before needs is still
-there.
+`plan_record_repair`: after a power failure, or an accident with the directory, a checkpoint can be
+unusable although no committed data are lost; the plan, which is shown before it is carried out,
+repairs it.  Invariant: a step only restores content that the records determine, or sets aside files
+that they do not need, in ``set-aside/``; files that an epoch needs are not removed or changed.  If
+a record between others is lost, the epochs after it cannot be read: they are taken back, by name,
+and only if all files of the epoch before are intact.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class Finding:
     """A problem of a checkpoint, with its file and remedy."""
 
     file: str  # path of the file within the checkpoint
-    problem: str  # what is wrong
-    remedy: str  # what can be done about it
+    problem: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +197,7 @@ class _Verification:
         if last < 0:
             self.check_spark_commits()
             return None
-        # The latest record that can be read says what is retained.
+        # The latest readable record has the earliest retained epoch.
         readable = [record for _, record in sorted(commits.items()) if record is not None]
         floor = readable[-1].retained_from if readable else last
         summary = manifests.get(last)
@@ -283,12 +282,12 @@ class _Verification:
 
     def check_references(self, record: CommitRecord) -> None:
         """Add a finding if a record's flow version or plan is missing, or of another history."""
-        for path, digest, what in (
+        for path, digest, kind in (
             (flow_path(record.flow), record.flow_digest, "flow version"),
             (plan_path(record.plan), record.plan_digest, "physical plan"),
         ):
             if self.digests.get(path, digest) != digest:
-                problem = f"It is another {what} than the one that retained epochs ran under."
+                problem = f"It is another {kind} than that of the retained epochs."
                 self.add_finding(path, problem, _ONE_HISTORY)
         if record.plan not in self.plans:
             problem = f"It is missing; epoch {record.epoch} ran under it."
@@ -316,7 +315,7 @@ class _Verification:
     ) -> int:
         """Add findings for missing manifests; return the epoch of the manifest to start from.
 
-        -1 if none is needed or there is none. `floor`: the earliest retained epoch.
+        -1 if none is needed or available. `floor`: the earliest retained epoch.
         """
         named = {record.manifest for record in records if record.epoch >= floor}
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
@@ -352,7 +351,7 @@ class _Verification:
 
     def add_missing_flow(self, number: int) -> None:
         """Add the finding that flow version `number` is missing."""
-        if number not in self.flows:  # otherwise what is wrong with it was found
+        if number not in self.flows:  # otherwise its problem was reported
             problem = "The flow version is missing, though state was written under it."
             self.add_finding(flow_path(number), problem, _RESTORE)
 
@@ -586,11 +585,11 @@ class RepairStep:
     """A problem with one file, and the action taken."""
 
     path: str  # the file, within the checkpoint
-    problem: str  # what is wrong with it
+    problem: str
     # ``"write"``: `content` is put there; ``"set aside"``: it is moved to ``set-aside/``;
     # ``"none"``: nothing can be done about it here
     action: Literal["write", "set aside", "none"]
-    content: bytes = b""  # what to write
+    content: bytes = b""  # of the file to write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -600,8 +599,8 @@ class RecordRepair:
     steps: tuple[RepairStep, ...]  # in the order in which they are done
     # the committed records that stay, in order of epochs; empty if none can be read
     records: tuple[CommitRecord, ...]
-    # Epochs that were committed, and whose output was delivered, and that do not stay: what is
-    # between them and the rest is lost. Spark reads their rows again.
+    # committed and delivered epochs that are taken back, since a record before them is lost; Spark
+    # reads their rows again
     taken_back: tuple[int, ...] = ()
 
 
@@ -620,7 +619,7 @@ def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> N
     for step in steps:
         if step.action == "none":
             continue
-        # Hadoop keeps a checksum beside a local file; it is not that of what is written here.
+        # Hadoop's checksum beside a local file does not match the rewritten content.
         folder, _, name = step.path.rpartition("/")
         storage.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
         if step.path in storage.list(folder):
@@ -708,7 +707,7 @@ class _RecordPlan:
         retained_from = max(
             (r.retained_from for r in later if r and self._belongs_here(r)), default=0
         )
-        if self.back_to is not None:  # what the damaged epoch retained is not known
+        if self.back_to is not None:  # the damaged record's earliest retained epoch is unknown
             retained_from = latest.epoch
         noted = self.manifests.get(latest.epoch)
         if retained_from <= max(latest.retained_from, 0 if noted is None else noted.retained_from):
@@ -735,7 +734,7 @@ class _RecordPlan:
     def _last_reachable(self) -> tuple[int, Chains | None]:
         """Return the last epoch that can be replayed from manifests and records, and its chains.
 
-        -1 and ``None`` if there is none.
+        -1 and ``None`` without one.
         """
         anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
         reached = [c for anchor in (*anchors, -1) if (c := self._replay_from(anchor)) is not None]
@@ -789,13 +788,13 @@ class _RecordPlan:
     def _damage_of(self, epoch: int) -> str:
         """Return, as text, the damage of an epoch's commit record."""
         if epoch not in self.commits:
-            return "It is missing, and what its epoch committed is known nowhere else."
+            return "It is missing, and only it has the commit of its epoch."
         if self.commits[epoch] is None:
-            return "It is damaged, and what its epoch committed is known nowhere else."
+            return "It is damaged, and only it has the commit of its epoch."
         return "It does not continue the epochs before it."
 
     def _belongs_here(self, record: CommitRecord | None) -> bool:
-        """Return whether a record has the history that this checkpoint has for its epoch."""
+        """Return true if a record has the history of this checkpoint for its epoch."""
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)
@@ -835,7 +834,7 @@ class _RecordPlan:
         return None
 
     def _matches_record(self, manifest: Manifest) -> bool:
-        """Return whether a manifest belongs to the commit record of its epoch."""
+        """Return true if a manifest belongs to the commit record of its epoch."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record == digest
 
@@ -869,5 +868,5 @@ class _RecordPlan:
         return chains
 
     def _add_step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
-        """Add a step to the repair: a file with a problem, and what to do about it."""
+        """Add a step to the repair: a file with a problem, and the action."""
         self.steps.append(RepairStep(path=path, problem=problem, action=action))

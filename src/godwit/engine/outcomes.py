@@ -101,7 +101,7 @@ def build_commit_record(
         newest=dict(times.newest),
         expired=dict(times.closed),
         reached=dict(times.reached),
-        kept=dict(times.retained),
+        retained=dict(times.retained),
         slots={n: recorded for n, slots in times.slots.items() if (recorded := slots.recorded())},
         spreads={n: keys for n, spreads in times.spreads.items() if (keys := spreads.recorded())},
         sinks=dict(sinks or {}),

@@ -135,7 +135,7 @@ class Recovery:
             slots=slots,
             spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
             reached=self._by_present_state_names(latest.reached),
-            retained=self._by_present_state_names(latest.kept),
+            retained=self._by_present_state_names(latest.retained),
         )
 
     def _by_present_state_names(self, times_us: Mapping[str, _T]) -> dict[str, _T]:

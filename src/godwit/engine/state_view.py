@@ -92,7 +92,7 @@ def view_state(
     version = log.version(chains.flow)
     described_operator = version.operator(operator)
     if described_operator is None:
-        known = [*version.operators, *version.kept]
+        known = [*version.operators, *version.retained]
         raise CheckpointError(
             f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",

@@ -79,7 +79,7 @@ class Liveness:
         """
         sight, now_s = inspect_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
-            return sight.held
+            return sight.is_held
         if sight.beat != self._beat:
             self._beat_moves = self._beat is not None
             self._beat, self._beat_seen_s = sight.beat, now_s

@@ -120,12 +120,12 @@ def test_a_slice_is_written_without_the_rest_of_its_batch() -> None:
 
 
 def test_bytes_that_are_no_batch_are_refused(storage: CheckpointStorage) -> None:
-    with pytest.raises(CorruptCheckpointError, match="does not hold an Arrow record batch"):
+    with pytest.raises(CorruptCheckpointError, match="is not an Arrow record batch"):
         decode_batch(b"not arrow")
     with BlockWriter(storage, epoch=1, name="a", inline_limit_bytes=0) as writer:
         writer.add(b"not arrow")
         (ref,) = writer.close()
-    with pytest.raises(CorruptCheckpointError, match="is no valid Arrow record batch") as caught:
+    with pytest.raises(CorruptCheckpointError, match="is not a valid Arrow record batch") as caught:
         read_batch(storage, ref)
     assert caught.value.context["file"] == ref.file
 
@@ -157,6 +157,8 @@ def test_a_batch_that_would_crash_its_reader_is_refused(
     with BlockWriter(storage, epoch=0, name="a", inline_limit_bytes=0) as writer:
         writer.add(data)
         (ref,) = writer.close()
-    with pytest.raises(CorruptCheckpointError, match=r"no valid Arrow.*checksum is right") as found:
+    with pytest.raises(
+        CorruptCheckpointError, match=r"not a valid Arrow.*checksum is right"
+    ) as found:
         read_batch(storage, ref)
     assert found.value.context["file"] == ref.file

@@ -44,7 +44,7 @@ def test_state_is_found_through_renamings_and_while_an_operator_was_away() -> No
     versions = line(
         flow(a=operator("t")),
         FlowVersion(operators={"b": operator("t")}, renamed={"a": "b"}),
-        FlowVersion(kept={"b": operator("t")}),
+        FlowVersion(retained={"b": operator("t")}),
         flow(b=operator("t")),
     )
     assert description_in(versions, 3, "b", "state", 0) == WrittenState.of(state("t"))

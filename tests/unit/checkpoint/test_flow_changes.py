@@ -40,7 +40,7 @@ def test_a_new_operator_starts_empty_and_a_removed_one_is_kept() -> None:
     changed = changes(STORED, flow(a=operator("t"), c=operator("x")), starts_empty={"c"})
     assert (changed.added, changed.removed, changed.returned) == (("c",), ("b",), ())
     assert changed.version is not None
-    assert changed.version.kept == {"b": msgspec.structs.replace(STORED.operators["b"], left=0)}
+    assert changed.version.retained == {"b": msgspec.structs.replace(STORED.operators["b"], left=0)}
     assert changed.version.previous == 0
 
 
@@ -49,7 +49,7 @@ def test_a_removed_operator_finds_its_state_again() -> None:
     back = changes(without, flow(a=operator("t"), b=operator("n")))
     assert (back.added, back.returned, back.removed) == ((), ("b",), ())
     assert back.version is not None
-    assert back.version.kept == {}
+    assert back.version.retained == {}
 
 
 def test_a_declared_renaming_is_done_once() -> None:
@@ -72,7 +72,7 @@ def test_a_new_operator_may_take_the_name_of_a_renamed_one() -> None:
     changed = changes(STORED, given)
     assert (changed.renamed, changed.added, changed.removed) == ({"a": "c"}, ("a",), ())
     assert changed.version is not None
-    assert changed.version.kept == {}
+    assert changed.version.retained == {}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_edits_come_before_what_the_program_says() -> None:
     changed = compare_flows(given, STORED, previous=0, uri="ck", edits=edits)
     assert (changed.renamed, changed.added) == ({"a": "c"}, ("b",))
     assert changed.version is not None
-    assert (changed.version.dropped, changed.version.kept) == (("b",), {})
+    assert (changed.version.dropped, changed.version.retained) == (("b",), {})
 
 
 def test_an_edit_alone_makes_a_version() -> None:
@@ -238,7 +238,7 @@ def test_an_edit_alone_makes_a_version() -> None:
     stored = after(STORED, flow(a=operator("t")))
     changed = compare_flows(flow(a=operator("t")), stored, previous=0, uri="ck", edits=edits)
     assert changed.version is not None
-    assert (changed.version.dropped, changed.version.kept) == (("b",), {})
+    assert (changed.version.dropped, changed.version.retained) == (("b",), {})
 
 
 @pytest.mark.parametrize(

@@ -172,21 +172,21 @@ def test_whoever_only_looks_costs_nobody_the_lease(storage: CheckpointStorage) -
 def test_a_look_tells_a_lease_that_is_held_from_one_that_is_free(
     storage: CheckpointStorage,
 ) -> None:
-    assert inspect_lease(storage).held is False
+    assert inspect_lease(storage).is_held is False
     lease = acquire_lease(storage, "first")
     seen = inspect_lease(storage)
-    assert (seen.held, seen.owner) == (True, lease.owner)
+    assert (seen.is_held, seen.owner) == (True, lease.owner)
     lease.release()
-    assert inspect_lease(storage).held is False
+    assert inspect_lease(storage).is_held is False
     beating = remote()
     lease = acquire_lease(beating, "far", pause=never)
     assert isinstance(lease, leases.HeartbeatLease)
     seen = inspect_lease(beating)
-    assert (seen.held, seen.owner, seen.beat) == (None, lease.owner, (0, 0))
+    assert (seen.is_held, seen.owner, seen.beat) == (None, lease.owner, (0, 0))
     beat(lease)
     assert inspect_lease(beating).beat == (0, 1)
     lease.release()
-    assert inspect_lease(beating).held is False
+    assert inspect_lease(beating).is_held is False
 
 
 def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> None:

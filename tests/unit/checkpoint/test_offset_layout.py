@@ -122,7 +122,7 @@ def test_sources_that_exchange_their_data_are_refused_and_nothing_is_touched(log
             (reading("a", "/other"), reading("b")),
             "source 'a' read .*'/data/a' and reads .*'/other'",
         ),
-        ((reading("b"), reading("a")), "source 'a' reads was Spark's source 0 and would be 1"),
+        ((reading("b"), reading("a")), "source 'a' was Spark's source 0 and would be 1"),
         (
             (reading("a"), reading("a", "/more", 1), reading("b")),
             "source 'a' read 1 streams and reads 2",

@@ -114,7 +114,7 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "journal of other than objects": (
         replace(JOURNAL_SEGMENT, entries=(b'{"event": {}}', b"[1, 2]")),
         journal_path(3),
-        "no JSON object",
+        "not a JSON object",
     ),
     "manifest of another file": (MANIFEST, manifest_path(6), "it is of epoch 5"),
     "key groups without end": (
@@ -143,13 +143,17 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
         manifest_path(5),
         "<= 32768 - at `.*num_key_groups`",
     ),
-    "block outside": (with_block(file="blocks/../../x.blk"), commit_path(5), "no file of blocks"),
-    "block elsewhere": (with_block(file="/etc/passwd"), commit_path(5), "no file of blocks"),
-    "block in a run": (with_block(file=run_path(5)), commit_path(5), "no file of blocks"),
+    "block outside": (
+        with_block(file="blocks/../../x.blk"),
+        commit_path(5),
+        "not a file of blocks",
+    ),
+    "block elsewhere": (with_block(file="/etc/passwd"), commit_path(5), "not a file of blocks"),
+    "block in a run": (with_block(file=run_path(5)), commit_path(5), "not a file of blocks"),
     "block without a file": (
         with_block(file="", data=b"x"),
         commit_path(5),
-        "no file of blocks",
+        "not a file of blocks",
     ),
     "block of an earlier epoch": (
         with_block(file="blocks/000000000004-a-ab.blk"),
@@ -207,7 +211,7 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "source's entry outside": (
         replace(COMMIT, batch=BatchRef(number=1, digest="", sources={"sources/0/../../x": b""})),
         commit_path(5),
-        "no entry of a source's log",
+        "not an entry of a source's log",
     ),
     "nested assignment": (
         replace(COMMIT, assignments={"c": nested(100)}),

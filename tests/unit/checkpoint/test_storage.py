@@ -258,5 +258,5 @@ def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"not ours")
     (tmp_path / "ck" / "y").symlink_to(tmp_path / "secret")
     assert list(storage.list("")) == ["x"]
-    with pytest.raises(CorruptCheckpointError, match="no plain file"):
+    with pytest.raises(CorruptCheckpointError, match="not a plain file"):
         storage.read("y")

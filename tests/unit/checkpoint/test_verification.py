@@ -126,7 +126,7 @@ def test_output_with_another_number_of_rows_is_found(log: CommitLog) -> None:
 def test_a_block_that_is_no_batch_is_found(log: CommitLog) -> None:
     commit(log, segment(log, b"not arrow"))
     (problem,) = problems(log)
-    assert "is no valid Arrow record batch" in problem
+    assert "is not a valid Arrow record batch" in problem
 
 
 def test_columns_that_change_within_a_chain_are_found(log: CommitLog) -> None:

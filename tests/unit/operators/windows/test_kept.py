@@ -104,7 +104,7 @@ def test_state_is_read_without_what_stays(tmp_path: Path) -> None:
     for minute in range(18):
         run.epoch(rows_of(minute, minute + 1))
     (operator,) = (o for o in run.compiled.operators if o.over_event_time)
-    assert run.record.kept == {str(operator.states[0]): (BEGINNING, operator.kept_mark)}
+    assert run.record.retained == {str(operator.states[0]): (BEGINNING, operator.kept_mark)}
     kept = run.run.held(0)
     stored = StateRows(
         hashes=np.zeros(len(kept), np.int64),
