@@ -23,7 +23,7 @@ from godwit.control.windows import components_for
 from godwit.migration import Strategy
 
 if TYPE_CHECKING:
-    from godwit.placement.splitting import WindowLayout
+    from godwit.control.planners.splitting import WindowLayout
 
 _PATIENCE = 200
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
+    from godwit.control.planners.splitting import WindowLayout
     from godwit.migration import EpochOutcome
     from godwit.model.events import LayoutsCompared
-    from godwit.placement.splitting import WindowLayout
     from godwit.plan.compiled import CompiledFlow
 
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement import metrics
-from godwit.placement.cores.core_allocation import (
+from godwit.control.planners.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     plan_core_allocation,
 )
-from godwit.placement.cores.intra_executor import balance_lanes
+from godwit.control.planners.cores.intra_executor import balance_lanes
+from godwit.placement import metrics
 from godwit.placement.problem import Limits, Problem
 from godwit_lab.planners.balancing import plan_clb, plan_elb
 from godwit_lab.planners.baselines import plan_pkg, plan_universal_hashing

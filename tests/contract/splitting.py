@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from godwit.control.planners.splitting import WindowLayout
     from godwit.migration import ComponentView, EpochOutcome
-    from godwit.placement.splitting import WindowLayout
 
 __all__ = ["Decided"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement.cores.core_allocation import erlang_b
+from godwit.control.planners.cores.core_allocation import erlang_b
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from godwit.placement.cores.core_allocation import QueueingNetwork
+    from godwit.control.planners.cores.core_allocation import QueueingNetwork
 
 
 def erlang_c(offered_load: float, servers: int) -> float:

@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from godwit.placement.fusion import FusionProblem
+    from godwit.control.planners.fusion import FusionProblem
 
 
 def waits_in_a_circle(problem: FusionProblem, component_of: list[int]) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.fusion_plans import fuse_greedily
 
-from godwit.placement.fusion import FusionPlan, FusionProblem, plan_fusion
+from godwit.control.planners.fusion import FusionPlan, FusionProblem, plan_fusion
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)
 Score = Literal["traffic", "attributes", "baseline"]

@@ -11,8 +11,8 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.edits import commit_edit
+from godwit.control.planners.placing import PlacingCosts
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError, MigrationError
-from godwit.placement.placing import PlacingCosts
 from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
 from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
 
-from godwit.placement.allocation.milp import load_distance_bound, plan_milp
-from godwit.placement.allocation.model import build_model, single_units
-from godwit.placement.allocation.search import AllocationSearch
+from godwit.control.planners.allocation.milp import load_distance_bound, plan_milp
+from godwit.control.planners.allocation.model import build_model, single_units
+from godwit.control.planners.allocation.search import AllocationSearch
 from godwit.placement.solution import Status, validate_solution
 from godwit_lab.planners.allocation.albic import plan_albic
 from godwit_lab.planners.balancing import plan_elb

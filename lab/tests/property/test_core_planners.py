@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.core_counts import erlang_c, fewest_cores, least_latency_s
 
-from godwit.placement.cores.core_allocation import (
+from godwit.control.planners.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     erlang_b,

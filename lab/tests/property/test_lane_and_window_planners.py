@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.problems import placed
 
+from godwit.control.planners.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.placement import metrics
-from godwit.placement.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.placement.problem import Limits, Problem
 from godwit.placement.solution import validate_solution
 from godwit_lab.planners.balancing import plan_clb, plan_elb

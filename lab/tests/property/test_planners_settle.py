@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from godwit.control.planners.allocation.milp import plan_milp
 from godwit.placement import metrics
-from godwit.placement.allocation.milp import plan_milp
 from godwit.placement.problem import Limits, Problem, Traffic
 from godwit_lab.planners.allocation.albic import plan_albic
 from godwit_lab.planners.balancing import plan_clb

@@ -8,7 +8,7 @@ together or apart by hand is left alone.  The threshold for parting is below the
 that a stream that is steady is decided upon once.
 
 Source: fusion by traffic and by common partition attributes, Madsen et al. (Enorm) §4.4.1,
-Algorithm 1 (`godwit.placement.fusion`); deciding at run time is its §8.
+Algorithm 1 (`godwit.control.planners.fusion`); deciding at run time is its §8.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit.control.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.placement.fusion import FusionProblem, plan_fusion
 from godwit.plan.grouping import in_lane_inputs
 
 if TYPE_CHECKING:

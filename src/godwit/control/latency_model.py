@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.planners.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit.engine.row_limit import longest_epoch_s
-from godwit.placement.cores.core_allocation import QueueingNetwork, allocate_all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.checkpoint.evolution import partitioned_anew
+from godwit.control.planners.fusion import FusionProblem, plan_fusion
+from godwit.control.planners.placing import compare_placing, imbalance_of, min_values
 from godwit.control.policy import Hysteresis, Proposal, Repartition
 from godwit.model import events
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART
-from godwit.placement.fusion import FusionProblem, plan_fusion
-from godwit.placement.placing import busiest_lane, compare_placing, imbalance_of, min_values
+from godwit.placement.metrics import busiest_lane
 from godwit.plan.grouping import in_lane_inputs, keeps_keys
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ import numpy as np
 
 from godwit.control.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
 from godwit.control.judging import BalanceJudge
+from godwit.control.planners.cores.intra_executor import balance_lanes
 from godwit.control.policy import Proposal
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidPlanError
-from godwit.placement.cores.intra_executor import balance_lanes
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ moves.
 Invariant: results do not depend on how keys are spread.
 
 Source: where to split hot keys, by counts of the key's rows beside a worker's share, as in Nasir et
-al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.placement.spreading`.
+al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.control.planners.spreading`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from godwit.control.planners.spreading import SidesOfKey, choose_shape, place_parts
 from godwit.control.policy import Hysteresis, Proposal, check_epoch_settings
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError, InvalidPlanError, MigrationError
@@ -34,7 +35,6 @@ from godwit.operators.spreading import (
     key_group_of_part,
     keys_as_json,
 )
-from godwit.placement.spreading import SidesOfKey, choose_shape, place_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,12 +2,12 @@
 
 **Split or combine.**  In two components (*split*) key groups of windows migrate without their
 state, and all that windows are made of crosses an exchange; in one (*combined*) it is the other way
-about.  Which costs less depends on how often key groups migrate.  After every period, by default
-the longest window, both layouts are priced (`godwit.placement.splitting`).  What the layout in use
-does is measured; what the other would do follows from that.  Only what an exchange adds cannot be
-measured while there is none: then the last figure stands, and before the first one a fixed one
-(`ExchangeCosts`).  Source: Madsen et al. (Enorm) §5.1.1 and §5.1.2; modification punctuations,
-§6.2; docs/design/windows-and-event-time.md says where Godwit differs.
+about. Which costs less depends on how often key groups migrate. After every period, by default the
+longest window, both layouts are priced (`godwit.control.planners.splitting`). What the layout in
+use does is measured; what the other would do follows from that. Only what an exchange adds cannot
+be measured while there is none: then the last figure stands, and before the first one a fixed one
+(`ExchangeCosts`). Source: Madsen et al. (Enorm) §5.1.1 and §5.1.2; modification punctuations, §6.2;
+docs/design/windows-and-event-time.md says where Godwit differs.
 
 **Panes or states per window.**  After every period both are priced at what lanes measured
 (`godwit.engine.sharing`, `godwit.operators.windows.consolidation`).  Source: §5.1.2.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from godwit.control.planners.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.control.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -33,7 +34,6 @@ from godwit.model.frames import user_class
 from godwit.model.naming import listing
 from godwit.operators.windows.consolidation import is_duplicated_cheaper
 from godwit.operators.windows.two_phase import ConsolidatePart
-from godwit.placement.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import in_lane_inputs, regrouped
 from godwit.time.durations import Duration, microseconds
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.checkpoint.records import PhysicalPlan
+    from godwit.control.planners.splitting import Choice, WindowLayout
     from godwit.control.policy import Announce, FlowEpoch, ManualOverrides
     from godwit.engine.sharing import PaneMeter
-    from godwit.placement.splitting import Choice, WindowLayout
     from godwit.plan.compiled import CompiledFlow
     from godwit.time.grid import PaneGrid
 

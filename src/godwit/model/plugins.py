@@ -36,15 +36,18 @@ _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("plan", "sim", "what-if", "reproduce"), _LAB),
     },
     "observers": dict.fromkeys(("metrics", "page"), _OWN),
-    "planners": dict.fromkeys(
-        (
-            *("ssm", "simple_ssm", "oms", "mtm"),
-            *("consistent_hashing", "storm_default", "redistribution"),
-            *("albic", "flux", "potc", "cola", "elb", "clb", "pkg", "universal_hashing"),
-            *("core_allocation", "core_assignment", "naive_core_assignment", "fusion"),
+    "planners": {
+        **dict.fromkeys(("milp", "intra_executor"), _OWN),
+        **dict.fromkeys(
+            (
+                *("ssm", "simple_ssm", "oms", "mtm"),
+                *("consistent_hashing", "storm_default", "redistribution"),
+                *("albic", "flux", "potc", "cola", "elb", "clb", "pkg", "universal_hashing"),
+                *("core_allocation", "core_assignment", "naive_core_assignment", "fusion"),
+            ),
+            _LAB,
         ),
-        _LAB,
-    ),
+    },
     "policies": dict.fromkeys(("executor_centric", "naive_executor_centric"), _LAB),
     "sources": {"nexmark": _LAB},
 }

@@ -1,16 +1,8 @@
 """Placement of key groups: pure functions from a `Problem` to a `Solution`, over NumPy arrays.
 
 A planner is written against `problem`, the question, `solution`, the answer with its judge,
-`metrics`, and `registry`, the list of planners, which other packages extend.  Of the papers'
-planners (``docs/bibliography.md``) the product has those that it needs itself:
-
-==============  =====  ==============================================================
-`allocation`    2      even load within a budget, draining: `milp`, the default
-`fusion`        3      operators fused into components
-`cores`         5      cores to a latency target; key groups to lanes
-==============  =====  ==============================================================
-
-The middle column is the paper.  All others are in `godwit_lab.planners`.
+`metrics`, and `registry`, the list of planners.  Packages add planners by entry points: those of
+the product are in `godwit.control.planners`, the papers' others in `godwit_lab.planners`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ with small loads the rounding alone would be the load distance.
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -169,3 +170,17 @@ def wanted_executors(total_load: float, low: float, high: float) -> int:
     10
     """
     return max(1, math.ceil(2 * total_load / (low + high) * (1 - 1e-12)))
+
+
+def busiest_lane(load: FloatArray, num_lanes: int) -> float:
+    """Return the busiest lane's load if key groups are assigned to lanes, heaviest first.
+
+    Examples
+    --------
+    >>> busiest_lane(np.array([3.0, 3.0, 2.0, 2.0, 2.0]), 2)
+    7.0
+    """
+    lanes = [0.0] * num_lanes
+    for heaviest in np.sort(load[load > 0])[::-1].tolist():
+        heapq.heapreplace(lanes, lanes[0] + heaviest)
+    return max(lanes)

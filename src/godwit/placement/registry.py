@@ -2,8 +2,8 @@
 
 A planner is a function ``plan_<name>(problem, **options) -> Solution`` in a module that is imported
 when the planner is first used, so a missing optional solver disturbs only the planners that need
-it.  The controller's planner is described here.  Other packages add planners by entry points of the
-group ``godwit.planners``, each of which names a `Planner`.
+it.  Packages add planners by entry points of the group ``godwit.planners``, each of which names a
+`Planner`.
 
 Invariant: a planner's function is called only with a problem of its kind that it does not refuse,
 and with options that exist and have values of the right type.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -213,41 +213,15 @@ SOLVER_OPTIONS: Mapping[str, Any] = MappingProxyType(
 )
 """Options of planners that use a solver."""
 
-_OWN: Mapping[str, Planner] = {
-    "milp": Planner(
-        name="milp",
-        module="godwit.placement.allocation.milp",
-        kind="exact",
-        minimises="load distance, then load left to drain, then over- plus underload",
-        constraints="max_moves, max_bytes, max_usage, tau, target_executors; drains",
-        cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
-        paper="2 §4.3.1",
-        requires=(arbitrary_maps,),
-        takes={**SOLVER_OPTIONS, "rounds": WholeNumber, "least_gain": Number, "gap": Number},
-        # What the controller takes, too: a tenth of the load distance that it puts up with.
-        for_streams={"gap": 1.0},
-    ),
-    "intra_executor": Planner(
-        name="intra_executor",
-        module="godwit.placement.cores.intra_executor",
-        kind="heuristic",
-        minimises="reassignments between the lanes of one executor",
-        constraints="busiest lane at most theta times the mean; max_moves",
-        cost="O(m log m + rounds·log m)",
-        paper="5 §3.1",
-        requires=(arbitrary_maps, equal_executors, none_draining),
-        refuses=("max_bytes", "max_usage", "target_executors", "tau"),
-    ),
-}
+_OWN: Final = ("milp", "intra_executor")
+"""The product's planners, which are shown first."""
 
 
 class _Planners(Mapping[str, Planner]):
-    """Godwit's own planner, and those of other packages, which are imported when they are used."""
+    """Planners of the installed packages, which are imported when they are used."""
 
     def __getitem__(self, name: str) -> Planner:
         """Return a planner; raise `KeyError` if no installed package has it."""
-        if name in _OWN:
-            return _OWN[name]
         if name not in plugins.names("planners"):
             raise KeyError(name)
         entry = plugins.load("planners", name)
@@ -259,15 +233,16 @@ class _Planners(Mapping[str, Planner]):
         return entry
 
     def __iter__(self) -> Iterator[str]:
-        yield from _OWN
-        yield from (name for name in plugins.names("planners") if name not in _OWN)
+        names = plugins.names("planners")
+        yield from (name for name in _OWN if name in names)
+        yield from (name for name in names if name not in _OWN)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 PLANNERS: Mapping[str, Planner] = _Planners()
-"""Every planner of the installed packages, by name; Godwit's own first."""
+"""Every planner of the installed packages, by name; the product's own first."""
 
 
 def planner(name: str) -> Planner:

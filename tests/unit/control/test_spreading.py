@@ -14,6 +14,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.control.planners.spreading import SidesOfKey, choose_shape, place_parts
 from godwit.control.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.control.spreading import SpreadHotKeys, SpreadKeyOver, parts_for, spreading_of
 from godwit.engine.settings import Lanes
@@ -30,7 +31,6 @@ from godwit.model.errors import (
 )
 from godwit.model.key_groups import KeyWork, OperatorWork
 from godwit.operators.spreading import WHOLE, key_group_of_part
-from godwit.placement.spreading import SidesOfKey, choose_shape, place_parts
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.policies import OperatorPolicies
 

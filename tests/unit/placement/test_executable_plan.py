@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from godwit.control.planners.allocation.milp import plan_milp
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
-from godwit.placement.allocation.milp import plan_milp
 from godwit.placement.metrics import SplitKeys
 from godwit.placement.preview import preview
 from godwit.placement.problem import ComponentFacts, Limits, Problem, joint_problem

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
+from godwit.control.planners.cores.core_allocation import CoreAllocationProblem, QueueingNetwork
+from godwit.control.planners.fusion import FusionProblem
 from godwit.model.errors import InvalidProblemError
-from godwit.placement.cores.core_allocation import CoreAllocationProblem, QueueingNetwork
-from godwit.placement.fusion import FusionProblem
 from godwit.placement.problem import Limits, Problem, Traffic
 from godwit.placement.solution import Solution
 from godwit_lab.planners.cores.core_assignment import CoreAssignmentProblem

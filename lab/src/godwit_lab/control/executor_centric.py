@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from godwit.control.planners.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit.control.styles import PlacementStyle
-from godwit.placement.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit_lab.planners.cores.core_assignment import (
     CoreAssignmentProblem,
     plan_core_assignment,

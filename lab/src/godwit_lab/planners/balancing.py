@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from godwit.control.planners.allocation.model import choose_executors
 from godwit.placement import metrics
-from godwit.placement.allocation.model import choose_executors
 from godwit.placement.arrays import FloatArray, IndexArray, IntArray, wrong_value
 from godwit.placement.solution import Solution, Status, make_solution
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.placement.cores.core_allocation import CoreAllocationProblem
-from godwit.placement.fusion import FusionProblem
+from godwit.control.planners.cores.core_allocation import CoreAllocationProblem
+from godwit.control.planners.fusion import FusionProblem
 from godwit.placement.registry import (
     SOLVER_OPTIONS,
     Number,
@@ -225,7 +225,7 @@ universal_hashing = _map_baseline(
 )
 core_allocation = Planner(
     name="core_allocation",
-    module="godwit.placement.cores.core_allocation",
+    module="godwit.control.planners.cores.core_allocation",
     kind="exact",
     minimises="cores in total",
     constraints="mean latency of the queueing network at most the target",
@@ -256,7 +256,7 @@ naive_core_assignment = Planner(
 )
 fusion = Planner(
     name="fusion",
-    module="godwit.placement.fusion",
+    module="godwit.control.planners.fusion",
     kind="heuristic",
     minimises="rows between components (score traffic) or components (attributes)",
     constraints="a shared partition attribute per component; no cycle of components",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from godwit.control.planners.fusion import FusionProblem
 from godwit.model.errors import InvalidProblemError
-from godwit.placement.fusion import FusionProblem
 from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.plan_json import (
     EXAMPLES,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.support.controls import control_of
 
+from godwit.control.planners.allocation import milp as milp_planner
 from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model import events
-from godwit.placement.allocation import milp as milp_planner
 from godwit_lab.planners.baselines import plan_flux
 from godwit_lab.simulator import (
     CostModel,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement.placing import busiest_lane
+from godwit.placement.metrics import busiest_lane
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

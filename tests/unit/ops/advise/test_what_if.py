@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from godwit.ops.advise.stage_advice import what_if
-from godwit.placement.placing import busiest_lane
+from godwit.placement.metrics import busiest_lane
 
 times = st.lists(st.integers(0, 50).map(float), min_size=1, max_size=6)
 

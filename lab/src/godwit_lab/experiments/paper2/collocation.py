@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement.allocation.milp import plan_milp
+from godwit.control.planners.allocation.milp import plan_milp
 from godwit.placement.problem import Limits, Problem, Traffic
 from godwit_lab.cli.reproduce.figure import (
     Chart,

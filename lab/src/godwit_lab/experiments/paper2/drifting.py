@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.planners.allocation.milp import plan_milp
 from godwit.placement import metrics
-from godwit.placement.allocation.milp import plan_milp
 from godwit.placement.problem import Limits, Problem
 from godwit_lab.cli.reproduce.figure import (
     Chart,

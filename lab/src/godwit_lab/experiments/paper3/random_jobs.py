@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement.fusion import FusionProblem, plan_fusion
+from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,
@@ -22,7 +22,7 @@ from godwit_lab.cli.reproduce.figure import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.placement.fusion import Score
+    from godwit.control.planners.fusion import Score
 
 
 OPERATORS = (50, 100, 150)

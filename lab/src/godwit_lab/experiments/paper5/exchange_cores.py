@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement.cores.core_allocation import (
+from godwit.control.planners.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     plan_core_allocation,

@@ -21,9 +21,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from godwit.placement import metrics
-from godwit.placement.allocation.milp import allocate_units, plan_milp
-from godwit.placement.allocation.model import (
+from godwit.control.planners.allocation.milp import allocate_units, plan_milp
+from godwit.control.planners.allocation.model import (
     FREE,
     SolverLimits,
     build_model,
@@ -31,7 +30,8 @@ from godwit.placement.allocation.model import (
     plan_within_target,
     single_units,
 )
-from godwit.placement.allocation.search import Placement
+from godwit.control.planners.allocation.search import Placement
+from godwit.placement import metrics
 from godwit.placement.arrays import IndexArray, IntArray, wrong_value
 from godwit.placement.solution import make_solution
 from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph, traffic_with_executors
@@ -39,7 +39,7 @@ from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph, traffi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.placement.allocation.model import AllocationModel
+    from godwit.control.planners.allocation.model import AllocationModel
     from godwit.placement.arrays import BoolArray, Clock, FloatArray
     from godwit.placement.problem import Problem, Traffic
     from godwit.placement.solution import Solution

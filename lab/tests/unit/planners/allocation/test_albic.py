@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from godwit.control.planners.allocation.model import build_model, single_units
+from godwit.control.planners.allocation.search import Placement
 from godwit.model.errors import InvalidProblemError
 from godwit.placement import metrics
-from godwit.placement.allocation.model import build_model, single_units
-from godwit.placement.allocation.search import Placement
 from godwit.placement.problem import Limits, Problem, Traffic
 from godwit.placement.solution import validate_solution
 from godwit_lab.planners.allocation.albic import collocate, plan_albic, score_pairs

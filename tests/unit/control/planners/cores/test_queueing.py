@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.oracles.core_counts import erlang_c, expected_latency_s, mmk_latency_s
 
+from godwit.control.planners.cores.core_allocation import QueueingNetwork, erlang_b
 from godwit.model.errors import InvalidProblemError
-from godwit.placement.cores.core_allocation import QueueingNetwork, erlang_b
 
 TABULATED_ERLANG_C = [
     (1.0, 2, 0.3333),

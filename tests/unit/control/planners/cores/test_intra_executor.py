@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.support.problems import placed as problem
 
+from godwit.control.planners.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.model.errors import InvalidProblemError
-from godwit.placement.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.placement.problem import Limits
 from godwit.placement.solution import Status
 

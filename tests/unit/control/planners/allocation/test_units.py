@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.placement.allocation.model import FREE, build_model, merge_units, single_units
+from godwit.control.planners.allocation.model import FREE, build_model, merge_units, single_units
 from godwit.placement.problem import Limits, Problem
 
 

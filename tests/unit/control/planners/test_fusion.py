@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit.model.errors import InvalidProblemError
-from godwit.placement.fusion import FusionProblem, plan_fusion
 
 
 def problem(attributes: str, streams: list[tuple[int, int, float]], **fields: Any) -> FusionProblem:

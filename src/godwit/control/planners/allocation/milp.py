@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement import metrics
-from godwit.placement.allocation.model import (
+from godwit.control.planners.allocation.model import (
     FREE,
     AllocationModel,
     SolverLimits,
@@ -32,7 +31,8 @@ from godwit.placement.allocation.model import (
     plan_within_target,
     single_units,
 )
-from godwit.placement.allocation.search import AllocationSearch
+from godwit.control.planners.allocation.search import AllocationSearch
+from godwit.placement import metrics
 from godwit.placement.arrays import wrong_value
 from godwit.placement.solution import make_solution
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from godwit.control.planners.splitting import Choice, LayoutCosts, choose_layout, most_beneficial
 from godwit.model.errors import InvalidProblemError
-from godwit.placement.splitting import Choice, LayoutCosts, choose_layout, most_beneficial
 
 PAPER: dict[str, Any] = {
     "rows": 18_000,

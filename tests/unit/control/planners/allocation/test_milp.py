@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.support.problems import placed as problem
 
+from godwit.control.planners.allocation import milp
+from godwit.control.planners.allocation.milp import load_distance_bound, plan_milp, program_size
+from godwit.control.planners.allocation.model import build_model, single_units
 from godwit.model.errors import InvalidProblemError
 from godwit.placement import metrics
-from godwit.placement.allocation import milp
-from godwit.placement.allocation.milp import load_distance_bound, plan_milp, program_size
-from godwit.placement.allocation.model import build_model, single_units
 from godwit.placement.problem import Limits, Problem
 from godwit.placement.solution import Status, validate_solution
 

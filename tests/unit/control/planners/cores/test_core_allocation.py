@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tests.oracles.core_counts import expected_latency_s
 
-from godwit.model.errors import InvalidProblemError
-from godwit.placement.cores.core_allocation import (
+from godwit.control.planners.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     plan_core_allocation,
 )
+from godwit.model.errors import InvalidProblemError
 
 
 def problem(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.placement.placing import busiest_lane, compare_placing, imbalance_of, min_values
+from godwit.control.planners.placing import compare_placing, imbalance_of, min_values
+from godwit.placement.metrics import busiest_lane
 
 
 def test_key_groups_are_dealt_out_to_the_lane_that_has_least() -> None:

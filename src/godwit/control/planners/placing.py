@@ -13,31 +13,18 @@ Anomalies", SIAM J. Appl. Math. 17(2), 1969.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from godwit.placement.metrics import busiest_lane
 
 if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _MOST_VALUES = 1 << 40
 _DRAWS = 8
-
-
-def busiest_lane(load: FloatArray, num_lanes: int) -> float:
-    """Return the busiest lane's load if key groups are assigned to lanes, heaviest first.
-
-    Examples
-    --------
-    >>> busiest_lane(np.array([3.0, 3.0, 2.0, 2.0, 2.0]), 2)
-    7.0
-    """
-    lanes = [0.0] * num_lanes
-    for of in np.sort(load[load > 0])[::-1].tolist():
-        heapq.heapreplace(lanes, lanes[0] + of)
-    return max(lanes)
 
 
 def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.placement.allocation.model import FREE
+from godwit.control.planners.allocation.model import FREE
 
 if TYPE_CHECKING:
-    from godwit.placement.allocation.model import AllocationModel
+    from godwit.control.planners.allocation.model import AllocationModel
     from godwit.placement.arrays import BoolArray, FloatArray, IndexArray, IntArray
 
 
