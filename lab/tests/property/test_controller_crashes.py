@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
                 time_limit=None,
             ),
             topology=simulation.topology,
-            migrations=Mortal(simulation.coordinator, dying),
+            migrations=cast("Any", Mortal(simulation.coordinator, dying)),
             pool=Mortal(simulation.executors, dying),
             clock=simulation,
             past=simulation.history.events,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from godwit.plan.compiled import UpstreamInput
 
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from godwit.migration import (
         ComponentView,
         EpochOutcome,
-        LanesRequested,
-        MigrationRequested,
-        ProtocolView,
     )
-    from godwit.model.events import Event
     from godwit.model.latency import LatencyHistogram
     from godwit.placement import Problem
     from godwit.placement.arrays import FloatArray
@@ -118,32 +114,6 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Return the present time in seconds, which never runs backwards."""
-
-
-class Migrations(Protocol):
-    """The coordinator, as the controller sees it (`godwit.migration.Coordinator` is one)."""
-
-    @property
-    def view(self) -> ProtocolView:
-        """Present state of the migration protocol, as a value."""
-
-    def migrate(self, request: MigrationRequested) -> None:
-        """Begin a migration; raise a `GodwitError` if it is not possible."""
-
-    def change_lanes(self, request: LanesRequested) -> None:
-        """Request that key groups change lane within their executors, from the next epoch on."""
-
-    def drain(self, executor: str) -> None:
-        """Mark an executor as draining: key groups no longer move to it."""
-
-    def stay(self, executor: str) -> None:
-        """Cancel the draining of an executor."""
-
-    def cancel(self, migration: str, reason: str) -> None:
-        """Cancel a migration; key groups that have moved already stay where they are."""
-
-    def announce(self, kind: type[Event], **values: Any) -> None:
-        """Announce an event of this kind; `values`: its fields but time and epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,14 +42,13 @@ if TYPE_CHECKING:
         Clock,
         CommittedEpoch,
         ExecutorPool,
-        Migrations,
         PlannerRunner,
         Topology,
     )
     from godwit.control.planning import Planned
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
-    from godwit.migration import ProtocolView
+    from godwit.migration import Coordinator, ProtocolView
     from godwit.model.latency import LatencyHistogram
 
 _LATE = 3
@@ -69,7 +68,7 @@ class Controller:
         settings: Control,  # what the user wants
         *,
         topology: Topology,
-        migrations: Migrations,  # the coordinator
+        migrations: Coordinator,  # the coordinator
         # adds and removes executors; ``None``: the number of executors is nobody's business
         pool: ExecutorPool | None = None,
         clock: Clock,  # tells the time; on the same scale as the events of `past`

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from godwit.control.cost_benefit import SelectedMoves
-    from godwit.control.interfaces import CommittedEpoch, MeasuredProblem, Migrations
+    from godwit.control.interfaces import CommittedEpoch, MeasuredProblem
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce, ManualOverrides
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
-    from godwit.migration import ProtocolView
+    from godwit.migration import Coordinator, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.placement import Problem
     from godwit.placement.arrays import BoolArray, FloatArray
@@ -112,7 +112,7 @@ class Rebalance:
 class Rebalancing:
     """Migrations under way that the controller requested."""
 
-    def __init__(self, settings: Control, migrations: Migrations, announce: Announce) -> None:
+    def __init__(self, settings: Control, migrations: Coordinator, announce: Announce) -> None:
         self._settings, self._migrations, self._announce = settings, migrations, announce
         self._asked = 0
         self._own: dict[str, _Migration] = {}

@@ -44,13 +44,13 @@ from godwit.placement import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from godwit.control.interfaces import ExecutorPool, Migrations, PlannerRunner
+    from godwit.control.interfaces import ExecutorPool, PlannerRunner
     from godwit.control.memory import ControllerMemory
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce
     from godwit.control.scaling import ScalingModel, ScalingSituation
     from godwit.control.settings import Control
-    from godwit.migration import ProtocolView
+    from godwit.migration import Coordinator, ProtocolView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +314,7 @@ class Resizing:
     def __init__(
         self,
         settings: Control,
-        migrations: Migrations,
+        migrations: Coordinator,
         pool: ExecutorPool | None,
         run: PlannerRunner,
         announce: Announce,
