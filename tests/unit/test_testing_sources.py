@@ -438,7 +438,7 @@ def test_a_flow_says_what_is_wrong_with_a_source() -> None:
         flow.source("more", source)
     with pytest.raises(InvalidFlowError, match="neither a DataFrame nor a source"):
         flow.source("others", Numbers)  # type: ignore[arg-type]
-    with pytest.raises(InvalidFlowError, match="event time 'tz', which it lacks"):
+    with pytest.raises(InvalidFlowError, match="event time 'tz', but no such column"):
         gw.testing.run(sums(Numbers(5), event_time="tz"))
 
 

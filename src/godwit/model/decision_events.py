@@ -494,7 +494,7 @@ class ManualChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualOverrideRespected(Decision):
-    """The controller does not touch, for a while, what somebody changed by hand.
+    """The controller leaves a manual change alone for a while.
 
     Attributes
     ----------
@@ -645,7 +645,7 @@ class ExecutorKept(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStarted(Decision):
-    """Somebody asked for another number of executors, by ``query.scale``.
+    """A user requested another number of executors, by ``query.scale``.
 
     Attributes
     ----------

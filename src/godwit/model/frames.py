@@ -89,7 +89,7 @@ def _no_such_attribute(instance: object, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     known = [known for known in dir(cls) if not known.startswith("_")]
-    ours = getattr(cls, "_MEANT", {}).get(name)  # in place of what others have
+    ours = getattr(cls, "_MEANT", {}).get(name)  # for names of other libraries
     hint = f"Use {ours}. " if ours else did_you_mean(name, known)
     raise NoSuchCallError(
         f"{cls.__name__} has no {name!r}.",

@@ -80,7 +80,7 @@ def check_location(location: object, error: type[GodwitError]) -> None:
         problem = "has a part . or .. in it, which stores of objects take for a name"
         remedy = "Give the whole path without them."
     if problem:
-        from godwit.model.secrets import shown_uri  # noqa: PLC0415  it keeps what it has seen
+        from godwit.model.secrets import shown_uri  # noqa: PLC0415  it remembers secrets
 
         raise error(f"The location {shown_uri(location)!r} {problem}.", remedy=remedy)
 
@@ -146,7 +146,7 @@ def spelled_location(
         if slash and rest.startswith("://"):  # blanks and letters beyond ASCII as URIs write them
             rest = f"://{host}/{quote(path, safe=_IN_URIS)}"
         return f"{schemes[scheme]}{rest}"
-    from godwit.model.secrets import shown_uri  # noqa: PLC0415  it keeps what it has seen
+    from godwit.model.secrets import shown_uri  # noqa: PLC0415  it remembers secrets
 
     known = sorted(name for name, spelling in schemes.items() if name == spelling != "mock")
     raise error(

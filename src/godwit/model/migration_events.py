@@ -321,7 +321,7 @@ class RegroupingStarted(_RegroupingEvent):
     state_bytes
         Bytes of their state.
     reason
-        Reason, with the numbers; empty if somebody asked for it.
+        Reason, with the numbers; empty if a user asked for it.
     """
 
     moves: int
@@ -394,7 +394,7 @@ class OperatorsRepartitioned(Event):
 
     def _one_line_text(self) -> str:
         placed = "; ".join(
-            f"{name} is placed by {columns} in place of {self.before.get(name, '')}"
+            f"{name} is placed by {columns} instead of {self.before.get(name, '')}"
             for name, columns in self.after.items()
         )
         return f"{placed} ({self.reason}); no epoch ran for {self.paused_ms:.0f} ms"
@@ -440,7 +440,7 @@ class PartitioningCompared(Event):
     def _one_line_text(self) -> str:
         parts = []
         if self.apart_ms is not None and self.together_ms is not None:
-            parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
+            parts.append(f"{self.together_ms:.1f} ms an epoch instead of {self.apart_ms:.1f} ms")
         if self.imbalance is not None:
             parts.append(f"the busiest lane has {self.imbalance:.2f} of the mean")
         if self.apart_ms is None or self.chosen:

@@ -279,7 +279,7 @@ class BatchProcess(KeyedOperator):
             raise self._wrong_result(
                 f"{whole.type} in column {column_field.name!r} of the {what}, which is "
                 f"{column_field.type} ({error})",
-                "Convert it, or declare what it is.",
+                "Convert it, or declare its type.",
                 column=column_field.name,
             ) from error
 

@@ -152,7 +152,7 @@ class Timers:
 class TimedRows(KeyRows[R]):
     """The rows of one key in one epoch, with the key's timers.
 
-    Godwit makes it: a function of ``process(..., timers=...)`` gets it in place of `KeyRows`, and
+    Godwit makes it: a function of ``process(..., timers=...)`` gets it instead of `KeyRows`, and
     may use it in the same ways.
 
     Attributes

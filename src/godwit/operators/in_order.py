@@ -3,8 +3,8 @@
 Rows of a source arrive in about the order of their event times, and in as many of them at a time as
 an epoch happens to have.  A function that gets them as they come may therefore give other results
 for the same rows.  Here a row waits until the watermark is past it, since no row before it can
-follow then; what waits is a state of the operator, an entry per row.  The function is called once
-for the rows of a key that have one event time, and timers fire between these calls.
+follow then; waiting rows are a state of the operator, an entry per row.  The function is called
+once for the rows of a key that have one event time, and timers fire between these calls.
 
 Invariant: the calls for a key depend on its rows that were not late, and on nothing else: not on
 the order of arrival, on where epochs begin, or on when the watermark moved.  Rows of one event time
@@ -244,7 +244,7 @@ def _by_columns(times: npt.NDArray[np.int64], rows: pa.RecordBatch) -> npt.NDArr
     """Return the positions of rows by time, then by each column; nulls last.
 
     Floats are ordered by their bits, those below the sign reversed where it is set: in order of the
-    numbers, and zeros and values that are no numbers are told apart.
+    numbers, with both zeros and different NaNs distinct.
     """
     columns: list[pa.Array] = [pa.array(times)]
     for column in rows.columns:

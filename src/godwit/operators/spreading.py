@@ -174,7 +174,7 @@ class Spreads:
 
     @property
     def former_parts(self) -> dict[int, tuple[int, ...]]:
-        """Hash of a hot key → its former parts that still hold rows, but for 0 (undivided)."""
+        """Hash of a hot key → its former parts that still hold rows, except 0 (undivided)."""
         left = {
             key_hash: tuple(part for grid in hot_key.grids[:-1] for part in grid.parts if part)
             for key_hash, hot_key in self.keys.items()

@@ -529,8 +529,8 @@ class _Compilation:
             other = taken.setdefault(id(output.sink), output.name)
             if other != output.name:
                 raise InvalidFlowError(
-                    f"Sinks {other!r} and {output.name!r} of flow {self.flow.name!r} are one "
-                    "object, which would take the epochs of one for those of the other.",
+                    f"Sinks {other!r} and {output.name!r} of flow {self.flow.name!r} are the "
+                    "same object, which could not tell the epochs of the two apart.",
                     remedy="Make a sink for each; several sinks may append rows to one table of a "
                     "database or a lakehouse.",
                     flow=self.flow.name,

@@ -42,7 +42,7 @@ class _Input:
     # columns that must come through the exchange: the key columns, then those the operator reads
     schema: pa.Schema
     number: int = 0  # which of the operator's inputs it is
-    # operators that take some of the rows in place of `operator`: other slots of its key groups
+    # operators that take some of the rows instead of `operator`: other slots of its key groups
     others: tuple[str, ...] = ()
 
     @property
@@ -232,7 +232,7 @@ class CompiledFlow:
         present = [operator.name for operator in self.operators]
         if sorted(named) != sorted(present):
             raise InvalidPlanError(
-                f"The physical plan is of operators {listing(sorted(named))}, and flow "
+                f"The physical plan has operators {listing(sorted(named))}, but flow "
                 f"{self.name!r} has {listing(sorted(present))}.",
                 remedy="Name every operator of the flow once.",
                 flow=self.name,

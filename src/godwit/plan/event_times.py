@@ -189,7 +189,7 @@ def check_output_time(
         given = repr(event_time) if isinstance(event_time, str) else type_name(event_time)
         hint = did_you_mean(event_time, output.names) if isinstance(event_time, str) else ""
         raise InvalidFlowError(
-            f"Operator {operator!r} has the event time {given}, which its output lacks.",
+            f"Operator {operator!r} has the event time {given}, but its output lacks it.",
             remedy=f"{hint}Its output columns are {listing(output.names)}.",
             operator=operator,
         )
@@ -300,8 +300,8 @@ def delay_us(
 def _unbounded_delay(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
     """Return the error that event times may lag the watermark without bound; `why`: as text."""
     return InvalidFlowError(
-        f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, and nothing says "
-        f"how far behind the watermark it may be: {why}.",
+        f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, but its "
+        f"delay behind the watermark is unknown: {why}.",
         remedy="Say it of a function that emits the column, as in "
         f'process(..., event_time={column!r}, slack="1 hour")'
         + (", or take window_end." if isinstance(feed, WindowedNode) else ", or set within=."),

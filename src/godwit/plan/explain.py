@@ -90,7 +90,7 @@ class UserNames:
         return tuple(labels)
 
     def event(self, event: Event) -> Event:
-        """Return an event with users' names in place of engine names of operators."""
+        """Return an event with users' names of operators, not the engine's."""
         if not self._of:
             return event
         changed = {
@@ -101,7 +101,7 @@ class UserNames:
         return replace(event, **changed)
 
     def _with_user_names(self, field: str, value: Any) -> Any:
-        """Return an event's value of `field`, with users' names in place of engine names."""
+        """Return an event's value of `field`, with users' names, not the engine's."""
         if field in _ONE and isinstance(value, str):
             return self[value]
         if field == "what" and isinstance(value, str) and " of " in value:

@@ -156,7 +156,7 @@ def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
     time = feed.time
     if time is not None and time.column not in schema.names:
         raise InvalidFlowError(
-            f"Source {feed.name!r} has the event time {time.column!r}, which it lacks.",
+            f"Source {feed.name!r} has the event time {time.column!r}, but no such column.",
             remedy=f"{did_you_mean(time.column, schema.names)}Its columns are "
             f"{listing(schema.names)}.",
             source=feed.name,

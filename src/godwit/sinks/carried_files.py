@@ -126,7 +126,7 @@ def read_former_target(
                 f"Sink {sink!r}: {rows} rows of the last epoch were written to {written.target}, "
                 "another target, which is not there.",
                 remedy="Bring it back to that path until the epoch is delivered. If it was removed "
-                "on purpose, start the query once with gw.sinks.noop() in place of the sink, until "
+                "on purpose, start the query once with gw.sinks.noop() instead of the sink, until "
                 "an epoch has passed: that gives these rows up.",
                 sink=sink,
                 path=written.target,

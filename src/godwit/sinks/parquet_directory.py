@@ -127,7 +127,7 @@ class ParquetDirectory:
         changed its type would keep readers from reading the directory as a whole.
         """
         marker = self._read_marker(mine, error)
-        if marker is None:  # somebody has emptied the directory
+        if marker is None:  # the directory was emptied
             self.claim(mine, error)
             marker = {"columns": {}}
         columns = {**marker["columns"], **mine["columns"]}
@@ -263,7 +263,7 @@ class ParquetDirectory:
         """Record the last delivered epoch in ``_delivered.json``.
 
         The file is not synced, and is ignored if a crash damaged it: the epochs' own directories
-        say the same, unless somebody removes them.
+        say the same, unless they were removed.
         """
         path = f"{self.root}/{_LAST}"
         here = local_path(self.filesystem, path)

@@ -6,15 +6,15 @@
                          _SUCCESS                epoch 0 is complete
                  epoch=1/...
                  _godwit.json                    whose directory this is
-                 _delivered.json                 the last epoch, though somebody took it away
-                 _staging/                       what lanes wrote, half-written epochs
+                 _delivered.json                 the last epoch, even if its directory is removed
+                 _staging/                       files of lanes, incomplete epochs
 
 Readers of Parquet (Spark, pandas, DuckDB) pass over names that begin with ``_`` and read the rest
 as a table partitioned by ``epoch``.
 
 Lanes write their rows as files under ``_staging`` while the epoch runs, and delivery links them
-into the epoch's directory (on object stores the store copies them); what lanes had too few rows for
-is written by the driver, into one file for all of them.
+into the epoch's directory (on object stores the store copies them); rows of lanes with
+too few are written by the driver, into one file.
 
 The invariant: ``epoch=<n>/_SUCCESS`` exists exactly when epoch n has been delivered.  Where the
 file system renames directories in one step (local, HDFS), an epoch is written under ``_staging``
@@ -334,8 +334,8 @@ class ParquetSink(TargetSink):
     def continue_after(self, point: HistoryPoint) -> None:
         """Record in the directory that all epochs up to `point` are delivered.
 
-        Raises `SinkError` if there are directories of later epochs, which could not be told from
-        those to come.
+        Raises `SinkError` if there are directories of later epochs, which could not be
+        distinguished from new ones.
         """
         newest = max(self._directory.delivered_epochs(), default=-1)
         if newest > point.epoch:

@@ -176,7 +176,7 @@ def _check_pair(first: _Place, second: _Place, flow: str) -> None:
             f"Sinks {second.name!r} and {first.name!r} of flow {flow!r} write to one place, "
             f"{first.place}.",
             remedy="Give each sink a target of its own. Several sinks may write to one table of a "
-            "database or a lakehouse, or to one topic, but for complete results.",
+            "database or a lakehouse, or to one topic, unless they deliver complete results.",
             flow=flow,
             sink=first.name,
         )

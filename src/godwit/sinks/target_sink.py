@@ -138,7 +138,7 @@ class TargetSink(Sink):
         """Return the error that a roll-back would remove epochs that cannot be delivered again."""
         return self._target_error(
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
-            f"{min_epoch} were delivered to it and do not come again",
+            f"{min_epoch} were delivered to it and are not delivered again",
             "Restore the target as it was with this checkpoint; start from a backup of the "
             "checkpoint that is as old as what both have; or go on all the same, "
             'on_divergence="new_writer".',

@@ -146,7 +146,7 @@ def calendar_length(value: Duration, what: str, *, least: int) -> tuple[Calendar
         raise InvalidFlowError(
             f"{what} is {value!r}, but with a zone windows are counted in whole days or months.",
             remedy='Give a length such as "1 day", "2 weeks", "1 month", "1 quarter" or "1 year"; '
-            "leave zone= out for shorter windows, which are the same in every zone but for start=.",
+            "leave zone= out for shorter windows, which differ between zones only by start=.",
         )
     return length
 

@@ -269,7 +269,7 @@ class TypeChecker:
         self._schema, self._classes = described.schema["classes"], described.classes
         kind = self._type if isinstance(self._type, str) else self._type["kind"]
         parts = [] if isinstance(self._type, str) else [self._type.get(p) for p in ("key", "of")]
-        # Of a plain `dict` or `list` there is nothing to look at but what it is.
+        # For a plain `dict` or `list`, the class alone is checked.
         self._plain_type = _CONTAINERS.get(kind) if {*map(str, parts)} <= {"any", "None"} else None
 
     def __call__(self, value: Any) -> bool:

@@ -59,7 +59,7 @@ class HoldsValue:
     value: Any
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Raise `TypeError`: the holder (`gw.State`) was used in place of its value."""
+        """Raise `TypeError`: the holder (`gw.State`) was used instead of its value."""
         msg = (
             f"this is a {type(self).__name__}, which holds a value and is none: use its .value, as "
             "in state.value += 1"
@@ -205,7 +205,7 @@ class MsgpackCodec:
 
     *Native*: msgspec writes and reads the declared type. Only for types that it reads back
     completely; all states of a batch are read back and compared at once.
-    *Tagged*: values say what they are (`TaggedValues`). For all other types, and, of the first
+    *Tagged*: values carry their types (`TaggedValues`). For all other types, and, of the first
     kind, for a state that did not come back equal, as one with an integer beyond 64 bits.
 
     Invariant: `decode` returns a state equal to the one that `encode` wrote. A tagged

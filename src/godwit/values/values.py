@@ -2,7 +2,7 @@
 
 Where a type leaves open what stands in a place (``list``, ``dict``, ``Any``), msgpack alone would
 bring back a tuple or a set as a list, and a date as text.  Here every value that is not msgpack's
-own travels as an extension whose code says what it is.  What cannot travel is refused.
+own is written as an extension whose code names its type.  Other values are refused.
 
 Invariant: a value of which `TaggedValues.encode` makes bytes comes back equal and of the same type,
 at every depth.  Reading makes values of the types below and instances of the classes that the
@@ -77,7 +77,7 @@ class TaggedValues:
     """Encodes and decodes values of any type that state may hold.
 
     `classes`: name → class (a record or an enumeration) of which there may be instances.
-    `plain`: read instances as what they are made of: records as dicts, members of enumerations as
+    `plain`: read instances as plain values: records as dicts, members of enumerations as
     their values. Then no class is needed.
     """
 

@@ -113,7 +113,7 @@ def test_one_object_cannot_be_two_sinks(flow: Flow, total: Stream) -> None:
     flow.sink("totals", total, shared)
     flow.sink("again", total, shared)
     assert_refused(
-        lambda: flow.compile(resolver(flow)), "'totals' and 'again'", "one object", "for each"
+        lambda: flow.compile(resolver(flow)), "'totals' and 'again'", "same object", "for each"
     )
 
 
@@ -122,7 +122,7 @@ def test_sinks_cannot_share_one_object_for_their_rejected_rows(flow: Flow, total
     flow.sink("totals", total, Keeping(rejects=rejected))
     flow.sink("more", total, Keeping(rejects=rejected))
     assert_refused(
-        lambda: flow.compile(resolver(flow)), "'totals_rejects' and 'more_rejects'", "one object"
+        lambda: flow.compile(resolver(flow)), "'totals_rejects' and 'more_rejects'", "same object"
     )
 
 

@@ -51,7 +51,7 @@ def test_a_stored_event_is_read_described_and_written_as_it_was(stored: dict[str
                 paused_ms=412.3,
             ),
             (
-                "users is placed by area in place of area, user; trips is placed by car in place "
+                "users is placed by area instead of area, user; trips is placed by car instead "
                 "of area (asked for); no epoch ran for 412 ms"
             ),
         ),

@@ -405,7 +405,7 @@ def test_errors_of_estimates_out_of_range_are_refused(error: float) -> None:
 
 
 def test_the_name_of_a_column_has_to_be_text() -> None:
-    with pytest.raises(InvalidFlowError, match="type int in place of a column's name"):
+    with pytest.raises(InvalidFlowError, match="type int instead of a column's name"):
         gw.sum(7)  # type: ignore[arg-type]  # what is tested
 
 

@@ -72,8 +72,8 @@ def test_an_argument_that_is_not_known_is_answered_with_those_that_are(call: Any
             lambda: keyed().window(gw.tumbling("1 hour")).compute(name="n"),  # type: ignore[arg-type]
             r"as in window\(..., name='n'\)",
         ),
-        (lambda: gw.sum(3), r'in place of a column.*gw.sum\("column"\)'),  # type: ignore[arg-type]
-        (lambda: gw.top_k("v", 3, by=4), "in place of a column's name"),  # type: ignore[arg-type]
+        (lambda: gw.sum(3), r'instead of a column.*gw.sum\("column"\)'),  # type: ignore[arg-type]
+        (lambda: gw.top_k("v", 3, by=4), "instead of a column's name"),  # type: ignore[arg-type]
         (lambda: gw.ListState("float"), "without quotes, as in gw.ListState"),  # type: ignore[arg-type]
         (lambda: gw.MapState(str, {}), "MapState was given {}, which is not a type"),  # type: ignore[arg-type]
         (lambda: gw.ValueState({}), r"as in gw.ValueState\(dict\)"),  # type: ignore[arg-type]

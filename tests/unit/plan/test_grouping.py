@@ -88,7 +88,7 @@ def test_operators_and_inputs_are_in_one_order_under_every_plan(chain: CompiledF
             {"one": ("again", "often"), "two": ("plane", "airport")},
             "keyed by 'tailnum', not by 'seen': its rows belong to other lanes",
         ),
-        ({"one": ("plane", "airport")}, "is of operators 'airport', 'plane', and flow"),
+        ({"one": ("plane", "airport")}, "has operators 'airport', 'plane', but flow"),
         ({"one": ("plane", "again", "airport", "often", "ghost")}, "'ghost'"),
         (
             {"one": ("often", "airport"), "plane": ("plane",), "again": ("again",)},

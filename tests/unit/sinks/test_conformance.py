@@ -256,7 +256,9 @@ def test_epochs_of_another_history_are_taken_back_and_made_anew(target: Target) 
 def test_a_target_that_would_lack_epochs_is_not_rolled_back(target: Target) -> None:
     target.delivered(*FORK[:3])
     sink = target.opened()
-    with pytest.raises(SinkError, match="epochs up to 1 were delivered to it and do not come"):
+    with pytest.raises(
+        SinkError, match="epochs up to 1 were delivered to it and are not delivered again"
+    ):
         sink.roll_back(Committed(latest_epoch=2, parted={"fork": 0}), 1)
     assert target.rows == expected(0, 1, 2)
 

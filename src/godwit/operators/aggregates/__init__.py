@@ -7,7 +7,7 @@ Nulls are treated as in Spark SQL: aggregates of a column skip them (``first`` a
 asked to), and an aggregate of nothing is null, except counts, which are 0.
 
 Every one takes ``where``, a condition on the columns of a row: rows for which it is false or null
-are left out, as by ``FILTER (WHERE ...)`` in SQL.  In place of a column each takes an expression,
+are left out, as by ``FILTER (WHERE ...)`` in SQL.  Instead of a column each takes an expression,
 such as ``"price * size"`` (`godwit.operators.aggregates.expressions`).
 
 All raise `InvalidFlowError`: the call, if an option is not valid; `explain` and `start`, if a
@@ -94,7 +94,7 @@ class _BuiltIn:
         for column in self.columns:
             if not isinstance(column, str):
                 raise InvalidFlowError(
-                    f"{self.name} was given a value of type {type_name(column)} in place of a "
+                    f"{self.name} was given a value of type {type_name(column)} instead of a "
                     "column's name.",
                     remedy=f'Name columns by text, as in gw.{self.name}("column"), or give an '
                     f'expression, as in gw.{self.name}("price * size").',

@@ -50,7 +50,7 @@ class BoundAggregate(ABC):
         Type of the result.
     commutative
         True if the state does not depend on the order of rows. Windows may then have a state each,
-        in place of shared panes.
+        instead of shared panes.
     idempotent
         True if it does not depend either on how often a row is added, as for a maximum. Windows may
         then be merged from parts that overlap.

@@ -167,7 +167,7 @@ def bind_extreme_by(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ExtremeBy(BuiltIn):
-    """``max_by`` (`largest`) or ``min_by``; the state is the value and what it is ordered by."""
+    """``max_by`` (`largest`) or ``min_by``; the state is the value and its order."""
 
     largest: bool
 

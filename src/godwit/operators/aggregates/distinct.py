@@ -6,7 +6,7 @@ register keeps its largest rank.  A sketch is one binary value per key, in one o
 *sparse*
     One uint32 per register that is not zero, ascending, at the fine precision of 2**25 registers
     (Heule, Nunkesser and Hall, "HyperLogLog in practice", 2013, §5.3).  Counting them is linear
-    counting: exact but for collisions among 33 million registers.
+    counting: exact except for collisions among 33 million registers.
 *dense*
     ``2**p`` registers of one byte.  A sketch turns dense when it would be as large.  The estimate
     is Ertl's ("New cardinality estimation algorithms for HyperLogLog sketches", 2017, §4), which

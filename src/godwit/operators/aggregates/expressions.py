@@ -14,7 +14,7 @@
     case     := "case" [or] {"when" or "then" or} ["else" or] "end"
     literal  := number | 'text' | true | false | null
 
-``where=`` is one whose value is boolean, and an aggregate may be of one in place of a column.
+``where=`` takes a boolean expression, and an aggregate takes any expression instead of a column.
 
 Values are computed and compared as in Spark's ANSI mode (`godwit.operators.aggregates.arithmetic`):
 an operation on null gives null; NaN equals itself and is larger than any number; and text stands

@@ -406,7 +406,7 @@ def _set_limbs(limbs: Limbs, row: int, value: int) -> None:
 
 
 def _propagate_carries(limbs: Limbs) -> Limbs:
-    """Return limbs of at most 32 bits, but for the last, with carries added to the next limb."""
+    """Return limbs of at most 32 bits, except the last, with carries added to the next limb."""
     carried = limbs.copy()
     for i in range(len(limbs) - 1):
         carried[i + 1] += carried[i] >> 32

@@ -109,7 +109,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
 
     @property
     def may_duplicate(self) -> bool:
-        """True if rows may be added to a state per window, in place of one per pane."""
+        """True if rows may be added to a state per window instead of one per pane."""
         return SPAN in self.schema.keys.names
 
     @property

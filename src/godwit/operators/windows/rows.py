@@ -8,8 +8,8 @@ modulo n/m - 1).  So an epoch that fills no pane reads and writes one entry a ke
 
 Invariant: the output depends on the order of arrival alone, not on the bounds of epochs.
 
-Source: count windows as in Flink (``countWindow(size, slide)``), but for windows before the first n
-rows of a key, which do not come out here; panes as in Li et al., "No Pane, No Gain", SIGMOD Record
+Source: count windows as in Flink (``countWindow(size, slide)``), except that windows before the
+first n rows of a key are not emitted here; panes as in Li et al., "No Pane, No Gain", SIGMOD Record
 34(1), 2005.
 """
 

@@ -244,7 +244,7 @@ def test_the_newest_row_of_a_join_is_as_old_as_it_may_be(tmp_path: Path) -> None
             lambda rows: counted(
                 rows.key_by("k").window(gw.session("1 second")).process(rows_of, output=OUT), "ts"
             ),
-            "reads 'ts' of .* as event time, and nothing says how far behind",
+            "reads 'ts' of .* as event time, but its delay behind the watermark",
         ),
         (
             lambda rows: counted(
@@ -259,7 +259,7 @@ def test_the_newest_row_of_a_join_is_as_old_as_it_may_be(tmp_path: Path) -> None
         ),
         (
             lambda rows: rows.key_by("k").window(TENS).process(rows_of, output=OUT, event_time="t"),
-            "has the event time 't', which its output lacks. Did you mean 'ts'",
+            "has the event time 't', but its output lacks it. Did you mean 'ts'",
         ),
         (
             lambda rows: rows.key_by("k").window(TENS).process(rows_of, output=OUT, event_time="v"),
