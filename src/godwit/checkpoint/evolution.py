@@ -367,7 +367,7 @@ def flow_mismatch(
 ) -> CheckpointMismatchError:
     """Return the error that a flow does not fit its checkpoint.
 
-    `why`: what could go wrong if it ran, as text.
+    `why`: the danger of running it, as text.
     """
     return CheckpointMismatchError(
         f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
@@ -746,15 +746,15 @@ class _Renamings:
         return bool(self.today.operators[name].part_of)
 
     def _is_repeated(self, new: str) -> bool:
-        """Return whether the last start had the same link."""
+        """Return true if the last start had the same link."""
         known = self.stored.operators.get(new)
         return known is not None and known.formerly == self.former[new]
 
     def _is_asked(self, new: str, problems: list[str]) -> bool:
-        """Return whether a link asks for a renaming now; append to `problems` if nothing tells."""
+        """Return true if a link is a renaming now; append to `problems` if that is undecided."""
         whole = self.today.operators[new].part_of
         if whole in self.former:
-            return self._is_asked(whole, [])  # which is told of the whole
+            return self._is_asked(whole, [])  # a part follows its whole
         if not self._is_repeated(new):
             return True
         takers = {old: taker for taker, old in self.former.items()}
@@ -781,7 +781,7 @@ class _Renamings:
         return False
 
     def _readers_stayed(self, names: Iterable[str]) -> bool:
-        """Return whether the same sinks and operators read operators that are alike, each its own.
+        """Return true if the same sinks and operators read operators that are alike, each its own.
 
         False if two have the same readers, or the last start did not note them.
         """
@@ -790,7 +790,7 @@ class _Renamings:
         return readers == before and None not in before and len({*readers}) == len(readers)
 
     def _untold(self, names: Sequence[str]) -> str:
-        """Return the problem that nothing tells whether these operators are renamed once more."""
+        """Return the problem that a second renaming of these operators is undecided."""
         links = " and ".join(f"{name!r} was {self.former[name]!r}" for name in sorted(names))
         return (
             f"by formerly= {links}, as the last start had it, and nothing tells whether that was "
@@ -801,7 +801,7 @@ class _Renamings:
 
 
 def _nearer(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool, bool]:
-    """Return whether operators look as if they had moved, and as if they had stayed.
+    """Return two flags: operators look like moved ones, and like ones that stayed.
 
     All decide it; else a part that is like one side, where none is like the other.
     """
@@ -823,7 +823,7 @@ def _appearance(operator: OperatorVersion | None) -> Any:
 def _exchanged_without_a_word(
     today: FlowVersion, stored: FlowVersion, renamed: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield a problem for two operators that look as each other did, and say nothing of it."""
+    """Yield a problem for two operators that look exchanged, without a declaration."""
     linked = {*renamed, *renamed.values()}
     names = [n for n in today.operators if n in stored.operators and n not in linked]
     looks = {name: _appearance(today.operators[name]) for name in names}
@@ -843,7 +843,7 @@ def _exchanged_without_a_word(
 
 
 def _is_stateless(name: str, version: FlowVersion) -> bool:
-    """Return whether an operator of a flow version is of a kind that never has state."""
+    """Return true if an operator of a flow version is of a kind that never has state."""
     return version.operators[name].kind == STATELESS
 
 

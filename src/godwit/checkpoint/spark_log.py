@@ -260,7 +260,7 @@ def _rewritten_entries(
 ) -> tuple[dict[int, bytes], bool]:
     """Return number → entry of Spark's last micro-batches, with offsets in the order of `layout`.
 
-    Also returns whether one differs from the log. Raises if an offset's source is not known.
+    Also returns true if one differs from the log. Raises if an offset's source is not known.
     """
     entries: dict[int, bytes] = {}
     changed = False

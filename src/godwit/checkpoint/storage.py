@@ -128,7 +128,7 @@ def length_to_read(uri: str, path: str, size: int, offset: int, length: int | No
 class OutputFile:
     """A file being written, which ends by `close` or `abort`.
 
-    `write`, `close`, `abort`: what they do on the file system of the checkpoint.
+    `write`, `close`, `abort`: their implementation on the file system of the checkpoint.
     """
 
     def __init__(

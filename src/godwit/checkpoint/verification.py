@@ -168,7 +168,7 @@ class _Verification:
         )
 
     def add_finding(self, file: str, problem: str, remedy: str) -> None:
-        """Add a finding about a file: the problem, and what to do, as text."""
+        """Add a finding about a file: the problem and the remedy, as text."""
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
     def add_error(self, file: str, error: GodwitError) -> None:
@@ -715,7 +715,7 @@ class _RecordPlan:
         path = manifest_path(latest.epoch)
         self.steps = [step for step in self.steps if step.path != path]
         self.steps.insert(
-            0,  # before the records that say so are set aside
+            0,  # before its records are set aside
             RepairStep(
                 path=path,
                 problem=f"Epochs before {retained_from} can no longer be read: the epochs that are "

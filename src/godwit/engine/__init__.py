@@ -1,1 +1,1 @@
-"""The driver's part of an epoch, and what its lanes do, without Spark."""
+"""The driver's part and the lanes' part of an epoch, without Spark."""

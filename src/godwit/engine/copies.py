@@ -45,7 +45,7 @@ def warm_states(
     bring: Callable[[StateInstruction, int], Mapping[int, int]],
     now_s: Callable[[], float],
 ) -> Warmed:
-    """Bring copies of all states of a component up to date, as an order says; return the result.
+    """Bring copies of all states of a component up to date, by an order; return the result.
 
     `instructor`: builds instructions to bring copies forward. `held_versions`: state → versions on
     the executor now, shape ``(num_key_groups,)``. `transfers`: requests to peers, each yielded when

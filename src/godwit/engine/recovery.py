@@ -513,7 +513,7 @@ def begin_run(
     starts: bool = True,  # false: the run goes on
     changed_sinks: Iterable[str] = (),  # a text about each
 ) -> None:
-    """Announce that a run `starts` and what has changed, and deliver the last epoch again.
+    """Announce a run that `starts` and its changes, and deliver the last epoch again.
 
     The run that committed this epoch may have died before its delivery.
     """
@@ -594,7 +594,7 @@ def first_assignments(
 def _recorded_assignment(
     component: str, values: Mapping[str, Any], num_key_groups: int
 ) -> Assignment:
-    """Return a component's assignment as the last commit record has it; raise if it is none."""
+    """Return a component's assignment from the last commit record; raise if it is invalid."""
     try:
         version = msgspec.convert(int(values["version"]), Number)
         assignment = Assignment.from_dict({**values, "version": version})

@@ -167,7 +167,7 @@ class Coordinator:
 
     @property
     def regrouping(self) -> str | None:
-        """Id of the regrouping in progress; ``None`` if there is none."""
+        """Id of the regrouping in progress; ``None`` without one."""
         return None if self._regrouping is None else self._regrouping.request.id
 
     @property

@@ -227,7 +227,7 @@ class MigrationProtocol:
     # Requests.
 
     def _component(self, name: str) -> TrackedComponent:
-        """Return the component of this name; raise `MigrationError` if there is none."""
+        """Return the component of this name; raise `MigrationError` if it does not exist."""
         if name not in self._components:
             raise MigrationError(
                 f"There is no component {name!r}.",
@@ -283,7 +283,7 @@ class MigrationProtocol:
         return self._react()
 
     def cancel(self, migration: str, reason: str) -> tuple[Command, ...]:
-        """End a migration, and cancel its remaining moves; raise if there is none of this id."""
+        """End a migration, and cancel its remaining moves; raise if the id is unknown."""
         for c in self._components.values():
             if c.migration is not None and c.migration.request.id == migration:
                 c.withdraw(self._run, reason)
