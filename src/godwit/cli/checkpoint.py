@@ -97,8 +97,8 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         "inspect",
         _run_inspect,
         "whose it is, what can be read from it, how large it is",
-        "Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if it is no "
-        "checkpoint.",
+        "Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if "
+        "there is not a checkpoint.",
         PATH=CHECKPOINT_PATH,
     )
     checked = action(
@@ -108,7 +108,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         "Read everything that the retained epochs need and check it: checksums, references, "
         "chains, key groups; Spark's log; and whether the targets of sinks on this machine go on "
         "from the checkpoint and have the files of an epoch yet to be delivered. Exit status 0 if "
-        "it is whole, 1 if not, 2 if it is no checkpoint.",
+        "it is whole, 1 if not, 2 if there is not a checkpoint.",
         PATH=CHECKPOINT_PATH,
     )
     for reading in (shown, checked):
@@ -121,8 +121,8 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         "and is not disturbed. The copy can be started like any checkpoint: it goes on after that "
         "epoch, as a query of its own, which knows nothing of what the other one does afterwards. "
         "Its flow needs targets of its own for its sinks: each query delivers its epochs, and the "
-        "copy delivers its last epoch first. Exit status 0; 2 if SRC is no checkpoint or there is "
-        "something at DST.",
+        "copy delivers its last epoch first. Exit status 0; 2 if SRC has no checkpoint, or DST "
+        "is not empty.",
         SRC="the checkpoint",
         DST="an empty or new directory, or a URI",
     ).add_argument(
@@ -165,7 +165,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         help="forget the state of this key alone, at once: a tuple as messages show it, such as "
         "\"('ABC', 1)\"; the way out where one key's state cannot be read",
     )
-    kept = action(
+    offsets = action(
         "keep-offsets",
         _run_keep_offsets,
         "let a source go on from where it was read, though it reads something else now",
@@ -176,7 +176,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         PATH="the checkpoint",
         SOURCE="the source's name in the flow",
     )
-    for edit in (dropped, kept):
+    for edit in (dropped, offsets):
         edit.add_argument(
             "--delivered",
             action="store_true",
@@ -188,11 +188,11 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         _run_repair,
         "say what keeps it from being resumed, and mend it with --apply",
         "Find what keeps a checkpoint from being resumed: Spark's newest log entries lost, torn or "
-        "planned anew after a power failure; stray records above the last epoch; a manifest that "
+        "planned again after a power failure; stray records above the last epoch; a manifest that "
         "is missing; a record that is missing between others. Says what it would do, and which "
         "epochs it would take back; does it with --apply, and keeps what it replaces in "
         "set-aside/. Ends with a trial start, without a row. Exit status 0 if the checkpoint can "
-        "be started, 1 if it cannot as it is, 2 if it is no checkpoint.",
+        "be started, 1 if it cannot as it is, 2 if there is not a checkpoint.",
         PATH="the checkpoint; no query may run on it",
     )
     repair.add_argument("--apply", action="store_true", help="do it")
@@ -288,8 +288,8 @@ def _line_of(entry: dict[str, Any]) -> str:
         return ""
     try:
         event = event_from_dict(entry["event"])
-        at = datetime.fromtimestamp(event.at_s, UTC).isoformat(timespec="milliseconds")
-        return f"{at} {event.describe()}"
+        time_text = datetime.fromtimestamp(event.at_s, UTC).isoformat(timespec="milliseconds")
+        return f"{time_text} {event.describe()}"
     except (GodwitError, AttributeError, OverflowError, OSError, TypeError, ValueError):
         return ""  # of another version, or not ours
 
@@ -344,7 +344,7 @@ def _run_verify(args: argparse.Namespace) -> int:
         values = asdict(report) | {"ok": report.ok, "targets": asdict(targets)}
         print(json.dumps(values, indent=2))
     else:
-        # Progress goes to standard error: the report is what is piped on.
+        # Progress goes to standard error, since the report may be piped on.
         with VerificationDisplay(Console(stderr=True, highlight=False)) as display:
             report = verify_watched(storage, display.begin, display.advance)
         report, targets = _with_surroundings(storage, report)
@@ -529,7 +529,7 @@ def _run_unlock(args: argparse.Namespace) -> int:
 
 
 _DOES = {
-    "write": "put back what was committed",
+    "write": "put back the committed rows",
     "set aside": "move it to set-aside/",
     "none": "nothing: restore it from a copy of the checkpoint",
 }
@@ -609,7 +609,7 @@ def _print_repair(
         _print_safely(
             f"This takes back {epochs}, whose output was delivered. Spark reads their rows again, "
             f"and sinks refuse the checkpoint until their targets are rolled back to epoch "
-            f"{first - 1}. A copy of what is missing is better."
+            f"{first - 1}. A copy of the missing files is better."
         )
     if not applied and any(step.action != "none" for step in steps):
         _print_safely("Nothing was changed; --apply does it.")
@@ -687,7 +687,7 @@ def _blocks_to_read(storage: CheckpointStorage) -> tuple[int | None, int | None]
         blocks = set(log.replay_chains(retained.start).blocks()) if retained else set()
         for epoch in retained:
             blocks.update(log.load_record(epoch).blocks())
-    except GodwitError:  # what is wrong is for the verification to say
+    except GodwitError:  # verification reports it
         return None, None
     sizes = [padded(block.length) for block in blocks if block.file and not block.data]
     return len(sizes), sum(sizes)

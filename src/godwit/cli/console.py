@@ -54,7 +54,7 @@ def symbols_for(console: Console) -> Symbols:
 
 
 def wide_console(width: int = 160) -> Console:
-    """Return a console, `width` characters wide if the output is no terminal."""
+    """Return a console, `width` characters wide unless the output is a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=width)
 

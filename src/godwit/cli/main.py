@@ -2,7 +2,7 @@
 
 All commands but ``checkpoint`` are entry points of the group ``godwit.commands``.
 
-Exit statuses: 0 done; 1 the answer is no (a checkpoint that is damaged, a demo that differs); 2 it
+Exit statuses: 0 done; 1 negative result (a checkpoint that is damaged, a demo that differs); 2 it
 could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
 """
 
@@ -47,7 +47,7 @@ Each command explains itself with --help. Streams themselves are started from Py
 _COMMANDS = {
     "checkpoint": Command(
         module="godwit.cli.checkpoint",
-        purpose="what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
+        purpose="contents of a checkpoint, whether it is whole; copy it, rename and drop its state",
         needs="rich",
         install="godwit-streams[cli]",
     ),
@@ -113,10 +113,10 @@ def parser(commands: Collection[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser whose errors suggest what was meant, and name the command that they are of."""
+    """Parser whose errors suggest similar names, and name their command."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse, and refuse what a command does not know by that command's own parser."""
+        """Parse, and refuse unknown arguments by the parser of their command."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -124,10 +124,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process with a message, the names that are like the wrong one, and the help."""
-        found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        match = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
         wrong, known = "", list(self._option_string_actions)
-        if found is not None:
-            wrong, known = found[1], re.findall(r"[\w-]+", found[2])
+        if match is not None:
+            wrong, known = match[1], re.findall(r"[\w-]+", match[2])
         elif message.startswith("unrecognized arguments: -"):
             wrong = message.split()[2].partition("=")[0]
         hint = did_you_mean(wrong, known) if wrong else ""

@@ -1,7 +1,7 @@
 """Values of journal entries, made safe to show.
 
-A journal may be of another version, damaged or made up.  Whatever is read of an entry through these
-functions is finite, short and printable; what is not there, or is of another kind, is nothing.
+A journal may be of another version, damaged or forged.  Values that these functions return are
+finite, short and printable; a value that is missing, or of another kind, is empty.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def event_line(values: Mapping[str, Any]) -> EventLine | None:
         line = event_from_dict(values).describe()
         datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
     except (GodwitError, ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError):
-        return None  # of another version, or not ours
+        return None  # of another version, or not of Godwit
     return EventLine(at_s=float(values["at_s"]), kind=text(values["kind"]), line=text(line))
 
 
@@ -58,11 +58,11 @@ def finite(value: Any) -> float | None:
     """Return a value if it is a finite number, else ``None``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < _MOST else None  # which is not so of what is no number
+    return float(value) if abs(value) < _MOST else None  # also false for NaN
 
 
 def count(value: Any) -> int:
-    """Return a value as a whole number; 0 if it is no number."""
+    """Return a value as a whole number; 0 if it is not a number."""
     return max(0, int(number(value)))
 
 

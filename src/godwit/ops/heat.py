@@ -1,7 +1,7 @@
 """The heat map of the live page: loads of key groups, lane by lane.
 
 Where key groups are comes from the entries ``placement`` and ``stream`` of the journal, their loads
-from ``load``, both packed.  What is drawn is bounded, however many key groups there are: at most
+from ``load``, both packed.  The number of cells is bounded: at most
 `MAX_ROWS` rows for a component, a lane each (an executor each, if there are more lanes than that),
 of at most `MAX_CELLS` cells, each of them some key groups in a row of those that are there.
 """
@@ -144,7 +144,7 @@ def _component_heat(
     row_ms = np.bincount(place_of, busy_ms, len(places))
     row_size = np.bincount(place_of, minlength=len(places))
     shown = np.arange(len(places))
-    if not row_size[-1]:  # nothing is where nobody knows
+    if not row_size[-1]:  # the place is unknown
         shown = shown[:-1]
     if len(shown) > MAX_ROWS:  # those with most to do
         shown = np.sort(shown[np.argsort(-row_ms[shown], kind="stable")[:MAX_ROWS]])
@@ -157,7 +157,7 @@ def _component_heat(
         begins = np.arange(cells) * len(groups) // max(cells, 1)
         rows.append((places[place], place, groups, begins))
     means = [_cell_means(busy_ms, groups, begins) for _, _, groups, begins in rows]
-    max_ms = max((float(of.max()) for of in means if len(of)), default=0.0)
+    max_ms = max((float(loads_ms.max()) for loads_ms in means if len(loads_ms)), default=0.0)
     scale = 1 / max_ms if max_ms > 0 else 0.0
     return {
         "keyGroups": size,
@@ -169,13 +169,13 @@ def _component_heat(
                 "lane": lane,
                 "keyGroups": len(groups),
                 "loadMs": _round_4_digits(float(row_ms[place])),
-                "heat": _to_base64(np.rint(255 * np.sqrt(of * scale)).astype(np.uint8)),
+                "heat": _to_base64(np.rint(255 * np.sqrt(loads_ms * scale)).astype(np.uint8)),
                 "first": _to_base64(groups[begins].astype("<u2")),
                 "flags": _to_base64(
                     np.maximum.reduceat(flags[groups], begins) if len(groups) else flags[:0]
                 ),
             }
-            for ((executor, lane), place, groups, begins), of in zip(rows, means, strict=True)
+            for ((executor, lane), place, groups, begins), loads_ms in zip(rows, means, strict=True)
         ],
     }
 

@@ -70,7 +70,7 @@ class Liveness:
             return QueryLife("running", ago)
         if leased is None:
             return QueryLife("silent", f"{ago}; whether it lives cannot be told yet")
-        return QueryLife("died", f"{ago}, and nobody holds the checkpoint's lease")
+        return QueryLife("died", f"{ago}, and the lease on the checkpoint is free")
 
     def _is_leased(self) -> bool | None:
         """Return whether the query runs, by its lease, and remember the lease's heartbeat.

@@ -205,12 +205,12 @@ class Metrics:
 
     def _update_executors(self, values: Mapping[str, Any]) -> None:
         """Update the metrics that have one value per executor, from an entry ``progress``."""
-        metrics, there = self._metrics, values["executors"]
+        metrics, executors = self._metrics, values["executors"]
         with_input = values["batchId"] is not None
         for name in _OF_EXECUTORS:
             if with_input or name != "godwit_executor_load_seconds":
                 metrics[name].clear()  # so that executors that are gone are no longer shown
-        for executor, figures in there.items():
+        for executor, figures in executors.items():
             metrics["godwit_executor_cpu_seconds"].labels(executor).inc(figures["cpuMs"] / 1e3)
             metrics["godwit_executor_busy_seconds"].labels(executor).inc(figures["busyMs"] / 1e3)
             metrics["godwit_executor_lanes"].labels(executor).set(figures["lanes"])
@@ -266,7 +266,7 @@ class MetricsServer:
     """
 
     def __init__(self, flow: str, *, host: str, port: int) -> None:
-        self.recorder = Metrics(flow)  # what is served
+        self.recorder = Metrics(flow)  # the metrics that are served
         app = make_wsgi_app(self.recorder.registry)
         try:
             self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")

@@ -138,10 +138,10 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
     """
     spans_by_row: list[list[tuple[float, float]]] = []
     rows = []
-    for at, text in labels:
+    for position, text in labels:
         width = 0.02 + 0.0085 * len(text)  # as a share of that of the axes
-        is_left = at + width > 1
-        start = at - width if is_left else at
+        is_left = position + width > 1
+        start = position - width if is_left else position
         free = (
             number
             for number, spans in enumerate(spans_by_row)

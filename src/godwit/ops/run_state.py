@@ -68,7 +68,7 @@ class ExecutorAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAt:
-    """A source as it was last told of."""
+    """A source as of its last figures."""
 
     name: str  # of the flow's source; empty where only its description is known
     description: str
@@ -81,7 +81,7 @@ class SourceAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Figures of one epoch, beside what is drawn over time: what scrubbing goes back to."""
+    """Figures of one epoch, beside the figures drawn over time; scrubbing goes back to it."""
 
     epoch: int = -1
     at_s: float = 0.0
@@ -165,7 +165,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownDecision:
-    """A decision of the controller, what it expected and what came of it."""
+    """A decision of the controller, with the expected and the measured figure."""
 
     at_s: float
     epoch: int
@@ -176,15 +176,15 @@ class ShownDecision:
     expected: float | None = None
     measured: float | None = None
     verdict: str = ""
-    judged: int | None = None  # epoch in which it was known what came
+    judged: int | None = None  # epoch of the judgement
     number: tuple[int, int] | None = None  # executors before and after, of a scaling
     migrations: frozenset[str] = frozenset()
-    cost_s: float = 0.0  # time that their copies take, as the controller told it
+    cost_s: float = 0.0  # time that their copies take, as the controller estimated it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movement:
-    """Key groups that move, or recover: a migration, or what an executor's loss brought."""
+    """Key groups that move or recover: a migration, or a recovery after the loss of an executor."""
 
     id: str
     component: str
@@ -197,8 +197,8 @@ class Movement:
     ended_epoch: int | None = None
     ended: str = ""  # how: ``"finished"``, ``"cancelled"``
     moved: int = 0
-    # predicted_s: pause by size, bandwidth and strategy (`godwit.placement.preview`); pause_s: what
-    # came, so far: rows that waited for a copy, or an epoch at a switch that took longer than usual
+    # predicted_s: pause by size, bandwidth and strategy (`godwit.placement.preview`); pause_s:
+    # measured so far: rows that waited for a copy, or the longer epoch at a switch
     predicted_s: float | None = None
     pause_s: float | None = None
 
@@ -232,7 +232,7 @@ def reduced(state: RunState, entry: Mapping[str, Any]) -> RunState:
         reduce = _REDUCERS.get(kind)
         if reduce is not None and isinstance(values, dict):
             with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                return reduce(state, values)  # what raises is made up
+                return reduce(state, values)  # an error means a forged entry
     return state
 
 
@@ -241,20 +241,20 @@ def reduced(state: RunState, entry: Mapping[str, Any]) -> RunState:
 
 def _apply_progress(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry ``progress``: with the figures of an epoch added."""
-    took = {name: number(of) for name, of in _first_pairs(values.get("durationMs"))}
+    took = {name: number(item) for name, item in _first_pairs(values.get("durationMs"))}
     duration_ms = took.get("epoch", 0.0)
     latency = mapping(values.get("latencyMs"))
     left_out = dict(state.frame.left_out)
     late = 0
-    for operator, of in _first_pairs(values.get("leftOutRows")):
+    for operator, item in _first_pairs(values.get("leftOutRows")):
         for reason in ("late", "ahead", "untimed"):
-            late += _add_rows(left_out, (operator, reason), mapping(of).get(reason))
+            late += _add_rows(left_out, (operator, reason), mapping(item).get(reason))
     sink_rows = {sink: count(rows) for sink, rows in _first_pairs(values.get("sinkRows"))}
     for sink, rows in sink_rows.items():
         if sink.endswith("_rejects"):
             late += _add_rows(left_out, (sink.removesuffix("_rejects"), "rejected"), rows)
     executors, more = _executors_at(state, values)
-    state_bytes = {name: count(of) for name, of in _first_pairs(values.get("totalStateBytes"))}
+    state_bytes = {name: count(item) for name, item in _first_pairs(values.get("totalStateBytes"))}
     frame = replace(
         state.frame,
         epoch=count(values.get("epoch")),
@@ -264,30 +264,30 @@ def _apply_progress(state: RunState, values: Mapping[str, Any]) -> RunState:
         rows_in=count(values.get("numInputRows")),
         latency_ms=_latency_ms(latency),
         source_rows={
-            name: count(mapping(of).get("rows"))
-            for name, of in _first_pairs(latency.get("sources"))
+            name: count(mapping(item).get("rows"))
+            for name, item in _first_pairs(latency.get("sources"))
         },
         component_rows={
             **{name: 0 for name, _ in _first_pairs(values.get("keyGroups"))},
             **{
-                name: count(mapping(of).get("rows"))
-                for name, of in _first_pairs(values.get("loads"))
+                name: count(mapping(item).get("rows"))
+                for name, item in _first_pairs(values.get("loads"))
             },
         },
         sink_rows=sink_rows,
         edge_rows={
-            (text(mapping(of).get("from")), text(mapping(of).get("to"))): count(
-                mapping(of).get("rows")
+            (text(mapping(item).get("from")), text(mapping(item).get("to"))): count(
+                mapping(item).get("rows")
             )
-            for of in items(values.get("streams"), _MAX_NAMES)
+            for item in items(values.get("streams"), _MAX_NAMES)
         },
-        watermarks={name: unix_time(at) for name, at in _first_pairs(values.get("watermarks"))},
+        watermarks={name: unix_time(time) for name, time in _first_pairs(values.get("watermarks"))},
         hot_keys={
             operator: {
                 text(key): number(share)
-                for key, share in islice(mapping(of).items(), _MAX_HOT_KEYS)
+                for key, share in islice(mapping(item).items(), _MAX_HOT_KEYS)
             }
-            for operator, of in _first_pairs(values.get("hotKeys"))
+            for operator, item in _first_pairs(values.get("hotKeys"))
         },
         left_out=left_out,
         state_bytes=state_bytes or state.frame.state_bytes,
@@ -358,8 +358,8 @@ def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] |
     if not points or epoch > points[-1].epoch:
         return points
     before = tuple(point for point in points if point.epoch < epoch)
-    is_made_up = points[len(before)].epoch - epoch > _FURTHEST and (before or len(points) == 1)
-    return before if is_made_up else None
+    is_invalid = points[len(before)].epoch - epoch > _FURTHEST and (before or len(points) == 1)
+    return before if is_invalid else None
 
 
 def _with_epoch(state: RunState, point: Point) -> RunState:
@@ -374,7 +374,7 @@ def _with_epoch(state: RunState, point: Point) -> RunState:
     if len(points) > 1 and points[-2].epochs < step:
         points = (*points[:-2], points[-2].merged(point))
     if len(points) > MAX_POINTS:
-        pairs = [points[at : at + 2] for at in range(0, len(points), 2)]
+        pairs = [points[start : start + 2] for start in range(0, len(points), 2)]
         points = tuple(pair[0].merged(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs)
         step *= 2
     usual_ms = median(state.recent_ms) if state.recent_ms else point.took_ms
@@ -403,40 +403,40 @@ def _with_epoch(state: RunState, point: Point) -> RunState:
 
 def _executors_at(state: RunState, values: Mapping[str, Any]) -> tuple[tuple[ExecutorAt, ...], int]:
     """Return the figures of executors in an epoch, and how many executors are left out."""
-    there = _first_pairs(values.get("executors"))
+    listed = _first_pairs(values.get("executors"))
     owned: dict[str, int] = {}
     for _, counts in _first_pairs(values.get("keyGroups")):
-        for name, of in islice(mapping(counts).items(), _MAX_NAMES):
-            owned[text(name)] = owned.get(text(name), 0) + count(of)
+        for name, item in islice(mapping(counts).items(), _MAX_NAMES):
+            owned[text(name)] = owned.get(text(name), 0) + count(item)
     lost = {e.name for e in state.frame.executors if e.lost}
     executors = tuple(
         ExecutorAt(
             name=name,
-            lanes=count(mapping(of).get("lanes")),
-            draining=mapping(of).get("draining") is True,
+            lanes=count(mapping(item).get("lanes")),
+            draining=mapping(item).get("draining") is True,
             lost=name in lost,
             key_groups=owned.get(name, 0),
-            busy_ms=number(mapping(of).get("busyMs", mapping(of).get("cpuMs"))),
-            cpu_ms=number(mapping(of).get("cpuMs")),
+            busy_ms=number(mapping(item).get("busyMs", mapping(item).get("cpuMs"))),
+            cpu_ms=number(mapping(item).get("cpuMs")),
         )
-        for name, of in sorted(there, key=lambda pair: (len(pair[0]), pair[0]))
+        for name, item in sorted(listed, key=lambda pair: (len(pair[0]), pair[0]))
     )
     return executors, len(mapping(values.get("executors"))) - len(executors)
 
 
 def _apply_sources(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state after a journal entry about sources: with their lag."""
-    told = [mapping(of) for of in items(values.get("sources"), _MAX_NAMES)]
+    listed = [mapping(item) for item in items(values.get("sources"), _MAX_NAMES)]
     sources = tuple(
         SourceAt(
-            name=text(of.get("name", "")),
-            description=text(of.get("description", "")),
-            behind=None if of.get("behind") is None else count(of["behind"]),
-            input_rows_per_s=finite(of.get("inputRowsPerSecond")),
-            processed_rows_per_s=finite(of.get("processedRowsPerSecond")),
-            metrics={name: text(value) for name, value in _first_pairs(of.get("metrics"))},
+            name=text(item.get("name", "")),
+            description=text(item.get("description", "")),
+            behind=None if item.get("behind") is None else count(item["behind"]),
+            input_rows_per_s=finite(item.get("inputRowsPerSecond")),
+            processed_rows_per_s=finite(item.get("processedRowsPerSecond")),
+            metrics={name: text(value) for name, value in _first_pairs(item.get("metrics"))},
         )
-        for of in told
+        for item in listed
     )
     names = items(state.flow.get("sources"), _MAX_NAMES)
     if len(names) == len(sources) and not any(source.name for source in sources):
@@ -460,18 +460,18 @@ def _apply_flow(state: RunState, values: Mapping[str, Any]) -> RunState:
         "sources": [text(name) for name in items(values.get("sources"), _MAX_NAMES)],
         "operators": [
             {
-                "name": text(of.get("name")),
-                "does": text(of.get("does", "")),
+                "name": text(item.get("name")),
+                "does": text(item.get("does", "")),
                 **{
-                    name: [text(part) for part in items(of.get(name), 16)]
+                    name: [text(part) for part in items(item.get(name), 16)]
                     for name in ("parts", "components", "keys")
                 },
             }
-            for of in map(mapping, items(values.get("operators"), _MAX_NAMES))
+            for item in map(mapping, items(values.get("operators"), _MAX_NAMES))
         ],
         "sinks": [
-            {"name": text(mapping(of).get("name")), "takes": text(mapping(of).get("takes", ""))}
-            for of in items(values.get("sinks"), _MAX_NAMES)
+            {"name": text(mapping(item).get("name")), "takes": text(mapping(item).get("takes", ""))}
+            for item in items(values.get("sinks"), _MAX_NAMES)
         ],
         "edges": [
             {"from": start, "to": end, "exchange": edge.get("exchange") is True}
@@ -491,8 +491,8 @@ def _apply_places(
     `key`: where components are in them. `read`: returns a component's places.
     """
     placements = dict(state.frame.placements)
-    for name, of in _first_pairs(values.get(key)):
-        placement = read(mapping(of), placements.get(name))
+    for name, item in _first_pairs(values.get(key)):
+        placement = read(mapping(item), placements.get(name))
         if placement is not None:
             placements[name] = placement
     return replace(state, frame=replace(state.frame, placements=placements))
@@ -609,7 +609,7 @@ def _apply_migration_started(state: RunState, values: Mapping[str, Any]) -> RunS
     copied_bytes, copied_s = state.copied
     bandwidth = copied_bytes / copied_s if copied_bytes and copied_s else DEFAULT_BANDWIDTH
     name = text(values["migration"])
-    told_s = [decision.cost_s for decision in state.decisions if name in decision.migrations]
+    costs_s = [decision.cost_s for decision in state.decisions if name in decision.migrations]
     movement = Movement(
         id=name,
         component=text(values["component"]),
@@ -618,7 +618,7 @@ def _apply_migration_started(state: RunState, values: Mapping[str, Any]) -> RunS
         state_bytes=size,
         began_s=number(values["at_s"]),
         began_epoch=int(number(values["epoch"])),
-        predicted_s=_predicted_s(strategy, told_s[-1] if told_s else size / bandwidth),
+        predicted_s=_predicted_s(strategy, costs_s[-1] if costs_s else size / bandwidth),
     )
     return replace(state, movements=(*state.movements, movement)[-_MAX_MOVES:])
 
@@ -660,10 +660,12 @@ def _apply_warming_started(state: RunState, values: Mapping[str, Any]) -> RunSta
     """Return the state with key groups that are being copied."""
     component, executor = text(values["component"]), text(values["executor"])
     warming = dict(state.frame.warming)
-    of = dict(warming.get(component, {}))
-    of.update((count(group), executor) for group in items(values.get("key_groups"), _MAX_GROUPS))
-    if len(of) <= _MAX_GROUPS and len(warming) <= _MAX_NAMES:
-        warming[component] = of
+    copies = dict(warming.get(component, {}))
+    copies.update(
+        (count(group), executor) for group in items(values.get("key_groups"), _MAX_GROUPS)
+    )
+    if len(copies) <= _MAX_GROUPS and len(warming) <= _MAX_NAMES:
+        warming[component] = copies
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
@@ -685,11 +687,11 @@ def _apply_switched(state: RunState, values: Mapping[str, Any]) -> RunState:
 
 def _without_copies(state: RunState, component: str, key_groups: Any) -> RunState:
     """Return the state in which these key groups are not being copied any more."""
-    gone, of = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
-    if not gone & of.keys():
+    gone, copies = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
+    if not gone & copies.keys():
         return state
     warming = dict(state.frame.warming)
-    warming[component] = {g: e for g, e in of.items() if g not in gone}
+    warming[component] = {g: e for g, e in copies.items() if g not in gone}
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
@@ -782,14 +784,14 @@ def _apply_decision(state: RunState, values: Mapping[str, Any], line: EventLine)
 def _apply_judgement(state: RunState, values: Mapping[str, Any], line: EventLine) -> RunState:
     """Return the state with a judgement added to its decision."""
     epoch, expected = int(number(values["epoch"])), finite(values["expected"])
-    came: dict[str, Any] = {
+    judgement: dict[str, Any] = {
         "expected": expected,
         "measured": finite(values["measured"]),
         "verdict": text(values["verdict"]),
         "judged": epoch,
     }
     if line.kind == "DecisionJudged":
-        came["figure"] = f"figure of the scaling model, target {number(values['target']):.3g}"
+        judgement["figure"] = f"figure of the scaling model, target {number(values['target']):.3g}"
         pair = int(number(values["before"])), int(number(values["wanted"]))
         candidates = [d for d in state.decisions if d.number == pair and not d.verdict]
     else:
@@ -799,10 +801,12 @@ def _apply_judgement(state: RunState, values: Mapping[str, Any], line: EventLine
             if d.kind == "RebalancingStarted" and d.expected == expected and not d.verdict
         ]
     if not candidates:
-        alone = ShownDecision(at_s=line.at_s, epoch=epoch, kind=line.kind, line=line.line, **came)
+        alone = ShownDecision(
+            at_s=line.at_s, epoch=epoch, kind=line.kind, line=line.line, **judgement
+        )
         return replace(state, decisions=(*state.decisions, alone)[-_MAX_DECISIONS:])
     latest = candidates[-1]
-    judged = replace(latest, **came)
+    judged = replace(latest, **judgement)
     return replace(state, decisions=tuple(judged if d is latest else d for d in state.decisions))
 
 
@@ -834,7 +838,7 @@ _REDUCERS: Final[Mapping[str, Callable[[RunState, Mapping[str, Any]], RunState]]
 
 def _first_pairs(value: Any) -> list[tuple[str, Any]]:
     """Return the first names and values if a value is a mapping, else none."""
-    return [(text(name), of) for name, of in islice(mapping(value).items(), _MAX_NAMES)]
+    return [(text(name), item) for name, item in islice(mapping(value).items(), _MAX_NAMES)]
 
 
 def _add_rows(totals: dict[tuple[str, str], int], name: tuple[str, str], rows: Any) -> int:

@@ -1,7 +1,7 @@
 """An HTTP server of bounded connections and times, for metrics and the live page.
 
-Whoever connects and says nothing takes a thread and a descriptor of the process, so there are never
-more than a few connections, each for a bounded time: the oldest makes room for one that comes.
+A silent connection takes a thread and a descriptor of the process, so there are never more than a
+few connections, each for a bounded time: the oldest is closed for a new one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _SILENT_S: Final = 10.0
-"""A connection that neither sends nor takes anything for so long is given up."""
+"""Time after which a connection that neither sends nor takes anything is closed."""
 _PIECE_BYTES: Final = 2**14
-"""The time is for a call that sends, so whoever takes something all the time needs short ones."""
+"""The time limit is that of one call that sends, so a slow reader needs short ones."""
 _logger = logging.getLogger("godwit")
 
 
 class _Failures(io.StringIO):
-    """Takes what an answer that broke off has to say."""
+    """Takes the errors of answers that broke off."""
 
     def write(self, said: str) -> int:
         """Log a text at debug level: usually it says that a reader has disconnected."""
@@ -114,8 +114,8 @@ def _in_pieces(app: WSGIApplication) -> WSGIApplication:
     def pieces(body: Iterable[bytes]) -> Iterator[bytes]:
         try:
             for part in body:
-                for at in range(0, len(part), _PIECE_BYTES):
-                    yield part[at : at + _PIECE_BYTES]
+                for start in range(0, len(part), _PIECE_BYTES):
+                    yield part[start : start + _PIECE_BYTES]
         finally:
             if hasattr(body, "close"):
                 body.close()

@@ -49,7 +49,7 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit top`, and its function as ``run``."""
     parser.description = (
         "Show a stream while it runs: executors and their load, key groups on the "
-        "move, rows per second, epoch time, lag of the sources where Spark tells it, the "
+        "move, rows per second, epoch time, lag of the sources where it is known, the "
         "controller's last decisions. Only the end of the checkpoint's journal is read, so it "
         "works from any machine that reaches the checkpoint, costs the stream nothing, and shows "
         "the last moments of one that has ended. Ctrl-C ends it. Exit status 0; 2 if there is no "
@@ -59,7 +59,7 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--once",
         action="store_true",
-        help="print one frame and end; so it does where the output is no terminal",
+        help="print one frame and end; this is the default unless the output is a terminal",
     )
     parser.add_argument("--json", action="store_true", help="print the figures once, as JSON")
     parser.add_argument(
@@ -275,7 +275,7 @@ def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
     """Return the largest distance of a lane's load from the mean, as a share of the mean."""
     index = [e.busy_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
     mean = sum(index) / len(index) if index else 0.0
-    return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
+    return max(abs(load - mean) for load in index) / mean if mean > 0 else 0.0
 
 
 _BAR = 40
@@ -325,7 +325,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
     happened = _listed("events", figures.events[-_SHOWN_EVENTS:], symbols)
     room = _SHOWN_EXECUTORS
     if height is not None:
-        # What was decided, and what is going on, before a long list of executors.
+        # Decisions and running migrations come before a long list of executors.
         room = min(room, max(height - len(above) - len(decisions) - 2, 2))
     lines = [*above, *_draw_executors(figures, width, room, symbols), *decisions]
     left = len(happened) if height is None else height - len(lines)
@@ -388,8 +388,8 @@ def _source(source: SourceAt, symbols: Symbols) -> Text:
     if source.processed_rows_per_s is not None:
         parts.append(f"{source.processed_rows_per_s:,.0f} processed")
     parts += [f"{name} {value}" for name, value in source.metrics.items()]
-    said = ", ".join(parts) or "says nothing of its lag"
-    return Text(symbols.plain(f"source {source.description[:60]}: {said}"))
+    lag = ", ".join(parts) or "says nothing of its lag"
+    return Text(symbols.plain(f"source {source.description[:60]}: {lag}"))
 
 
 def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> Iterator[Text]:
@@ -438,8 +438,8 @@ def _listed(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[
     if not shown:
         return []
     lines = [Text(f"last {title} (UTC)", style="bold")]
-    for one in shown:
-        at = datetime.fromtimestamp(one.at_s, UTC).strftime("%H:%M:%S")
-        style = "red" if one.kind in _ALARMING else ""
-        lines.append(Text.assemble((f"{at} ", "dim"), (symbols.plain(one.line), style)))
+    for event in shown:
+        clock = datetime.fromtimestamp(event.at_s, UTC).strftime("%H:%M:%S")
+        style = "red" if event.kind in _ALARMING else ""
+        lines.append(Text.assemble((f"{clock} ", "dim"), (symbols.plain(event.line), style)))
     return lines

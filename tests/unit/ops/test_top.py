@@ -260,7 +260,7 @@ def test_a_query_that_stopped_failed_runs_or_died_is_said_to_have(
     lease.release()
     seen = viewer(checkpoint, later_s=600).look()
     assert seen.state == "died"
-    assert seen.why == "last heard of 10 min ago, and nobody holds the checkpoint's lease"
+    assert seen.why == "last heard of 10 min ago, and the lease on the checkpoint is free"
     failed = told(events.QueryFailed, name="delays", error="a sink is full")
     written(checkpoint, [{"event": failed}])
     seen = viewer(checkpoint, later_s=600).look()

@@ -2,11 +2,11 @@
 
 **Lines.**  One file, or a directory ``eventlog_v2_<application>`` of numbered ones; plain or
 compressed by zstd (the default since Spark 4.0), or packed with gzip by hand; complete, still being
-written, or cut short by a crash.  The codec is told by the first bytes, not by the name.  The
+written, or cut short by a crash.  The codec is recognised by the first bytes, not by the name.  The
 invariant: memory does not grow with the log.  Files are read in pieces, and no line is believed to
 be larger than it may be.
 
-**Stages.**  A stage is stateful if one of its RDDs holds state stores.  Spark tells of it when it
+**Stages.**  A stage is stateful if one of its RDDs holds state stores.  Spark reports it when it
 is submitted (which query, which micro-batch, on how many slots), of each task when it ends, and of
 the stage when it is complete; nothing is kept of it afterwards.  Lines of other kinds are not even
 decoded.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PIECE: Final = 2**20
-# What is decompressed is lost from the piece on in which the file is cut short.
+# Of a file that is cut short, decompressed data are lost from the damaged piece on.
 _SMALL_PIECE: Final = 2**14
 _LINE_BYTES: Final = 64 * 2**20
 _ROLLED = re.compile(r"events_(\d{1,9})_.+")
@@ -57,7 +57,7 @@ class EventLog:
     filesystem: Any
     files: tuple[str, ...]
     unfinished: bool  # whether the application was still running when it was written, by its name
-    # what is wrong with the log, in sentences; complete once all lines are read
+    # faults of the log, in sentences; complete once all lines are read
     notes: list[str] = field(default_factory=list)
     # files of which not all could be read; likewise
     cut_short: set[str] = field(default_factory=set)
@@ -366,7 +366,7 @@ class StageReader:
             if kind is None:
                 if self.events == 0:
                     raise EventLogError(
-                        f"This is no event log of Spark: it begins with {line[:60]!r}.",
+                        f"This is not an event log of Spark: it begins with {line[:60]!r}.",
                         remedy="Give what Spark wrote under spark.eventLog.dir; each line is a "
                         'JSON object that begins with {"Event":.',
                     )
@@ -504,7 +504,7 @@ class StageReader:
 
 
 def _kind(line: bytes) -> str | None:
-    """Return the name of the event in a line; ``None`` if the line is no event."""
+    """Return the name of the event in a line; ``None`` if the line is not an event."""
     if line.startswith(_PREFIX):
         end = line.find(b'"', len(_PREFIX), len(_PREFIX) + 200)
         if end >= 0:

@@ -9,7 +9,7 @@ for the last of them.  With task times p₁ … pₙ of one micro-batch:
 - *bound*: max(mean, max pᵢ), below which no placement of whole partitions can be;
 - *mean*: Σ pᵢ / s, what work takes that can be divided at will (key groups finer than partitions).
 
-What is saved by moving partitions is the time as it ran less the time moved; splitting them saves
+Moving partitions saves the time as it ran less the time moved; splitting them saves
 at most the time as it ran less the mean.  Nothing is ever saved by less than nothing: as it ran
 includes what the scheduler took, and the rule is not the best possible.
 
@@ -189,9 +189,9 @@ class StageAdvice:
         if len(self.drawn) > _DRAWN:
             pairs = zip(self.drawn[::2], self.drawn[1::2], strict=False)
             last = self.drawn[-1:] if len(self.drawn) % 2 else []
-            self.drawn = [one.merged(other) for one, other in pairs] + last
+            self.drawn = [batch.merged(other) for batch, other in pairs] + last
         self.worst.append((batch, comparison.as_run_s, comparison.saved_by_splitting_s))
-        self.worst = sorted(self.worst, key=lambda one: -one[2])[:_WORST]
+        self.worst = sorted(self.worst, key=lambda worst: -worst[2])[:_WORST]
 
     @property
     def label(self) -> str:
@@ -215,7 +215,7 @@ class StageAdvice:
         """Largest distance of an executor's work from their mean, as a share of the mean."""
         spent = list(self.executors.values())
         mean = sum(spent) / len(spent)
-        return max(abs(one - mean) for one in spent) / mean if mean > 0 else 0.0
+        return max(abs(seconds - mean) for seconds in spent) / mean if mean > 0 else 0.0
 
     def verdict(self) -> str:
         """Return the advice in one or two sentences."""

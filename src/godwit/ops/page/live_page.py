@@ -1,13 +1,13 @@
 """The live page of a checkpoint: its journal followed, and served as a page and its changes.
 
 `PageFeed` folds new entries of the journal into a `RunState` on a thread, twice a second, and only
-while somebody looks.  `PageApplication` is the WSGI application: a page of three static files, a
-stream of server-sent events, figures of an earlier epoch, and the report.
+while a reader is connected.  `PageApplication` is the WSGI application: a page of three static
+files, a stream of server-sent events, figures of an earlier epoch, and the report.
 
-A reader has no queue: whoever is slow gets the newest sections once it has taken the last ones, and
-costs a thread that waits.  Who may read: at the loopback address whoever asks for it under a name
-of this machine (so that no page of the web can, through a name of its own), and elsewhere only who
-brings the token.  Paths are looked up among the few that there are; nothing is read from a path.
+A reader has no queue: a slow reader gets the newest sections once it has taken the last ones, and
+costs a waiting thread.  At the loopback address every request under a name of this machine may read
+(so that a page of the web cannot, through a name of its own); at other addresses a request needs
+the token.  Paths are looked up in a fixed table; nothing is read from a path.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("godwit")
 _LOOK_S: Final = 0.5
 _ALIVE_S: Final = 10.0
-"""A stream says something at least so often, so that a reader who is gone is noticed."""
+"""Longest silence of a stream, after which a reader that has disconnected is noticed."""
 _MAX_CONNECTIONS: Final = 32
 _MAX_S: Final = 3600.0
-"""A stream is ended after so long; a page that is still there asks again."""
+"""Longest life of a stream; a page that is still open asks again."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{12,128}")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -77,7 +77,7 @@ class Published:
 
 
 class PageFeed:
-    """Follows the journal of one checkpoint while somebody looks.
+    """Follows the journal of one checkpoint while there are readers.
 
     `flow`: name of the flow. `now_s`, `monotonic_s`: clocks as in `Liveness`.
     """
@@ -124,10 +124,10 @@ class PageFeed:
 
     def _heat_of(self, frame: Frame, before: Published) -> Any:
         """Return the heat map; the previous object if it has not changed."""
-        of = frame.placements, frame.loads, frame.warming
-        if all(one is other for one, other in zip(of, self._heat, strict=True)):
+        drawn = frame.placements, frame.loads, frame.warming
+        if all(now is other for now, other in zip(drawn, self._heat, strict=True)):
             return before.sections["heat"]
-        self._heat = of
+        self._heat = drawn
         return heat_section(frame)
 
     def _publish(
@@ -358,7 +358,8 @@ class PageServer:
             )
         if token and not _TOKEN.fullmatch(token):
             raise InvalidFlowError(
-                "The token of the live page is no word of 12 to 128 letters, digits, '_' and '-'.",
+                "The token of the live page does not consist of 12 to 128 letters, digits, '_' "
+                "and '-'.",
                 remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
             )
         self._feed = PageFeed(storage, flow=flow)

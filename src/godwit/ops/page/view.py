@@ -30,7 +30,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Figures over time, as columns; those of a finer resolution begin anew."""
+    """Figures over time, as columns; another resolution begins again."""
 
     points: tuple[Point, ...]
     step: int
@@ -45,12 +45,12 @@ class Series:
             return None
         first = self.points[0].at_s
         fresh = begun_s != first or step != self.step or points > len(self.points)
-        at = 0 if fresh else max(points - 1, 0)
+        start = 0 if fresh else max(points - 1, 0)
         return {
-            "from": at,
+            "from": start,
             "step": self.step,
             "columns": {
-                name: [_round_numbers(getattr(point, name)) for point in self.points[at:]]
+                name: [_round_numbers(getattr(point, name)) for point in self.points[start:]]
                 for name in COLUMNS
             },
         }
@@ -67,14 +67,14 @@ def sections_of(state: RunState, *, flow: str, life: QueryLife) -> dict[str, Any
         "run": _headline(state, flow, life),
         "graph": _graph_json(state),
         "now": now_of(state.frame),
-        "decisions": [_decision_json(of) for of in state.decisions],
+        "decisions": [_decision_json(decision) for decision in state.decisions],
         "movements": [
-            {name: _round_numbers(value) for name, value in asdict(of).items()}
-            for of in state.movements[-_MAX_LISTED:]
+            {name: _round_numbers(value) for name, value in asdict(move).items()}
+            for move in state.movements[-_MAX_LISTED:]
         ],
         "events": [
-            {"atS": _round_numbers(of.at_s), "kind": of.kind, "line": of.line}
-            for of in state.events[-_MAX_LISTED:]
+            {"atS": _round_numbers(event.at_s), "kind": event.kind, "line": event.line}
+            for event in state.events[-_MAX_LISTED:]
         ],
     }
 
@@ -105,11 +105,11 @@ def report_of(state: RunState, *, flow: str, life: QueryLife) -> dict[str, Any]:
     frames = []
     for point in chosen:
         frame = point.frame
-        of = id(frame.placements), id(frame.loads), id(frame.warming)
-        if of not in number:
-            number[of] = len(heats)
+        identity = id(frame.placements), id(frame.loads), id(frame.warming)
+        if identity not in number:
+            number[identity] = len(heats)
             heats.append(heat_section(frame))
-        frames.append({"now": now_of(frame), "heat": number[of]})
+        frames.append({"now": now_of(frame), "heat": number[identity]})
     return {
         **sections_of(state, flow=flow, life=life),
         "series": series.since(0.0, 0, 0),
