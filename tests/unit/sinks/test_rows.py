@@ -1,4 +1,4 @@
-"""TypeChecker, gathering and the last row of a key."""
+"""Checks of rows, how they are gathered, and the last row of a key."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ did to delays.  State moved is given a plan, and amortised over all periods (pap
 shares of all state; ``clb`` plans in every fourth period.  Plans are carried out whatever they
 gain; with ``--gain positive``, if they pay.
 
-``python -m experiments.planners [--seed 0] [--gain positive]``
+``python -m godwit_lab.experiments.planners [--seed 0] [--gain positive]``
 """
 
 from __future__ import annotations

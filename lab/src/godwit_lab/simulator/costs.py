@@ -9,8 +9,8 @@ A fixed time, the source side, which all cores share, then for every level its s
 
 A lane on an executor of speed s takes 1/s of that; a user's function adds its own time per row and
 key.  Waiting for a lost task, garbage collection, the JVM's first epochs and the noise of a shared
-machine are not in it.  ``calibration.json``, written by ``experiments.calibration`` from real
-epochs, has the defaults, says from which, and how far the model is from others.
+machine are not in it.  ``calibration.json``, written by ``godwit_lab.experiments.calibration`` from
+real epochs, has the defaults, says from which, and how far the model is from others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m experiments.calibration measure|fit|draw``."""
+"""``python -m godwit_lab.experiments.calibration measure|fit|draw``."""
 
 from __future__ import annotations
 

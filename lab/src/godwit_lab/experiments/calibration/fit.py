@@ -62,9 +62,9 @@ def fit(real: Path, *, drawing: Path) -> str:
     kept = {
         "parameters": parameters,
         "provenance": {
-            "how": "python -m experiments.calibration measure, then fit: first quartiles of the "
-            "epochs of short streams on Spark local[2] (a process operator that counts, two "
-            "executors of one core), non-negative least squares on relative errors",
+            "how": "python -m godwit_lab.experiments.calibration measure, then fit: first "
+            "quartiles of the epochs of short streams on Spark local[2] (a process operator that "
+            "counts, two executors of one core), non-negative least squares on relative errors",
             "taken": measured["taken"],
             "machine": measured["machine"],
             "spark": measured["spark"],
