@@ -26,9 +26,9 @@ import pyarrow as pa
 from benchmarks.driver import OF_OTHERS, Driver, flow_of
 from benchmarks.options import read_options
 
-from godwit.control import Control
 from godwit.control.executor_speeds import Speeds
 from godwit.control.planner_thread import PlannerThread
+from godwit.control.settings import Control
 from godwit.control.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import even_assignment
 from godwit.placement import Limits, Problem
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from godwit.control import CommittedEpoch, Controller
+    from godwit.control.interfaces import CommittedEpoch
+    from godwit.control.loop import Controller
     from godwit.model.latency import LatencyHistogram
 
 

@@ -39,7 +39,8 @@ from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
 from godwit.local.stages import run_lanes, ship_rows
-from godwit.migration import Coordinator, inputs
+from godwit.migration import inputs
+from godwit.migration.coordinator import Coordinator
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
 from godwit.operators import aggregates as gw

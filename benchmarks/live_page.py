@@ -27,7 +27,7 @@ from tests.support.journal_story import BEGAN_S, epoch
 
 from godwit.checkpoint.journal import JournalWriter
 from godwit.control.run_record import placement_entry
-from godwit.migration import LoadSummary
+from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad

@@ -29,7 +29,7 @@ SECONDS, KEYS, ROW_S = 120, 2000, 0.001
 REST_PER_S, SURGE_PER_S = 500, 1000  # rows; an executor processes 1,000 a second at most
 
 
-def slow_totals(key: Any, rows: Any, state: gw.State[int]) -> list[tuple[int, int]]:
+def slow_totals(key: Any, rows: Any, state: gw.types.State[int]) -> list[tuple[int, int]]:
     """Sum the values of a key; a row takes a millisecond, in which nothing is computed."""
     time.sleep(ROW_S * len(rows))
     state.value += sum(row.v for row in rows)
@@ -58,7 +58,7 @@ def play_surge(folder: Path) -> None:
             number = until
 
     with LocalCluster(3, memory="512m") as cluster:
-        control = gw.Control(scaling=gw.latency("3 seconds"), max_executors=3)
+        control = gw.Control(scaling=gw.control.latency("3 seconds"), max_executors=3)
         query = flow.start(
             checkpoint=folder / "checkpoint",
             session=cluster.session("orders", {"spark.sql.shuffle.partitions": "2"}),

@@ -31,7 +31,7 @@ def put(number: int) -> None:
 
 
 def score(
-    key: tuple[int], rows: gw.KeyRows, seen: dict[str, int]
+    key: tuple[int], rows: gw.types.KeyRows, seen: dict[str, int]
 ) -> Iterator[tuple[int, int, int]]:
     """Take a while for every row, as a call to a service would, and count."""
     for row in rows:
@@ -53,13 +53,13 @@ scores = (
 results = gw.sinks.memory()
 flow.sink("results", scores, results)
 
-lopsided = gw.even_assignment(KEY_GROUPS, ["local-0", "local-1"], [1, 1]).moved(
+lopsided = gw.migration.even_assignment(KEY_GROUPS, ["local-0", "local-1"], [1, 1]).moved(
     dict.fromkeys(range(KEY_GROUPS), "local-0")
 )
 query = flow.start(
     checkpoint=work / "checkpoint",
     sizing=gw.Sizing(assignments={"scores": lopsided}),
-    control=gw.Control(period="1 second", cadence=gw.Cadence(min_epochs=2)),
+    control=gw.Control(period="1 second", cadence=gw.control.Cadence(min_epochs=2)),
 )
 
 told = 0

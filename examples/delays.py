@@ -51,7 +51,7 @@ def extract(flights: pa.Table) -> pa.Table:
     return pa.table(columns, names=DELAYS.names).cast(DELAYS)
 
 
-def score(key: tuple[str], rows: gw.KeyRows, most: Any) -> Iterator[Any]:
+def score(key: tuple[str], rows: gw.types.KeyRows, most: Any) -> Iterator[Any]:
     """Yield the rain of an airport as a percentage of the most that it ever had."""
     for row in rows:
         most.value = max(most.value, row.rain)

@@ -78,7 +78,7 @@ class OrderBook:
     asks: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 
-def match(key: tuple[str], rows: gw.KeyRows, book: OrderBook) -> Iterator[Any]:
+def match(key: tuple[str], rows: gw.types.KeyRows, book: OrderBook) -> Iterator[Any]:
     """Match each order with the best open ones; what is left of it is open from now on."""
     for order in rows:
         buys = order.side == "buy"
@@ -160,7 +160,7 @@ def of_one_market(closes: pa.Table) -> pa.Table:
     return closes.select(["stock", "window_end", "close"]).add_column(0, "market", market)
 
 
-def collect(_key: Any, rows: gw.KeyRows, state: dict) -> None:
+def collect(_key: Any, rows: gw.types.KeyRows, state: dict) -> None:
     """Wait until a minute is over, since stocks are in different lanes."""
     minutes = state.setdefault("minutes", {})
     for row in rows:
@@ -180,7 +180,7 @@ def weigh(_key: Any, timer: Any, state: dict) -> Iterator[Any]:
 # -- events ---------------------------------------------------------------------------------------
 
 
-def price_alarm(key: Any, rows: gw.KeyRows, state: dict, limits: Any) -> Iterator[Any]:
+def price_alarm(key: Any, rows: gw.types.KeyRows, state: dict, limits: Any) -> Iterator[Any]:
     """Alarm: the price has risen above what somebody asked to be told of."""
     limit = limits.get(key[0])
     for row in rows:
@@ -190,7 +190,7 @@ def price_alarm(key: Any, rows: gw.KeyRows, state: dict, limits: Any) -> Iterato
         state["above"] = above
 
 
-def jump(key: Any, rows: gw.KeyRows, state: dict) -> Iterator[Any]:
+def jump(key: Any, rows: gw.types.KeyRows, state: dict) -> Iterator[Any]:
     """Alarm: the price is far from what it was within the last seconds."""
     recent = state.get("recent", [])
     for row in rows:
@@ -201,7 +201,7 @@ def jump(key: Any, rows: gw.KeyRows, state: dict) -> Iterator[Any]:
     state["recent"] = recent
 
 
-def block_trade(key: Any, rows: gw.KeyRows, state: dict) -> Iterator[Any]:
+def block_trade(key: Any, rows: gw.types.KeyRows, state: dict) -> Iterator[Any]:
     """Alarm: far more shares than in a usual trade of the stock."""
     trades, shares = state.get("trades", 0), state.get("shares", 0)
     for row in rows:
@@ -211,7 +211,7 @@ def block_trade(key: Any, rows: gw.KeyRows, state: dict) -> Iterator[Any]:
     state.update(trades=trades, shares=shares)
 
 
-def wash_trade(key: Any, rows: gw.KeyRows, state: dict) -> Iterator[Any]:
+def wash_trade(key: Any, rows: gw.types.KeyRows, state: dict) -> Iterator[Any]:
     """Alarm: two traders sell one another the same stock, or one trades alone; perhaps fraud."""
     for row in rows:
         back = state.get(f"{row.seller} to {row.buyer}")
@@ -227,7 +227,7 @@ def by_pair(trades: pa.Table) -> pa.Table:
     return trades
 
 
-def rally(key: Any, rows: gw.KeyRows, state: dict) -> Iterator[Any]:
+def rally(key: Any, rows: gw.types.KeyRows, state: dict) -> Iterator[Any]:
     """Alarm: the price has risen from trade to trade, several times in a row."""
     rises = state.get("rises", 0)
     for row in rows:

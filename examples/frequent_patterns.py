@@ -108,7 +108,9 @@ def build(source: Any, sink: Any, question: Question) -> gw.Flow:
         yield state["text"], -1
         timer.drop_state()
 
-    def detect(key: tuple[str], rows: gw.KeyRows, state: dict) -> Iterator[tuple[str, str, int]]:
+    def detect(
+        key: tuple[str], rows: gw.types.KeyRows, state: dict
+    ) -> Iterator[tuple[str, str, int]]:
         (pattern,) = key
         tweets, supersets = state.get("tweets", 0), state.get("supersets", 0)
         was_frequent = tweets >= support

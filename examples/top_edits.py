@@ -68,12 +68,14 @@ def ranked(counts: Counter) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:TOP]
 
 
-def top_of_cell(key: tuple[str], rows: gw.KeyRows, window: gw.Window) -> Iterator[Any]:
+def top_of_cell(key: tuple[str], rows: gw.types.KeyRows, window: gw.types.Window) -> Iterator[Any]:
     for page, edits in ranked(Counter({row.page: row.edits for row in rows})):
         yield key[0], window.start, page, edits
 
 
-def top_of_all(key: tuple[dt.datetime], rows: gw.KeyRows, _window: gw.Window) -> Iterator[Any]:
+def top_of_all(
+    key: tuple[dt.datetime], rows: gw.types.KeyRows, _window: gw.types.Window
+) -> Iterator[Any]:
     counts: Counter = Counter()
     for row in rows:
         counts[row.page] += row.edits

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from benchmarks.control.figure import Figure
 
-from godwit.control import Control
 from godwit.control.forecast import Forecast
 from godwit.control.scaling import latency
+from godwit.control.settings import Control
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,

@@ -62,7 +62,7 @@ class LatencySchedule:
     _before: tuple[int, float] = (0, 0.0)
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Answer as `gw.latency` does for the target of now."""
+        """Answer as `gw.control.latency` does for the target of now."""
         passed_s = situation.now_s - situation.started_s
         at = min(int(passed_s / self.phase_s), len(self.targets_s) - 1)
         answer = latency(f"{self.targets_s[at]} seconds").wanted(situation)
@@ -124,7 +124,7 @@ def slow_rows(key: tuple[int], rows: KeyRows, state: list[int]) -> Iterator[tupl
     yield key[0], state[0]
 
 
-def _let_run(query: gw.Query, seconds: float) -> None:
+def _let_run(query: gw.types.Query, seconds: float) -> None:
     """Wait for some time from the first epoch on; raise what the query fails by."""
     deadline_s = time.monotonic() + _STARTS_S + seconds
     while time.monotonic() < deadline_s:

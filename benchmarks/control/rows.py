@@ -66,7 +66,9 @@ def shuffled(seconds: float = 90.0, zipf: float = 0.5, keys: int = 10_000) -> li
 
 def twice(period_s: float = 10.0) -> list[Figure]:
     """Keys of one executor become twice as frequent, so that it has twice the others' share."""
-    control = gw.Control(period=f"{period_s} seconds", worth=gw.Worth(max_load_distance=0.05))
+    control = gw.Control(
+        period=f"{period_s} seconds", worth=gw.control.Worth(max_load_distance=0.05)
+    )
     with fed_stream(Setup(), control) as fed:
         fed.feed_until(lambda: len(fed.epochs) >= _WARM_UP + 15, 90)
         even = fed.epochs[_WARM_UP:]
@@ -107,7 +109,9 @@ def twice(period_s: float = 10.0) -> list[Figure]:
 
 def slow(period_s: float = 10.0, times: float = 3.0) -> list[Figure]:
     """One executor becomes three times slower."""
-    control = gw.Control(period=f"{period_s} seconds", worth=gw.Worth(max_load_distance=0.05))
+    control = gw.Control(
+        period=f"{period_s} seconds", worth=gw.control.Worth(max_load_distance=0.05)
+    )
     with fed_stream(Setup(), control) as fed:
         fed.feed_until(lambda: len(fed.epochs) >= _WARM_UP + 15, 90)
         before = fed.epochs[_WARM_UP:]

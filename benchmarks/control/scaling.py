@@ -125,7 +125,7 @@ def _live(source: Path, preload: int) -> dict[str, Any]:
                 checkpoint=work / "checkpoint",
                 executors=4,
                 sizing=gw.Sizing(executors_timeout_s=180),
-                trigger=gw.Trigger(processingTime=_EVERY),
+                trigger=gw.types.Trigger(processingTime=_EVERY),
             )
             until_epoch(query, preload + 2)
             query.scale(2).wait(120)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.control.figure import Figure
 
-from godwit.control import Control
 from godwit.control.scaling import fixed, latency
+from godwit.control.settings import Control
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,

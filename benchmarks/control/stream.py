@@ -93,7 +93,7 @@ class Fed:
         Shape ``(keys,)``: by what the share of each key is multiplied; ``None``: by nothing.
     """
 
-    query: gw.Query
+    query: gw.types.Query
     work_dir: Path
     setup: Setup
     rng: np.random.Generator

@@ -358,7 +358,7 @@ def measure(spark: SparkSession, broker: Any, mode: Mode, options: argparse.Name
     return measured
 
 
-def _wait_for_epochs(query: gw.Query, mode: Mode) -> None:
+def _wait_for_epochs(query: gw.types.Query, mode: Mode) -> None:
     """Wait until epochs run as they are to, however long it takes to begin."""
     until_s = time.monotonic() + 120
     while not query.recentProgress or (mode.resident and not query.status["residentEpochs"]):

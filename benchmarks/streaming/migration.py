@@ -41,11 +41,11 @@ def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -
         rows = flow.source("rows", stream(spark, str(source)))
         sums = rows.key_by("key").compute(name="sums", n=gw.count(), s=gw.sum("v"))
         flow.sink("nothing", sums, gw.sinks.noop())
-        busy = gw.even_assignment(flow.num_key_groups, ["0", "1"], [1, 1])
+        busy = gw.migration.even_assignment(flow.num_key_groups, ["0", "1"], [1, 1])
         query = flow.start(
             checkpoint=work / "checkpoint",
             executors=3,
-            policy=gw.Policy(copies_from=gw.CopiesFrom(copies_from)),
+            policy=gw.migration.Policy(copies_from=gw.migration.CopiesFrom(copies_from)),
             sizing=gw.Sizing(assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])}),
         )
         until_epoch(query, preload + STEADY)
@@ -54,7 +54,7 @@ def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -
         started = query.recentProgress[-1]["epoch"]
         began = time.perf_counter()
         migration = query.migrate(
-            moves, component="sums", strategy="live", bounds=gw.Bounds(max_moves=8)
+            moves, component="sums", strategy="live", bounds=gw.migration.Bounds(max_moves=8)
         )
         ended = migration.wait(300)
         took_s = time.perf_counter() - began

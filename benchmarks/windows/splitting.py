@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from godwit.control.planners.splitting import WindowLayout
-    from godwit.migration import EpochOutcome
+    from godwit.migration.outcome import EpochOutcome
     from godwit.model.events import LayoutsCompared
     from godwit.plan.compiled import CompiledFlow
 
@@ -71,7 +71,7 @@ class Measured(Decided):
 
     def __init__(self, directory: Path, case: Case) -> None:
         self._case = case
-        super().__init__(directory, gw.Splitting(epochs=case.windows, confirm=1_000_000))
+        super().__init__(directory, gw.control.Splitting(epochs=case.windows, confirm=1_000_000))
 
     def compiled(self) -> CompiledFlow:
         """Compile the flow."""

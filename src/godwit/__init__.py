@@ -23,26 +23,16 @@ from godwit.columns.vectors import avoid_slow_sorts
 if TYPE_CHECKING:
     from typing import Any
 
-    from godwit import sinks, sources, testing
-    from godwit.api.streams import KeyedStream, Stream, WindowedStream
-    from godwit.columns.python_values import KeyRows
-    from godwit.control.forecast import Forecast
-    from godwit.control.fusing import Fusion
-    from godwit.control.scaling import fixed, latency, load_range, scripted, utilisation
-    from godwit.control.settings import Budget, Cadence, Control, Means, Search, Worth
-    from godwit.control.spreading import Spreading
-    from godwit.control.windows import Splitting
+    from godwit import control, migration, sinks, sources, testing, types
+    from godwit.control.settings import Control
     from godwit.engine.settings import Lanes
-    from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
     from godwit.model import errors, events
-    from godwit.model.assignment import Assignment, Move, even_assignment
     from godwit.model.errors import GodwitError
     from godwit.operators.aggregates import (
         Aggregator,
         approx_distinct,
         approx_median,
         approx_percentile,
-        avg,
         collect_list,
         collect_set,
         count,
@@ -67,36 +57,18 @@ if TYPE_CHECKING:
         sum as sum,  # noqa: A004
     )
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import FiredTimer, TimedRows, Timers
     from godwit.operators.states.declared import ListState, MapState, ValueState
-    from godwit.operators.states.lists import ListOfKey
-    from godwit.operators.states.maps import MapOfKey
-    from godwit.operators.states.operator import States
-    from godwit.operators.states.values import ValueOfKey
-    from godwit.operators.windows.process import Window
     from godwit.operators.windows.rows import rows
     from godwit.operators.windows.spec import hopping, session, tumbling
-    from godwit.runtime.placement import Migration
-    from godwit.runtime.query import Query
-    from godwit.runtime.settings import (
-        Adaptation,
-        Checkpointing,
-        Observability,
-        Sizing,
-        Trigger,
-    )
+    from godwit.runtime.settings import Adaptation, Checkpointing, Observability, Sizing
     from godwit.sources import formats
     from godwit.spark.flow import Flow
     from godwit.spark.platform.local_cluster import LocalCluster
     from godwit.spark.read_state import read_state
-    from godwit.values.codec import State
 
-# a flow and its streams
+# a flow; what it reads, and what it writes
 __all__ = [
     "Flow",
-    "KeyedStream",
-    "Stream",
-    "WindowedStream",
     "formats",
     "sinks",
     "sources",
@@ -108,7 +80,6 @@ __all__ += [
     "approx_distinct",
     "approx_median",
     "approx_percentile",
-    "avg",
     "collect_list",
     "collect_set",
     "count",
@@ -125,72 +96,34 @@ __all__ += [
 ]
 # windows
 __all__ += [
-    "Window",
     "hopping",
     "rows",
     "session",
     "tumbling",
 ]
-# functions per key: what they are given and declare
+# functions per key
 __all__ += [
     "Async",
-    "FiredTimer",
-    "KeyRows",
-    "ListOfKey",
     "ListState",
-    "MapOfKey",
     "MapState",
-    "State",
-    "States",
-    "TimedRows",
-    "Timers",
-    "ValueOfKey",
     "ValueState",
+    "types",
 ]
-# a running query
-__all__ += [
-    "Migration",
-    "Query",
-    "Trigger",
-    "read_state",
-]
-# settings of a query
+# settings of a query; the controller; migrations
 __all__ += [
     "Adaptation",
     "Checkpointing",
+    "Control",
     "Lanes",
     "Observability",
     "Sizing",
+    "control",
+    "migration",
 ]
-# the controller
+# executors, and state at rest
 __all__ += [
-    "Budget",
-    "Cadence",
-    "Control",
-    "Forecast",
-    "Fusion",
-    "Means",
-    "Search",
-    "Splitting",
-    "Spreading",
-    "Worth",
-    "fixed",
-    "latency",
-    "load_range",
-    "scripted",
-    "utilisation",
-]
-# executors; where key groups are, and migrations
-__all__ += [
-    "Assignment",
-    "Bounds",
-    "CopiesFrom",
     "LocalCluster",
-    "LossPolicy",
-    "Move",
-    "Policy",
-    "Strategy",
-    "even_assignment",
+    "read_state",
 ]
 # what happens and what fails; tests; the version
 __all__ += [
@@ -207,43 +140,29 @@ avoid_slow_sorts()  # before anything imports NumPy
 
 # A process imports what it uses: a lane's has no need of the calls that build a flow.
 _MODULES = {
+    "control": "godwit.control",
     "errors": "godwit.model.errors",
     "events": "godwit.model.events",
     "formats": "godwit.sources.formats",
+    "migration": "godwit.migration",
     "sinks": "godwit.sinks",
     "sources": "godwit.sources",
     "testing": "godwit.testing",
+    "types": "godwit.types",
 }
 _HOMES = {
-    "godwit.control.forecast": ("Forecast",),
-    "godwit.control.fusing": ("Fusion",),
-    "godwit.control.scaling": ("fixed", "latency", "load_range", "scripted", "utilisation"),
-    "godwit.control.settings": ("Budget", "Cadence", "Control", "Means", "Search", "Worth"),
-    "godwit.control.spreading": ("Spreading",),
-    "godwit.control.windows": ("Splitting",),
-    "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
+    "godwit.control.settings": ("Control",),
     "godwit.spark.platform.local_cluster": ("LocalCluster",),
     "godwit.spark.flow": ("Flow",),
-    "godwit.runtime.placement": ("Migration",),
-    "godwit.runtime.query": ("Query",),
     "godwit.spark.read_state": ("read_state",),
-    "godwit.runtime.settings": (
-        "Adaptation",
-        "Checkpointing",
-        "Observability",
-        "Sizing",
-        "Trigger",
-    ),
+    "godwit.runtime.settings": ("Adaptation", "Checkpointing", "Observability", "Sizing"),
     "godwit.engine.settings": ("Lanes",),
-    "godwit.migration.strategy": ("Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"),
-    "godwit.model.assignment": ("Assignment", "Move", "even_assignment"),
     "godwit.model.errors": ("GodwitError",),
     "godwit.operators.aggregates": (
         "Aggregator",
         "approx_distinct",
         "approx_median",
         "approx_percentile",
-        "avg",
         "collect_list",
         "collect_set",
         "count",
@@ -262,17 +181,9 @@ _HOMES = {
         "variance",
     ),
     "godwit.operators.asynchronous": ("Async",),
-    "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),
-    "godwit.columns.python_values": ("KeyRows",),
     "godwit.operators.states.declared": ("ListState", "MapState", "ValueState"),
-    "godwit.operators.states.lists": ("ListOfKey",),
-    "godwit.operators.states.maps": ("MapOfKey",),
-    "godwit.operators.states.operator": ("States",),
-    "godwit.operators.states.values": ("ValueOfKey",),
-    "godwit.operators.windows.process": ("Window",),
     "godwit.operators.windows.rows": ("rows",),
     "godwit.operators.windows.spec": ("hopping", "session", "tumbling"),
-    "godwit.values.codec": ("State",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _NAMES = sorted({*__all__, *_HOME_OF})
@@ -286,7 +197,10 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
         if name not in _HOME_OF:
             naming, names = import_module("godwit.model.naming"), import_module("godwit.api.names")
             known = [public for public in _NAMES if public.islower()]
-            raise naming.no_such_name(__name__, name, known, names.calls())
+            meant = names.calls()
+            if spelling := "" if name.startswith("_") else naming.public_name(name):
+                meant = {**meant, name: spelling}
+            raise naming.no_such_name(__name__, name, known, meant)
         value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value
         return value

@@ -13,7 +13,7 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, add_operators
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.migration import LanesRequested
+from godwit.migration.inputs import LanesRequested
 from godwit.model.errors import MigrationError
 from godwit.spark.background_copies import BackgroundCopies
 from godwit.spark.resident.lanes import ResidentLanes
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.contract.scenario import Misfortune, Policy, Warming
 
-    from godwit.migration import Bounds, EndMigration, ProtocolView, Strategy
+    from godwit.migration import Bounds, Strategy
+    from godwit.migration.commands import EndMigration
+    from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
 
@@ -87,7 +89,7 @@ class OnSpark:
             )
         }
         self._before: list[Event] = []
-        self._query: gw.Query
+        self._query: gw.types.Query
         self._put = self._cores = 0
         self._goes, self._allowed = "works", threading.Event()
         warm = BackgroundCopies._warm

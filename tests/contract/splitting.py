@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.control.planners.splitting import WindowLayout
-    from godwit.migration import ComponentView, EpochOutcome
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
 
 __all__ = ["Decided"]
 

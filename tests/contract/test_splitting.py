@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHEAP = ExchangeCosts(row_ms=0, byte_ms=0, lane_ms=0.1)
-SETTINGS = gw.Splitting(period="10 seconds", epochs=4, confirm=1)
+SETTINGS = gw.control.Splitting(period="10 seconds", epochs=4, confirm=1)
 COMBINED = {"w": ("w", "w_second", "w_windows")}
 SPLIT = {name: (name,) for name in COMBINED["w"]}
 

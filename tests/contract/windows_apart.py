@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from godwit.migration import ComponentView, EpochOutcome, Strategy
+    from godwit.migration import Strategy
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
     from godwit.model.assignment import Assignment
     from godwit.plan.compiled import CompiledFlow
 

@@ -69,7 +69,7 @@ def _row(rng: random.Random, epoch: int) -> dict[str, Any]:
     }
 
 
-def _flow(*sources: str) -> tuple[gw.Flow, list[gw.Stream]]:
+def _flow(*sources: str) -> tuple[gw.Flow, list[gw.types.Stream]]:
     flow = gw.Flow("golden", num_key_groups=8)
     streams = [
         flow.source(
@@ -80,7 +80,7 @@ def _flow(*sources: str) -> tuple[gw.Flow, list[gw.Stream]]:
     return flow, streams
 
 
-def _finished(flow: gw.Flow, **streams: gw.Stream) -> gw.Flow:
+def _finished(flow: gw.Flow, **streams: gw.types.Stream) -> gw.Flow:
     for name, stream in streams.items():
         flow.sink(name, stream, gw.sinks.noop())
     return flow
@@ -439,7 +439,7 @@ def own_sources() -> gw.Flow:
     return _finished(flow, counted=counted, summed=summed)
 
 
-def _numbers(count: int) -> tuple[gw.Flow, dict[str, gw.Stream]]:
+def _numbers(count: int) -> tuple[gw.Flow, dict[str, gw.types.Stream]]:
     """Return a flow over the first `count` rows of a source that has five in each epoch."""
     flow = gw.Flow("golden", num_key_groups=8)
     rows = [

@@ -15,7 +15,7 @@ SPARK_NAMES = (
     _M("orders.cache()", "no 'cache'", "source 'orders'", "Leave it out"),
     _M("orders.print()", "no 'print'", "source 'orders'", "gw.sinks.console()"),
     _M('keyed.tumbling("1 minute")', "no 'tumbling'", "orders' by k", "window(gw.tumbling("),
-    _M('keyed.compute(m=gw.avg("v").alias("m"))', "no 'alias'", "gw.mean('v')", "Name the result"),
+    _M('keyed.compute(m=gw.mean("v").alias("m"))', "no 'alias'", "gw.mean('v')", "Name the result"),
     _M(
         'keyed.compute(m=gw.sum("v") / gw.count())',
         *("used in an expression", "gw.sum('v')", "in a map after it"),
@@ -108,7 +108,7 @@ ARGUMENTS = (
         "gw.Observability(",
     ),
     _M(
-        'start(checkpoint="ck", control=gw.latency("2 seconds"))',
+        'start(checkpoint="ck", control=gw.control.latency("2 seconds"))',
         *("type Latency", "option control of start", "gw.Control("),
     ),
 )

@@ -13,26 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.control import CommittedEpoch, Control, Controller, PoolView, Topology
-from godwit.migration import (
-    ComponentTraffic,
-    ComponentView,
-    Coordinator,
-    EpochOutcome,
-    KeyGroupLoad,
-    Policy,
-    Warmed,
-    inputs,
-)
+from godwit.control.interfaces import CommittedEpoch, PoolView, Topology
+from godwit.control.loop import Controller
+from godwit.migration import Policy, inputs
+from godwit.migration.coordinator import Coordinator, Warmed
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import GodwitError
-from godwit.model.key_groups import KeyGroupPairs
+from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.control.interfaces import PlannerRunner
     from godwit.control.memory import ControllerMemory
+    from godwit.control.settings import Control
+    from godwit.migration.state import ComponentView
     from godwit.model import events
 
 __all__ = ["ControlledCluster", "Part"]

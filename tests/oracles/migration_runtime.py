@@ -14,31 +14,27 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 import pytest
 
-from godwit.migration import (
+from godwit.migration import Bounds, LossPolicy, Policy, Strategy
+from godwit.migration.commands import (
     Announce,
-    Bounds,
     Command,
-    ComponentView,
     DropCopies,
     EndMigration,
-    EpochOutcome,
-    LanesRequested,
-    LossPolicy,
     MigrationOutcome,
-    MigrationProtocol,
-    MigrationRequested,
-    Policy,
-    RunStarted,
     StartWarming,
-    Strategy,
     SwitchAssignment,
 )
+from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from godwit.migration.state import ComponentView
 
 T = TypeVar("T")
 

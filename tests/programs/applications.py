@@ -189,18 +189,18 @@ def play(
     flow = application.build(lambda name: sinks.setdefault(name, gw.sinks.memory()))
     happened: Counter[str] = Counter()
 
-    def start(**settings: Any) -> gw.Query:
+    def start(**settings: Any) -> gw.types.Query:
         query = flow.start(
             checkpoint=directory / "checkpoint",
             executors=2,
             sizing=gw.Sizing(executors_timeout_s=PATIENCE_S),
-            control=gw.Control(planner="milp", scaling=gw.fixed(2), period="2 seconds"),
+            control=gw.Control(planner="milp", scaling=gw.control.fixed(2), period="2 seconds"),
             **settings,
         )
         query.add_listener(lambda event: print(event.describe(), file=sys.stderr, flush=True))  # noqa: T201
         return query
 
-    def end(query: gw.Query) -> None:
+    def end(query: gw.types.Query) -> None:
         query.stop()
         happened.update(type(event).__name__ for event in query.events)
 

@@ -39,7 +39,7 @@ def rows_of(part: int) -> list[tuple[int, int]]:
 
 
 def in_order(
-    row_s: float, key: tuple[int], rows: gw.KeyRows, seen: list[int]
+    row_s: float, key: tuple[int], rows: gw.types.KeyRows, seen: list[int]
 ) -> Iterator[tuple[int, int, int]]:
     """Keep the last number of a key and how many there were; a row out of order is an error."""
     time.sleep(row_s * len(rows))
@@ -108,7 +108,7 @@ def until(holds: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def go_on(query: gw.Query) -> None:
+def go_on(query: gw.types.Query) -> None:
     """Wait for some more epochs."""
     now = query.status["committedEpoch"]
     until(
@@ -119,7 +119,7 @@ def go_on(query: gw.Query) -> None:
         raise failure
 
 
-def owners(query: gw.Query) -> dict[str, int]:
+def owners(query: gw.types.Query) -> dict[str, int]:
     """Executor → key groups it owns."""
     now = query.placement.assignments["counted"]
     return {name: len(now.key_groups(name)) for name in now.executors}
@@ -169,11 +169,11 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
         executors=3,
         sizing=gw.Sizing(executors_timeout_s=PATIENCE_S),
         control=gw.Control(
-            scaling=gw.utilisation(0.6),
+            scaling=gw.control.utilisation(0.6),
             min_executors=2,
             max_executors=3,
             period="1 second",
-            cadence=gw.Cadence(min_epochs=2),
+            cadence=gw.control.Cadence(min_epochs=2),
         ),
     )
     query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
@@ -207,8 +207,8 @@ def by_sequence(cluster: LocalCluster, spark: SparkSession, directory: Path) -> 
             scaling=lambda _situation: wanted[0],
             max_executors=3,
             period="1 second",
-            cadence=gw.Cadence(min_epochs=2),
-            search=gw.Search(options={"targets": (3, 2)}, limits=Limits(tau=0.4)),
+            cadence=gw.control.Cadence(min_epochs=2),
+            search=gw.control.Search(options={"targets": (3, 2)}, limits=Limits(tau=0.4)),
         ),
     )
     query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
@@ -229,7 +229,7 @@ def by_sequence(cluster: LocalCluster, spark: SparkSession, directory: Path) -> 
     return told | end(query, feed, sink)
 
 
-def end(query: gw.Query, feed: Feed, sink: Any) -> dict[str, Any]:
+def end(query: gw.types.Query, feed: Feed, sink: Any) -> dict[str, Any]:
     """End a stream; say what came in, what came out, and what happened."""
     feed.end()
     query.processAllAvailable()

@@ -41,7 +41,8 @@ from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
-from godwit.migration import Bounds, MigrationRequested, Policy, Strategy
+from godwit.migration import Bounds, Policy, Strategy
+from godwit.migration.inputs import MigrationRequested
 from godwit.model.assignment import Assignment
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided, key_group_of_part
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.api.streams import KeyedStream
-    from godwit.migration import EpochOutcome
+    from godwit.migration.outcome import EpochOutcome
 
 COLUMNS = "area string, user int, ts timestamp, v long"
 NOW = "2024-05-01 00:00"
@@ -226,7 +226,7 @@ def test_a_running_stream_is_partitioned_anew_at_any_moment_of_it(
     flow = flow_of(kind, 16, partition_by=None)
     undisturbed = gw.testing.run(flow, {"rows": epochs}, now=NOW, close_at_end=True)
     commit, waited = CommitLog.commit, 0
-    policy = gw.Policy(recovery=gw.Bounds(max_lag=0))
+    policy = gw.migration.Policy(recovery=gw.migration.Bounds(max_lag=0))
     with gw.testing.cluster(flow, executors=2, now=NOW, policy=policy) as played:
         for number, rows in enumerate(epochs):
             if number % 3 == 1:  # the next change comes while rows of this epoch wait

@@ -24,7 +24,8 @@ from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
-from godwit.migration import MigrationRequested, Strategy
+from godwit.migration import Strategy
+from godwit.migration.inputs import MigrationRequested
 from godwit.model.assignment import Assignment
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 

@@ -105,7 +105,7 @@ def totals(inbox: Inbox, sink: Any, name: str = "query") -> gw.Flow:
     return flow
 
 
-def drain(flow: gw.Flow, checkpoint: Path, **options: Any) -> gw.Query:
+def drain(flow: gw.Flow, checkpoint: Path, **options: Any) -> gw.types.Query:
     """Run a flow over everything there is, and close what is open then unless told otherwise."""
     options = {"close_at_end": True, **options}
     query = flow.start(checkpoint=checkpoint, trigger={"availableNow": True}, **options)

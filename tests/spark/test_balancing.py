@@ -30,7 +30,7 @@ def totals(inbox: Inbox, sink: Any) -> gw.Flow:
     return flow
 
 
-def carried_out(query: gw.Query, inbox: Inbox, migrations: Sequence[Migration]) -> None:
+def carried_out(query: gw.types.Query, inbox: Inbox, migrations: Sequence[Migration]) -> None:
     until = time.monotonic() + 120
     while time.monotonic() < until:
         if all(migration.done for migration in migrations):

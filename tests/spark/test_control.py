@@ -31,7 +31,7 @@ ROUNDS = 60
 
 
 def numbered(
-    key: tuple[int], rows: gw.KeyRows, seen: dict[str, int]
+    key: tuple[int], rows: gw.types.KeyRows, seen: dict[str, int]
 ) -> Iterator[tuple[int, int, int]]:
     """Number the rows of a key in the order in which they come; a millisecond each."""
     for row in rows:
@@ -49,7 +49,7 @@ class Stream:
         self.put = 0
         self.sinks: list[Any] = []
 
-    def start(self, control: gw.Control | None) -> gw.Query:
+    def start(self, control: gw.Control | None) -> gw.types.Query:
         flow = gw.Flow("numbered", num_key_groups=KEY_GROUPS)
         by_key = flow.source("numbers", self.inbox.stream()).key_by("k")
         made = by_key.process(
@@ -58,7 +58,7 @@ class Stream:
         self.sinks.append(gw.sinks.memory())
         flow.sink("out", made, self.sinks[-1])
         executors = [f"local-{n}" for n in range(self.spark.sparkContext.defaultParallelism)]
-        lopsided = gw.even_assignment(KEY_GROUPS, executors, [1] * len(executors)).moved(
+        lopsided = gw.migration.even_assignment(KEY_GROUPS, executors, [1] * len(executors)).moved(
             dict.fromkeys(range(KEY_GROUPS), "local-0")
         )
         return flow.start(
@@ -68,12 +68,12 @@ class Stream:
             sizing=gw.Sizing(assignments={"numbered": lopsided}),
         )
 
-    def step(self, query: gw.Query) -> None:
+    def step(self, query: gw.types.Query) -> None:
         self.inbox.put([(k, self.put) for k in range(200)])
         self.put += 1
         query.processAllAvailable()
 
-    def until(self, query: gw.Query, condition: Callable[[], object], what: str) -> None:
+    def until(self, query: gw.types.Query, condition: Callable[[], object], what: str) -> None:
         for _ in range(ROUNDS):
             if condition():
                 return
@@ -95,11 +95,11 @@ class Stream:
         )
 
 
-def told(query: gw.Query, *kinds: type[events.Event]) -> list[Any]:
+def told(query: gw.types.Query, *kinds: type[events.Event]) -> list[Any]:
     return [event for event in query.events if isinstance(event, kinds)]
 
 
-def spread(query: gw.Query) -> int:
+def spread(query: gw.types.Query) -> int:
     """Key groups on the executor that has most."""
     (assignment,) = query.placement.assignments.values()
     return int(np.bincount(assignment.executor_of).max())
@@ -109,7 +109,7 @@ def test_a_lopsided_stream_is_balanced_by_itself_and_its_rows_are_right(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)
-    query = stream.start(gw.Control(period="0.5 seconds", cadence=gw.Cadence(min_epochs=2)))
+    query = stream.start(gw.Control(period="0.5 seconds", cadence=gw.control.Cadence(min_epochs=2)))
     assert spread(query) == KEY_GROUPS
     stream.until(query, lambda: spread(query) < KEY_GROUPS * 0.75, "nothing moved")
     stream.until(query, lambda: told(query, events.MigrationFinished), "it did not end")
@@ -125,7 +125,7 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
 ) -> None:
     stream = Stream(spark, tmp_path)
     query = stream.start(
-        gw.Control(period="0.5 seconds", cadence=gw.Cadence(min_epochs=2, respect="1 hour"))
+        gw.Control(period="0.5 seconds", cadence=gw.control.Cadence(min_epochs=2, respect="1 hour"))
     )
     stream.step(query)
     query.migrate({0: "local-1"})
@@ -137,7 +137,7 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
     ]
 
     query = stream.start(
-        gw.Control(period="0.5 seconds", cadence=gw.Cadence(min_epochs=2, respect="1 hour"))
+        gw.Control(period="0.5 seconds", cadence=gw.control.Cadence(min_epochs=2, respect="1 hour"))
     )
     stream.until(query, lambda: len(told(query, events.LoadMeasured)) > 2, "nothing measured")
     assert "migration of numbered" in query.status["control"]["leftAlone"]
@@ -157,8 +157,8 @@ def test_a_planner_that_never_returns_is_given_up_and_epochs_go_on(
     control = gw.Control(
         planner=thinks,
         period="0.3 seconds",
-        cadence=gw.Cadence(min_epochs=1),
-        search=gw.Search(time_limit="0.2 seconds"),
+        cadence=gw.control.Cadence(min_epochs=1),
+        search=gw.control.Search(time_limit="0.2 seconds"),
     )
     query = stream.start(control)
     stream.until(query, lambda: told(query, events.PlannerFailed), "it was not given up")
@@ -175,7 +175,11 @@ def test_in_one_process_no_executor_is_drained_for_a_number_that_cannot_be_had(
 ) -> None:
     stream = Stream(spark, tmp_path)
     query = stream.start(
-        gw.Control(scaling=gw.fixed(1), period="0.5 seconds", cadence=gw.Cadence(min_epochs=2))
+        gw.Control(
+            scaling=gw.control.fixed(1),
+            period="0.5 seconds",
+            cadence=gw.control.Cadence(min_epochs=2),
+        )
     )
     stream.until(query, lambda: len(told(query, events.LoadMeasured)) > 4, "nothing measured")
     (refused,) = told(query, events.ScalingRefused)

@@ -40,13 +40,13 @@ def frames(spark: SparkSession) -> Any:
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
 
 
-def wait_for_epoch(query: gw.Query) -> None:
+def wait_for_epoch(query: gw.types.Query) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while query.status["committedEpoch"] < 0 and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def started(source: Any, checkpoint: Path, **options: Any) -> gw.Query:
+def started(source: Any, checkpoint: Path, **options: Any) -> gw.types.Query:
     query = flow_over(source).start(checkpoint=checkpoint, **options)
     wait_for_epoch(query)
     return query

@@ -33,7 +33,7 @@ class Place:
 
     def run(
         self, build: Callable[[KeyedStream], dict[str, Stream]], *rows: tuple[str, int]
-    ) -> tuple[dict[str, dict[int, Any]], gw.Query]:
+    ) -> tuple[dict[str, dict[int, Any]], gw.types.Query]:
         """Run a program over one more epoch; return what its sinks got, and the query."""
         if rows:
             self.inbox.put(list(rows))
@@ -51,7 +51,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
     return Place(spark, tmp_path)
 
 
-def changed(query: gw.Query) -> events.FlowChanged | None:
+def changed(query: gw.types.Query) -> events.FlowChanged | None:
     return next((e for e in query.events if isinstance(e, events.FlowChanged)), None)
 
 
@@ -126,7 +126,7 @@ def first_and_count(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
 def test_a_changed_output_goes_on_and_its_last_epoch_is_brought_to_the_new_columns(
     place: Place, tmp_path: Path
 ) -> None:
-    def run(schema: str, function: Any, path: str) -> tuple[Any, gw.Query]:
+    def run(schema: str, function: Any, path: str) -> tuple[Any, gw.types.Query]:
         flow = gw.Flow("changing", num_key_groups=8)
         rows = flow.source("rows", place.inbox.stream()).key_by("k")
         stream = rows.process(function, state=dict, output=schema, name="o")

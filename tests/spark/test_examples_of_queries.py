@@ -29,7 +29,7 @@ LAST = ("QueryHotKeys.gather", "Query.drain", "Query.stop")
 def examples() -> Iterator[doctest.DocTest]:
     """Yield the examples of all that belongs to a query, those that end something last."""
     found = {"Flow.start": example_of("Flow.start", OBJECTS["godwit.Flow"].start)}
-    for name in ("godwit.Query", "godwit.Migration", *OF_A_QUERY):
+    for name in ("godwit.types.Query", "godwit.types.Migration", *OF_A_QUERY):
         own = {name: OBJECTS[name]} if name in OF_A_QUERY else {}
         for called, value in (own | members(name)).items():
             short = called.removeprefix(name.rpartition(".")[0]).lstrip(".")

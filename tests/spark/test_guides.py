@@ -25,7 +25,7 @@ def run_to_its_end(flow: gw.Flow, namespace: dict[str, Any]) -> dict[str, gw.sin
     """Send every stream of a page to a sink that keeps it, and run the flow over all input."""
     kept = {}
     for name, value in namespace.items():
-        if not isinstance(value, gw.Stream) or value.flow is not flow:
+        if not isinstance(value, gw.types.Stream) or value.flow is not flow:
             continue
         if not any(isinstance(branch.feed, SourceNode) for branch in branches_of(value.node)):
             kept[name] = gw.sinks.memory()
@@ -73,19 +73,21 @@ def run_page(
     prepare_inputs(tmp_path)
     # A query without a trigger runs until someone stops it, which a page's reader does by hand.
     monkeypatch.setattr(
-        gw.Query, "awaitTermination", lambda query: (query.processAllAvailable(), query.stop())
+        gw.types.Query,
+        "awaitTermination",
+        lambda query: (query.processAllAvailable(), query.stop()),
     )
     # What the README begins with is pasted into an empty file.
     given = {} if page == "README" else {"gw": gw, "spark": spark}
     namespace: dict[str, Any] = {"__name__": "__main__", **given}
     namespace |= PREPARED[page](spark) if page in PREPARED else {}
-    queries: list[gw.Query] = []
+    queries: list[gw.types.Query] = []
     for block in blocks_of(page):
         # A later block may give the name of a query to another one.
-        queries += [value for value in namespace.values() if isinstance(value, gw.Query)]
+        queries += [value for value in namespace.values() if isinstance(value, gw.types.Query)]
         if not block.reason:
             exec(compile(block.code, PAGES[page].name, "exec"), namespace)  # the page's own code
-    queries += [value for value in namespace.values() if isinstance(value, gw.Query)]
+    queries += [value for value in namespace.values() if isinstance(value, gw.types.Query)]
     for query in queries:
         query.stop()
     monkeypatch.undo()

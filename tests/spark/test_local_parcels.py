@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 _ROWS, _EPOCHS = 40_000, 3
 
 
-def counted(spark: SparkSession, directory: Path) -> tuple[pa.Table, gw.Query]:
+def counted(spark: SparkSession, directory: Path) -> tuple[pa.Table, gw.types.Query]:
     """Count keys that hardly repeat, in a few large epochs."""
     keys = np.random.default_rng(5).integers(0, 4 * _ROWS, _ROWS * _EPOCHS)
     table = pa.table({"key": keys, "value": keys})

@@ -45,7 +45,7 @@ class Stream:
         self.inbox = Inbox(spark=spark, directory=directory / "in", columns="k int, number long")
         # On one level: operators that feed others load what they lack.
         self.example = Example(self.inbox, deep=False)
-        self.query: gw.Query = self.example.flow.start(
+        self.query: gw.types.Query = self.example.flow.start(
             checkpoint=directory / "ck",
             name=directory.name,
             **options,

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.spark
 PATIENCE_S = 120.0
 
 
-def everything_to(query: gw.Query, component: str, executor: str) -> dict[int, str]:
+def everything_to(query: gw.types.Query, component: str, executor: str) -> dict[int, str]:
     return dict.fromkeys(range(query.placement.assignments[component].num_key_groups), executor)
 
 
-def exchanged(query: gw.Query, component: str) -> dict[int, str]:
+def exchanged(query: gw.types.Query, component: str) -> dict[int, str]:
     """Every key group to the other executor."""
     assignment = query.placement.assignments[component]
     other = {"local-0": "local-1", "local-1": "local-0"}
@@ -57,12 +57,12 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     with pytest.raises(InvalidPlanError, match=r"no strategy 'gentle'.*live, disruptive"):
         query.migrate({1: "local-1"}, component="totals", strategy=unknown)
     with pytest.raises(InvalidPlanError, match="max_moves of a migration is 0"):
-        query.migrate({1: "local-1"}, component="totals", bounds=gw.Bounds(max_moves=0))
+        query.migrate({1: "local-1"}, component="totals", bounds=gw.migration.Bounds(max_moves=0))
     nothing: Any = None
     with pytest.raises(InvalidPlanError, match="plan of type NoneType"):
         query.migrate(nothing, component="totals")
     with pytest.raises(InvalidPlanError, match=r"not total: key groups \[3\] have no place"):
-        gw.Assignment(
+        gw.migration.Assignment(
             version=1,
             executors=current.executors,
             lanes=current.lanes,
@@ -70,9 +70,13 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
             lane_of=current.lane_of.copy(),
         )
     with pytest.raises(InvalidPlanError, match="8 key groups"):
-        query.migrate(gw.even_assignment(8, ["local-0", "local-1"], [1, 1]), component="totals")
+        query.migrate(
+            gw.migration.even_assignment(8, ["local-0", "local-1"], [1, 1]), component="totals"
+        )
     with pytest.raises(InvalidPlanError, match="ghost"):
-        query.migrate(gw.even_assignment(16, ["local-0", "ghost"], [1, 1]), component="totals")
+        query.migrate(
+            gw.migration.even_assignment(16, ["local-0", "ghost"], [1, 1]), component="totals"
+        )
     assert query.placement.assignments == before
     assert not any(isinstance(e, events.MigrationStarted) for e in query.events)
     inbox.put(generated(1)[1])

@@ -89,7 +89,7 @@ class Mixed:
         flow.sink("ordered", ordered, self.ordered)
         return flow
 
-    def start(self, **options: Any) -> gw.Query:
+    def start(self, **options: Any) -> gw.types.Query:
         return self.flow().start(checkpoint=self.checkpoint, **options)
 
     def add(self, own: int, framed: int) -> None:

@@ -24,7 +24,7 @@ KEYS = ("hot", "warm", "cold")
 ASKED = -1
 
 
-def note(key: tuple[str], rows: Any, states: gw.States) -> Iterator[tuple[str, str]]:
+def note(key: tuple[str], rows: Any, states: gw.types.States) -> Iterator[tuple[str, str]]:
     """Keep the sum of a key's numbers, all of them, and how often each came; tell when asked."""
     for row in rows:
         if row.v == ASKED:

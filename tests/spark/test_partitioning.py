@@ -41,7 +41,7 @@ class Totals:
         flow.sink("out", areas, sink)
         return flow, sink
 
-    def play(self, query: gw.Query, rows: Sequence[tuple[str, int, int]] = ROWS) -> None:
+    def play(self, query: gw.types.Query, rows: Sequence[tuple[str, int, int]] = ROWS) -> None:
         self.inbox.put(rows)
         query.processAllAvailable()
         for area, user, value in rows:
@@ -62,7 +62,7 @@ def test_columns_in_common_are_chosen_at_the_first_start_and_kept(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     totals = Totals(spark, tmp_path / "in")
-    fusion = gw.Fusion(by="attributes", cardinality={"area": 1_000_000})
+    fusion = gw.control.Fusion(by="attributes", cardinality={"area": 1_000_000})
     for chosen in (True, False):
         flow, sink = totals.flow()
         adaptation = gw.Adaptation(fusion=fusion) if chosen else None
@@ -82,7 +82,7 @@ def test_state_is_rewritten_by_a_start_that_asks_for_it(
 ) -> None:
     totals = Totals(spark, tmp_path / "in")
     flow, sink = totals.flow()
-    measuring = gw.Adaptation(fusion=gw.Fusion(epochs=1, fuse_above=1.0))
+    measuring = gw.Adaptation(fusion=gw.control.Fusion(epochs=1, fuse_above=1.0))
     query = flow.start(checkpoint=tmp_path / "ck", adaptation=measuring)
     try:
         totals.play(query)
@@ -113,7 +113,7 @@ def test_state_is_rewritten_by_a_start_that_asks_for_it(
     assert last_of(sink) == totals.expected()
 
 
-def changes_of(query: gw.Query) -> list[gw.events.OperatorsRepartitioned]:
+def changes_of(query: gw.types.Query) -> list[gw.events.OperatorsRepartitioned]:
     return [e for e in query.events if isinstance(e, gw.events.OperatorsRepartitioned)]
 
 
@@ -231,7 +231,7 @@ def test_a_query_repartitions_itself_where_it_measured_that_it_pays_and_may(
     monkeypatch.setattr("godwit.control.placing.compare_placing", lambda *_, **__: pays)
     source = gw.sources.memory(COLUMNS, max_rows_per_epoch=1000)
     flow, sink = own_flow(source)
-    fusion = gw.Fusion(by="attributes", epochs=1, repartition=True)
+    fusion = gw.control.Fusion(by="attributes", epochs=1, repartition=True)
     query = flow.start(
         checkpoint=tmp_path / "ck", session=spark, adaptation=gw.Adaptation(fusion=fusion)
     )
@@ -321,7 +321,7 @@ def test_state_is_not_repartitioned_from_within_an_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     raised: list[BaseException] = []
-    queries: list[gw.Query] = []
+    queries: list[gw.types.Query] = []
 
     def within(*_: Any) -> None:
         try:

@@ -47,7 +47,7 @@ def ends(work: Callable[[], Any], within_s: float = PATIENCE_S) -> bool:
     return not thread.is_alive()
 
 
-def stopped_cleanly(query: gw.Query) -> bool:
+def stopped_cleanly(query: gw.types.Query) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while query.isActive and time.monotonic() < deadline:
         time.sleep(0.05)

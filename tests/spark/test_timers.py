@@ -36,7 +36,7 @@ def test_a_quiet_stream_fires_timers_and_a_restart_fires_none_twice(
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, ts timestamp, v long")
     inbox.put([("a", 0, 10), ("b", 0, 50), ("a", 0, 100)], [("c", 60 * S, 61)])
 
-    def run(sink: Any) -> gw.Query:
+    def run(sink: Any) -> gw.types.Query:
         flow = gw.Flow("timers", num_key_groups=8)
         rows = flow.source("rows", inbox.stream(), event_time="ts")
         reminded = rows.key_by("k").process(

@@ -265,7 +265,9 @@ class _InThisProcess(_Played):
             component = self.rng.choice([*played.placement.assignments])
             here = [*played.executors]
             some = {g: self.rng.choice(here) for g in self.rng.sample(range(_KEY_GROUPS), 4)}
-            strategy = gw.Strategy(self.rng.choice(["live", "disruptive", "stop_the_world"]))
+            strategy = gw.migration.Strategy(
+                self.rng.choice(["live", "disruptive", "stop_the_world"])
+            )
             with self._counted(), suppress(MigrationError):  # windows in two parts go otherwise
                 played.migrate(some, component=component, strategy=strategy)
         elif chance < 0.5:

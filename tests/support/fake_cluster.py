@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.migration import (
-    Coordinator,
-    EpochOutcome,
-    KeyGroupLoad,
-    Policy,
-    Warmed,
-    inputs,
-)
+from godwit.migration import Policy, inputs
+from godwit.migration.coordinator import Coordinator, Warmed
+from godwit.migration.outcome import EpochOutcome
 from godwit.model.assignment import even_assignment
+from godwit.model.key_groups import KeyGroupLoad
 from godwit.plan.explain import UserNames
 from godwit.runtime.placement import QueryPlacement
 from godwit.runtime.threads import EpochGate

@@ -9,7 +9,7 @@ import numpy as np
 
 from godwit.checkpoint.journal import JournalWriter
 from godwit.control.run_record import placement_entry
-from godwit.migration import LoadSummary
+from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad

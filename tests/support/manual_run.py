@@ -19,7 +19,9 @@ from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
-from godwit.migration import ComponentView, Coordinator, Copies
+from godwit.migration.coordinator import Coordinator
+from godwit.migration.copies import Copies
+from godwit.migration.state import ComponentView
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
-    from godwit.migration import Coordinator, EpochOutcome
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.outcome import EpochOutcome
     from godwit.plan.compiled import CompiledFlow
 
     Rows = Mapping[int, Sequence[pa.RecordBatch]] | Mapping[LaneInput, Sequence[pa.RecordBatch]]

@@ -26,7 +26,7 @@ LOADED_LATER = {
 def test_importing_the_package_and_building_a_flow_loads_no_spark_and_little_else() -> None:
     program = (
         "import sys, godwit as gw\n"
-        "gw.Flow('delays'), gw.sinks.parquet('out/'), gw.Bounds(max_moves=3), dir(gw)\n"
+        "gw.Flow('delays'), gw.sinks.parquet('out/'), gw.migration.Bounds(max_moves=3), dir(gw)\n"
         f"print(sorted({LOADED_LATER} & set(sys.modules)))\n"
     )
     command = [sys.executable, "-c", program]
@@ -52,14 +52,17 @@ def test_the_package_lists_its_public_names_and_has_all_of_them() -> None:
     assert dir(godwit) == sorted({*godwit.__all__, "sum", "min", "max"})
     for name in dir(godwit):
         assert getattr(godwit, name) is not None
-    assert {"Flow", "Query", "Bounds", "errors", "events", "read_state"} <= set(dir(godwit))
+    assert {"Flow", "Lanes", "control", "errors", "events", "read_state"} <= set(dir(godwit))
+    assert len(godwit.__all__) <= 45
 
 
 def test_importing_everything_hides_none_of_pythons_own_names() -> None:
     assert not set(godwit.__all__) & set(dir(builtins))
 
 
-@pytest.mark.parametrize("room", ["sources", "sinks", "formats", "testing"])
+@pytest.mark.parametrize(
+    "room", ["control", "formats", "migration", "sinks", "sources", "testing", "types"]
+)
 def test_a_room_shows_what_users_call_and_nothing_else(room: Any) -> None:
     module = getattr(godwit, room)
     added = [
@@ -77,6 +80,17 @@ def test_errors_and_events_can_be_caught_and_told_apart_by_name() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'godwit' has no attribute 'sumn'"):
         godwit.sumn  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("room", ["control", "migration", "types"])
+def test_a_name_of_a_room_is_refused_elsewhere_with_its_spelling(room: str) -> None:
+    for name in getattr(godwit, room).__all__:
+        with pytest.raises(AttributeError, match=rf"Use gw\.{room}\.{name}\."):
+            getattr(godwit, name)
+    with pytest.raises(AttributeError, match=r"Use gw\.mean\."):
+        godwit.avg  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Use gw\.Control\."):
+        godwit.control.Control  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_distribution_has_a_name_of_its_own_and_the_packages_version() -> None:

@@ -493,7 +493,7 @@ def test_states_of_every_kind_are_seeded_and_read_back() -> None:
 
     assert gw.testing.process(add, [{"v": 2}], state={"n": 1}).state == {"n": 3}
 
-    def count(key: Any, rows: Any, n: gw.State[int]) -> None:
+    def count(key: Any, rows: Any, n: gw.types.State[int]) -> None:
         n.value += len(rows)
 
     assert gw.testing.process(count, [{"v": 2}], state=4).state == 5
@@ -511,7 +511,7 @@ def test_states_of_every_kind_are_seeded_and_read_back() -> None:
 
 
 def test_named_states_are_seeded_and_read_back() -> None:
-    def spend(key: Any, rows: Any, states: gw.States) -> Iterator[tuple[float]]:
+    def spend(key: Any, rows: Any, states: gw.types.States) -> Iterator[tuple[float]]:
         for row in rows:
             states.recent.append(row.price)
             states.counts[row.shop] = states.counts.get(row.shop, 0) + 1

@@ -29,14 +29,14 @@ def build(spark: SparkSession) -> gw.Flow:
     return flow
 
 
-def run(flow: gw.Flow) -> gw.Query:
+def run(flow: gw.Flow) -> gw.types.Query:
     query = flow.start(checkpoint="ck/", trigger={"availableNow": True}, executors=2)
-    moving = query.migrate({0: "1"}, component="late", bounds=gw.Bounds(max_moves=2))
+    moving = query.migrate({0: "1"}, component="late", bounds=gw.migration.Bounds(max_moves=2))
     print(moving.done, query.components, query.events)
     return query
 
 
-def wrong(flow: gw.Flow, query: gw.Query) -> None:
+def wrong(flow: gw.Flow, query: gw.types.Query) -> None:
     flow.start(checkpont="ck/")  # WRONG
     flow.start(checkpoint="ck/", trigger="1 second")  # WRONG
     flow.start(checkpoint="ck/", trigger={"availablenow": True})  # WRONG
@@ -75,18 +75,19 @@ class Book:
     bids: list[float] = field(default_factory=list)
 
 
-def clear(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> Iterator[Trade]:
+def clear(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Iterator[Trade]:
     for order in rows:
         book.bids.append(order.price)
         yield Trade(key[0], order.price)
 
 
-def count(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[int]) -> Iterator[Trade]:
+def count(key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[int]) ->
+Iterator[Trade]:
     seen.value += len(rows)
     yield Trade(key[0], float(seen.value))
 
 
-def wake(key: tuple[str], timer: gw.FiredTimer, book: Book) -> list[Trade]:
+def wake(key: tuple[str], timer: gw.types.FiredTimer, book: Book) -> list[Trade]:
     return [Trade(key[0], max(book.bids))]
 
 
@@ -94,11 +95,11 @@ def plain(key, rows, state):  # type: ignore[no-untyped-def]
     return [(key[0], len(rows))]
 
 
-async def ask(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+async def ask(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> list[Trade]:
     return []
 
 
-def several(key: tuple[str], rows: gw.KeyRows[Order], states: gw.States) -> list[Trade]:
+def several(key: tuple[str], rows: gw.types.KeyRows[Order], states: gw.types.States) -> list[Trade]:
     return []
 
 
@@ -106,7 +107,7 @@ def joined(one: Book, other: Book) -> Book:
     return Book(one.bids + other.bids)
 
 
-def typed(orders: gw.KeyedStream, flow: gw.Flow) -> None:
+def typed(orders: gw.types.KeyedStream, flow: gw.Flow) -> None:
     right = orders.process(
         clear, row=Order, state=Book, output=Trade, timers="event", on_timer=wake, ttl="1 day"
     )
@@ -119,24 +120,24 @@ def typed(orders: gw.KeyedStream, flow: gw.Flow) -> None:
         flow.sink("out", stream, gw.sinks.noop())
 
 
-def puts(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[int]) -> None:
+def puts(key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[int]) -> None:
     seen.value = "many"  # E: Incompatible types in assignment
 
 
-def reads(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[str]) -> None: ...
-def other(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Refusal]:
+def reads(key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[str]) -> None: ...
+def other(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> list[Refusal]:
     return []
 
 
-def forgets(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+def forgets(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> list[Trade]:
     return [Trade(key[0])]  # E: Missing positional argument "price"
 
 
-def unknown(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+def unknown(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> list[Trade]:
     return [Trade(key[0], order.prize) for order in rows]  # E: "Order" has no attribute "prize"
 
 
-def late(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+def late(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> list[Trade]:
     return []
 
 
@@ -144,11 +145,11 @@ def three(one: Book, two: int) -> Book:
     return one
 
 
-def whole(key: str, rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+def whole(key: str, rows: gw.types.KeyRows[Order], book: Book) -> list[Trade]:
     return []
 
 
-def mistaken(orders: gw.KeyedStream) -> None:
+def mistaken(orders: gw.types.KeyedStream) -> None:
     orders.process(reads, row=Order, state=int, output=Trade)  # E: Argument 1 to "process"
     orders.process(other, row=Order, state=Book, output=Trade)  # E: Argument 1 to "process"
     orders.process(clear, row=Trade, state=Book, output=Trade)  # E: Argument 1 to "process"

@@ -15,8 +15,8 @@ import numpy as np
 from tests.contract.one_process import OneProcess
 from tests.support.controls import control_of
 
-from godwit.control import CommittedEpoch, Controller
-from godwit.control.interfaces import topology_of
+from godwit.control.interfaces import CommittedEpoch, topology_of
+from godwit.control.loop import Controller
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Policy
 
-    from godwit.migration import Bounds, ComponentView, EpochOutcome, Strategy
+    from godwit.migration import Bounds, Strategy
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
     from godwit.model.assignment import Assignment
 
 __all__ = ["Controlled"]

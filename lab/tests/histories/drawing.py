@@ -31,7 +31,7 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.control import Control
+    from godwit.control.settings import Control
 
 __all__ = ["BASELINES", "PERIOD_S", "PLANNED_BY", "TROUBLES", "Drawn", "Trouble", "draw"]
 

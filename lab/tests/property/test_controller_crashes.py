@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.controls import control_of
 
-from godwit.control import Controller
+from godwit.control.loop import Controller
 from godwit.control.scaling import utilisation
 from godwit.model import events
 from godwit_lab.simulator import (

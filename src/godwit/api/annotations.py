@@ -114,7 +114,7 @@ def _rows_mismatch(
     if of is TimedRows and not has_timers:
         return (
             f"{name}: {told}, and the operator has no timers",
-            'Declare timers, as in timers="event", on_timer=..., or take gw.KeyRows.',
+            'Declare timers, as in timers="event", on_timer=..., or take gw.types.KeyRows.',
         )
     if of in (KeyRows, TimedRows):
         if not parts or not is_row_class(parts[0]) or parts[0] is row:
@@ -128,11 +128,11 @@ def _rows_mismatch(
             return None
         return (
             f"{name}: {told}, and row={row.__name__}",
-            f"Take gw.{of.__name__}[{row.__name__}], or say row={parts[0].__name__}.",
+            f"Take gw.types.{of.__name__}[{row.__name__}], or say row={parts[0].__name__}.",
         )
     if _may_be_instance(hint, TimedRows if has_timers else KeyRows):
         return None
-    kind = f"gw.KeyRows[{row.__name__ if row is not None else 'Any'}]"
+    kind = f"gw.types.KeyRows[{row.__name__ if row is not None else 'Any'}]"
     return f"{name}: {told}, and gets a {kind}", f"Iterate over it; declare {name}: {kind}."
 
 
@@ -141,8 +141,8 @@ def _timer_mismatch(name: str, hint: Any) -> tuple[str, str] | None:
     if _may_be_instance(hint, FiredTimer):
         return None
     return (
-        f"{name}: {hint_text(hint)}, and gets a gw.FiredTimer",
-        f"A timer has no rows; declare {name}: gw.FiredTimer.",
+        f"{name}: {hint_text(hint)}, and gets a gw.types.FiredTimer",
+        f"A timer has no rows; declare {name}: gw.types.FiredTimer.",
     )
 
 
@@ -152,7 +152,7 @@ def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
     if state is States:
         if _may_be_instance(hint, States):
             return None
-        return f"{name}: {told}, and has several states", f"Declare {name}: gw.States."
+        return f"{name}: {told}, and has several states", f"Declare {name}: gw.types.States."
     try:
         held = is_immutable(state())
     except Exception:  # noqa: BLE001 - another check says what is wrong with the type
@@ -162,12 +162,12 @@ def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
         if of is State:
             if not parts or _may_be_same(parts[0], state):
                 return None
-            return f"{name}: {told}, and state={text}", f"Take gw.State[{text}]."
+            return f"{name}: {told}, and state={text}", f"Take gw.types.State[{text}]."
         if _may_be_instance(hint, State):
             return None
         return (
             f"{name}: {told}, and state={text} cannot be changed in place: it comes in a holder",
-            f"Declare {name}: gw.State[{text}], and assign {name}.value.",
+            f"Declare {name}: gw.types.State[{text}], and assign {name}.value.",
         )
     root = typing.get_origin(state) or state
     alike = of is root and (not parts or not typing.get_args(state) or _may_be_same(hint, state))

@@ -169,7 +169,7 @@ _FORMATS = (
 )
 
 CALLS: Mapping[str, str] = {
-    "average": "gw.mean",
+    **dict.fromkeys(("average", "avg"), "gw.mean"),
     **dict.fromkeys(
         ("countDistinct", "distinct", "nunique"),
         "gw.count_distinct, or gw.approx_distinct where there are many values",
@@ -177,6 +177,7 @@ CALLS: Mapping[str, str] = {
     "approx_count_distinct": "gw.approx_distinct",
     "median": "gw.approx_median",
     **dict.fromkeys(("percentile", "percentile_approx", "quantile"), "gw.approx_percentile"),
+    "utilization": "gw.control.utilisation",
     "argmax": "gw.max_by",
     "argmin": "gw.min_by",
     **dict.fromkeys(("count_if", "countIf"), 'gw.count(where="v > 3")'),

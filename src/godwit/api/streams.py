@@ -392,7 +392,8 @@ class Stream:
             ``partition_by="area"`` can run in the same tasks as an operator keyed by area, without
             a shuffle between them; then one lane processes all users of an area. By default the
             columns that the checkpoint stores for this operator. For a new operator: all key
-            columns, unless ``gw.Adaptation(fusion=gw.Fusion(by="attributes"))`` chooses fewer.
+            columns, unless ``gw.Adaptation(fusion=gw.control.Fusion(by="attributes"))`` chooses
+            fewer.
 
         Returns
         -------
@@ -619,19 +620,19 @@ class KeyedStream:
         ----------
         function
             Called as ``function(key, rows, state)`` once per epoch for every key that has rows: a
-            tuple of the key's values, the rows (`godwit.KeyRows`) and the state, which it may
+            tuple of the key's values, the rows (`godwit.types.KeyRows`) and the state, which it may
             change in place. Returns an iterable of rows to emit (tuples in the order of `output`,
             or dicts), or ``None`` for none. An ``async def`` function runs for several keys at
             once; its calls for one key run one after the other.
         state
             Type of the state of one key, as in ``state=dict``; a new key starts with ``state()``.
             If the type cannot be changed in place, as an ``int`` or a tuple, the function gets a
-            `godwit.State`, and assigns to ``state.value``. Exactly one of `state` and `states` is
-            required.
+            `godwit.types.State`, and assigns to ``state.value``. Exactly one of `state` and
+            `states` is required.
         states
             Several named states in place of one: name → `godwit.ValueState`, `godwit.ListState` or
-            `godwit.MapState`. The function gets a `godwit.States` in place of the state; a named
-            state is read and written only if the function uses it.
+            `godwit.MapState`. The function gets a `godwit.types.States` in place of the state; a
+            named state is read and written only if the function uses it.
         output
             Required: columns of the emitted rows, as text such as ``"plane string, seen long"``, a
             dict of column name → type, an Arrow schema or a PySpark ``StructType``. Or a class (a
@@ -639,9 +640,9 @@ class KeyedStream:
             function emits its instances.
         row
             A class of the same kinds, such as ``Order``: the function gets its instances as rows
-            (``godwit.KeyRows[Order]``). Its fields must be columns of the stream, and may include
-            key columns; other columns are not sent to the function. By default rows are named
-            tuples of all columns, those of the key last.
+            (``godwit.types.KeyRows[Order]``). Its fields must be columns of the stream, and may
+            include key columns; other columns are not sent to the function. By default rows are
+            named tuples of all columns, those of the key last.
         name
             The operator's name, under which its state is stored. By default made of the source, the
             function and the key, such as ``orders_clear_market_by_symbol``.
@@ -660,10 +661,10 @@ class KeyedStream:
         timers
             Clock by which timers fire: ``"event"``: the watermark; ``"processing"``: the driver's
             clock; ``None``: there are no timers. The function sets timers for its key by
-            ``rows.timers`` (`godwit.Timers`). Requires `on_timer`.
+            ``rows.timers`` (`godwit.types.Timers`). Requires `on_timer`.
         on_timer
             Called as ``on_timer(key, timer, state)`` with every timer that is due
-            (`godwit.FiredTimer`), earliest first; returns the rows to emit, or ``None``.
+            (`godwit.types.FiredTimer`), earliest first; returns the rows to emit, or ``None``.
         timer_order
             Order of timers and rows in an epoch: ``"before_rows"``, the default, or
             ``"after_rows"``, as Spark's ``transformWithState`` has it. With both, results may
@@ -700,11 +701,11 @@ class KeyedStream:
             Called as ``merge(state, other)`` with two states of one key; returns one merged state,
             which must not depend on their order. It allows the rows of a hot key to be divided
             among several lanes (parallel tasks), each with a partial state of its own, by
-            ``gw.Adaptation(spreading=gw.Spreading())`` or ``query.hot_keys.spread(...)``. As long
-            as a key is divided, the function sees only the rows and the partial state of its lane;
-            the partial states are merged when the key goes back to one lane. By default all rows
-            of a key go to one lane. With `states`, each declaration has its own function, as in
-            ``gw.ValueState(int, merge=add)``.
+            ``gw.Adaptation(spreading=gw.control.Spreading())`` or ``query.hot_keys.spread(...)``.
+            As long as a key is divided, the function sees only the rows and the partial state of
+            its lane; the partial states are merged when the key goes back to one lane. By default
+            all rows of a key go to one lane. With `states`, each declaration has its own function,
+            as in ``gw.ValueState(int, merge=add)``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
         starts_empty
@@ -725,7 +726,7 @@ class KeyedStream:
 
         Examples
         --------
-        >>> def count(key, rows, seen: gw.State[int]):
+        >>> def count(key, rows, seen: gw.types.State[int]):
         ...     seen.value += len(rows)
         ...     return [(*key, seen.value)]
         >>> by_plane = of_rows.key_by("plane")
@@ -1007,7 +1008,7 @@ class KeyedStream:
             ``"together"``: one operator stores panes and merges them into windows. ``"apart"``: two
             operators with a shuffle between them, which costs more per row; but a key group changes
             its executor without copying state. ``"measured"``: starts as ``"together"`` runs, and
-            is separated and joined again by measured costs (see `gw.Splitting`). Only for
+            is separated and joined again by measured costs (see `gw.control.Splitting`). Only for
             `compute`.
         allowed_lateness
             As in Flink: a window that was emitted still takes late rows until the watermark is this
@@ -1112,7 +1113,7 @@ class KeyedStream:
         spread
             Maximum number of parts, 2 to 256, that the rows of a hot key may be divided into, so
             that several lanes (parallel tasks) join them. Only for inner joins. Keys are divided
-            while the query runs, by ``gw.Adaptation(spreading=gw.Spreading())`` or by
+            while the query runs, by ``gw.Adaptation(spreading=gw.control.Spreading())`` or by
             ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
             be added to or removed from a join that has state in the checkpoint.
         name
@@ -1383,7 +1384,7 @@ class WindowedStream:
         --------
         >>> both = gw.tumbling("1 hour"), gw.tumbling("1 day")
         >>> windowed = flights.key_by("plane").window(*both, length_as="length", name="delays")
-        >>> windowed.compute(flights=gw.count(), delay=gw.avg("delay"))
+        >>> windowed.compute(flights=gw.count(), delay=gw.mean("delay"))
         <Stream of flow 'delays': operator 'delays'>
         """
         aggregates = all_results(f"compute on {self._text()}", results, aggregates)
@@ -1412,9 +1413,9 @@ class WindowedStream:
         ----------
         function
             Called as ``function(key, rows, window)`` with the tuple of key values, the rows
-            (`godwit.KeyRows`) and the `godwit.Window`; returns an iterable of rows to emit (tuples
-            in the order of `output`, or dicts), or ``None`` for none. The rows of a window are in
-            order of arrival, those of a session in order of event time.
+            (`godwit.types.KeyRows`) and the `godwit.types.Window`; returns an iterable of rows to
+            emit (tuples in the order of `output`, or dicts), or ``None`` for none. The rows of a
+            window are in order of arrival, those of a session in order of event time.
         output
             Required: columns of the emitted rows, as text such as ``"plane string, day date"``, a
             dict of column name → type, an Arrow schema or a PySpark ``StructType``. Or a class (a

@@ -10,49 +10,49 @@ Everything here is pure: time, the cluster, the coordinator and even the running
 in through `godwit.control.interfaces`, so the same loop drives Spark and a simulator in virtual
 time. Planners are timed for real (`godwit.control.planner_thread`) where a limit is set for them;
 without one, as in virtual time, equal observations give equal decisions on every machine.
+
+The names here are those of ``gw.control``, for users; other packages import from the modules.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from typing import Any
+from godwit.model.naming import lazily
 
-    from godwit.control.interfaces import (
-        CommittedEpoch,
-        Driven,
-        ExecutorPool,
-        PlannerRunner,
-        PoolView,
-        Topology,
-    )
-    from godwit.control.loop import Controller
-    from godwit.control.settings import Budget, Control, Means
+if TYPE_CHECKING:
+    from godwit.control.forecast import Forecast
+    from godwit.control.fusing import Fusion
+    from godwit.control.scaling import fixed, latency, load_range, scripted, utilisation
+    from godwit.control.settings import Budget, Cadence, Means, Search, Worth
+    from godwit.control.spreading import Spreading
+    from godwit.control.windows import Splitting
 
 __all__ = [
     "Budget",
-    "CommittedEpoch",
-    "Control",
-    "Controller",
-    "Driven",
-    "ExecutorPool",
+    "Cadence",
+    "Forecast",
+    "Fusion",
     "Means",
-    "PlannerRunner",
-    "PoolView",
-    "Topology",
+    "Search",
+    "Splitting",
+    "Spreading",
+    "Worth",
+    "fixed",
+    "latency",
+    "load_range",
+    "scripted",
+    "utilisation",
 ]
 
-_HOMES = {
-    "Controller": "godwit.control.loop",
-    **dict.fromkeys(("Budget", "Control", "Means"), "godwit.control.settings"),
-}
-
 if not TYPE_CHECKING:  # a type checker would take every name for granted
-
-    def __getattr__(name: str) -> Any:
-        """Import a name at its first use: one policy, such as hot keys, needs no controller."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOMES.get(name, "godwit.control.interfaces")), name)
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "godwit.control.forecast": ("Forecast",),
+            "godwit.control.fusing": ("Fusion",),
+            "godwit.control.scaling": ("fixed", "latency", "load_range", "scripted", "utilisation"),
+            "godwit.control.settings": ("Budget", "Cadence", "Means", "Search", "Worth"),
+            "godwit.control.spreading": ("Spreading",),
+            "godwit.control.windows": ("Splitting",),
+        },
+        {"Control": "gw.Control"},
+    )

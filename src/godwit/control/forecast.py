@@ -91,7 +91,7 @@ class Forecast:
 
     Examples
     --------
-    >>> gw.Forecast(period="1 day").period_s
+    >>> gw.control.Forecast(period="1 day").period_s
     86400.0
     """
 
@@ -109,7 +109,7 @@ class Forecast:
 
         Examples
         --------
-        >>> gw.Forecast(period="1 hour").period_s
+        >>> gw.control.Forecast(period="1 hour").period_s
         3600.0
         """
         return None if self.period is None else seconds(self.period, "The period of the forecast")
@@ -122,7 +122,7 @@ class Forecast:
 
         Examples
         --------
-        >>> gw.Forecast(lead="2 minutes").lead_s
+        >>> gw.control.Forecast(lead="2 minutes").lead_s
         120.0
         """
         return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
@@ -143,7 +143,7 @@ class Forecast:
         Examples
         --------
         >>> try:
-        ...     gw.Forecast(period="1 minute").check(10.0)
+        ...     gw.control.Forecast(period="1 minute").check(10.0)
         ... except gw.errors.InvalidControlError as error:
         ...     print(error.remedy)
         Give a period of at least 80 s, or a shorter period of the controller.

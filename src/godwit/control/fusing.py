@@ -82,7 +82,7 @@ class Fusion:
 
     Examples
     --------
-    >>> gw.Adaptation(fusion=gw.Fusion(fuse_above=0.1)).fusion.fuse_above
+    >>> gw.Adaptation(fusion=gw.control.Fusion(fuse_above=0.1)).fusion.fuse_above
     0.1
     """
 
@@ -103,12 +103,12 @@ class Fusion:
             for column, values in numbers_of.items()
         ):
             raise InvalidFlowError(
-                f"gw.Fusion was given cardinality={numbers_of!r}.",
+                f"gw.control.Fusion was given cardinality={numbers_of!r}.",
                 remedy='Give column → number of values, as in cardinality={"area": 10_000}.',
             )
         if type(self.max_imbalance) not in (int, float) or not 1 < self.max_imbalance < math.inf:
             raise InvalidFlowError(
-                f"gw.Fusion was given max_imbalance={self.max_imbalance!r}.",
+                f"gw.control.Fusion was given max_imbalance={self.max_imbalance!r}.",
                 remedy="Give a number above 1, such as 1.1: the busiest lane may then have a tenth "
                 "more than where all key columns place rows.",
             )
@@ -118,7 +118,7 @@ class Fusion:
             )
         if type(self.repartition) is not bool:
             raise InvalidFlowError(
-                f"gw.Fusion was given repartition={self.repartition!r}.",
+                f"gw.control.Fusion was given repartition={self.repartition!r}.",
                 remedy="Give True, if a running query may rewrite state, or False.",
             )
         check_epoch_settings(self)
@@ -126,7 +126,7 @@ class Fusion:
         numbers = all(type(share) in (int, float) for share in shares)
         if not numbers or not 0 <= self.part_below < self.fuse_above <= 1:
             raise InvalidFlowError(
-                f"gw.Fusion was given part_below={self.part_below!r} and "
+                f"gw.control.Fusion was given part_below={self.part_below!r} and "
                 f"fuse_above={self.fuse_above!r}.",
                 remedy="Give shares between 0 and 1, the first below the second: between the two "
                 "everything stays as it is.",

@@ -17,10 +17,8 @@ from godwit.plan.compiled import UpstreamInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.migration import (
-        ComponentView,
-        EpochOutcome,
-    )
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
     from godwit.model.latency import LatencyHistogram
     from godwit.placement import Problem
     from godwit.placement.arrays import FloatArray

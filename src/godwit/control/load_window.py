@@ -32,8 +32,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
+    from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray, IntArray
 
 _LONGEST_S = 600.0

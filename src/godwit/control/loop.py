@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from godwit.control.planning import Planned
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
-    from godwit.migration import Coordinator, ProtocolView
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram
 
 _LATE = 3

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
 
     from godwit.checkpoint.records import PhysicalPlan
-    from godwit.migration import ProtocolView
+    from godwit.migration.state import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 RESPECT_S = 60.0
@@ -290,7 +290,7 @@ def check_epoch_settings(settings: Any) -> None:
         if not hasattr(settings, name):
             continue
         check_number(
-            f"The setting {name} of gw.{type(settings).__name__}",
+            f"The setting {name} of gw.control.{type(settings).__name__}",
             getattr(settings, name),
             least=1,
             whole=True,

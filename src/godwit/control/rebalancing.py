@@ -25,7 +25,7 @@ from godwit.control.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
 from godwit.control.judging import BalanceJudge
 from godwit.control.planners.cores.intra_executor import balance_lanes
 from godwit.control.policy import Proposal
-from godwit.migration import LanesRequested, MigrationRequested
+from godwit.migration.inputs import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from godwit.control.policy import Announce, ManualOverrides
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
-    from godwit.migration import Coordinator, ProtocolView
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.placement import Problem
     from godwit.placement.arrays import BoolArray, FloatArray

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from godwit.control.policy import Announce
     from godwit.control.scaling import ScalingModel, ScalingSituation
     from godwit.control.settings import Control
-    from godwit.migration import Coordinator, ProtocolView
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.state import ProtocolView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

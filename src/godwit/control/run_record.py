@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from godwit.control.policy import FlowEpoch
-    from godwit.migration import LoadSummary
+    from godwit.migration.outcome import LoadSummary
     from godwit.model.assignment import Assignment
     from godwit.plan.compiled import CompiledFlow
 

@@ -289,7 +289,7 @@ def utilisation(
 
     Examples
     --------
-    >>> gw.Control(planner="albic", scaling=gw.utilisation(0.6)).scaling_model
+    >>> gw.Control(planner="albic", scaling=gw.control.utilisation(0.6)).scaling_model
     Utilisation(target=0.6, slack=0.2, catch_up_s=60.0, name='utilisation', paced=True)
     """
     if not isinstance(target, int | float) or not 0 < target <= 1:
@@ -527,7 +527,7 @@ def latency(
 
     Examples
     --------
-    >>> gw.Control(planner="albic", scaling=gw.latency("2 seconds")).scaling_model
+    >>> gw.Control(planner="albic", scaling=gw.control.latency("2 seconds")).scaling_model
     Latency(target_s=2.0, slack=0.2, catch_up_s=60.0, quantile=None, name='latency',
     paced=True)
     """
@@ -600,7 +600,7 @@ def load_range(low: float = 0.4, high: float = 0.8) -> LoadRange:
 
     Examples
     --------
-    >>> gw.load_range(0.4, 0.8).high
+    >>> gw.control.load_range(0.4, 0.8).high
     0.8
     """
     numbers = all(isinstance(value, int | float) for value in (low, high))
@@ -674,7 +674,7 @@ def fixed(executors: int) -> Fixed:
 
     Examples
     --------
-    >>> gw.Control(planner="albic", scaling=gw.fixed(4)).scaling_model
+    >>> gw.Control(planner="albic", scaling=gw.control.fixed(4)).scaling_model
     Fixed(executors=4, name='fixed', paced=False)
     """
     return Fixed(executors=checked_count(executors))
@@ -699,13 +699,13 @@ def scripted(steps: Mapping[Duration | Literal[0], int]) -> Scripted:
 
     Examples
     --------
-    >>> gw.scripted({"0 seconds": 2, "10 minutes": 4})
+    >>> gw.control.scripted({"0 seconds": 2, "10 minutes": 4})
     Scripted(steps=((0.0, 2), (600.0, 4)), name='scripted', paced=False)
     """
     if not isinstance(steps, Mapping) or not steps:
         raise InvalidControlError(
             f"The script for the number of executors is {steps!r}.",
-            remedy='Give steps, as in gw.scripted({0: 2, "1 minute": 4}).',
+            remedy='Give steps, as in gw.control.scripted({0: 2, "1 minute": 4}).',
         )
     read = {
         seconds("0 seconds" if since == 0 else since, "A step of the script", least_s=0.0): (

@@ -46,7 +46,7 @@ class Budget:
 
     Examples
     --------
-    >>> gw.Control(planner="albic", budget=gw.Budget(max_moves=16)).budget.max_moves
+    >>> gw.Control(planner="albic", budget=gw.control.Budget(max_moves=16)).budget.max_moves
     16
     """
 
@@ -72,7 +72,7 @@ class Budget:
 
         Examples
         --------
-        >>> gw.Budget(max_moves=16, max_bytes=1e6).less(6, 4e5)
+        >>> gw.control.Budget(max_moves=16, max_bytes=1e6).less(6, 4e5)
         Budget(max_moves=10, max_bytes=600000.0)
         """
         return Budget(
@@ -86,7 +86,7 @@ class Budget:
 class Means:
     """Network bandwidth and memory of one executor, which the controller balances beside CPU time.
 
-    Pass it as ``gw.Worth(means=...)``.
+    Pass it as ``gw.control.Worth(means=...)``.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Means:
 
     Examples
     --------
-    >>> gw.Worth(means=gw.Means(link_bytes_per_s=1e9)).means.link_bytes_per_s
+    >>> gw.control.Worth(means=gw.control.Means(link_bytes_per_s=1e9)).means.link_bytes_per_s
     1000000000.0
     """
 
@@ -136,7 +136,7 @@ class Cadence:
 
     Examples
     --------
-    >>> gw.Control(planner="albic", cadence=gw.Cadence(cool_down="2 minutes")).cool_down_s
+    >>> gw.Control(planner="albic", cadence=gw.control.Cadence(cool_down="2 minutes")).cool_down_s
     120.0
     """
 
@@ -179,7 +179,7 @@ class Search:
 
     Examples
     --------
-    >>> gw.Search(every=4, time_limit="2 seconds").every
+    >>> gw.control.Search(every=4, time_limit="2 seconds").every
     4
     """
 
@@ -222,7 +222,7 @@ class Worth:
     seconds_per_byte
         Cost of moving state: seconds that one network link needs for one byte.
     means
-        Network bandwidth and memory of an executor; see `godwit.Means`.
+        Network bandwidth and memory of an executor; see `godwit.control.Means`.
     gain
         ``"positive"``: key groups move only if that gains more than it costs. ``"any"``: every plan
         is carried out as the planner made it, within the budget; for comparing planners as their
@@ -230,7 +230,8 @@ class Worth:
 
     Examples
     --------
-    >>> gw.Control(planner="albic", worth=gw.Worth(max_load_distance=0.2)).worth.max_load_distance
+    >>> worth = gw.control.Worth(max_load_distance=0.2)
+    >>> gw.Control(planner="albic", worth=worth).worth.max_load_distance
     0.2
     """
 
@@ -273,10 +274,10 @@ class Control:
         function that gets a ``godwit.placement.Problem`` and returns a
         ``godwit.placement.Solution``, or an array with the index of the executor of each key group.
     scaling
-        Rule for the number of executors: `gw.latency`, `gw.utilisation`, `gw.load_range`,
-        `gw.fixed` or `gw.scripted`. Or a function that gets the measurements of the last period (an
-        object with ``executors``, ``arrival_per_s``, ``epoch_s``, ``backlog_rows`` and more) and
-        returns a number. ``None``: the number stays.
+        Rule for the number of executors: `gw.control.latency`, `gw.control.utilisation`,
+        `gw.control.load_range`, `gw.control.fixed` or `gw.control.scripted`. Or a function that
+        gets the measurements of the last period (an object with ``executors``, ``arrival_per_s``,
+        ``epoch_s``, ``backlog_rows`` and more) and returns a number. ``None``: the number stays.
     min_executors, max_executors
         Limits on the number of executors; ``None``: no upper limit.
     elasticity
@@ -286,21 +287,22 @@ class Control:
         cores of other executors only if those of its home are not enough.
     period
         Statistics period, as text such as ``"10 seconds"`` or a timedelta: the interval between
-        decisions. It lasts longer if it has fewer than ``min_epochs`` of `gw.Cadence` epochs.
+        decisions. It lasts longer if it has fewer than ``min_epochs`` of `gw.control.Cadence`
+        epochs.
     budget
-        Limits on the moves of one period; see `gw.Budget`.
+        Limits on the moves of one period; see `gw.control.Budget`.
     bounds
-        Limits on what a migration has in flight at once; see `gw.Bounds`. By default
-        ``gw.Bounds(max_moves=128)``.
+        Limits on what a migration has in flight at once; see `gw.migration.Bounds`. By default
+        ``gw.migration.Bounds(max_moves=128)``.
     cadence
-        Minimum period, lane balancing, cool-down and manual overrides; see `gw.Cadence`.
+        Minimum period, lane balancing, cool-down and manual overrides; see `gw.control.Cadence`.
     search
-        Options, limits and time limit of the planner; see `gw.Search`.
+        Options, limits and time limit of the planner; see `gw.control.Search`.
     worth
-        Thresholds and costs that decide if a move is worth it; see `gw.Worth`.
+        Thresholds and costs that decide if a move is worth it; see `gw.control.Worth`.
     forecast
-        Settings such as ``gw.Forecast()``: executors are requested before a repeating load rises.
-        ``None``: they are requested when they are needed.
+        Settings such as ``gw.control.Forecast()``: executors are requested before a repeating load
+        rises. ``None``: they are requested when they are needed.
 
     Raises
     ------
@@ -417,8 +419,9 @@ class Control:
             )
         if inspect.isfunction(self.scaling) and self.scaling.__module__ == custom.__module__:
             raise InvalidControlError(
-                f"The controller was given gw.{self.scaling.__name__} itself as its scaling model.",
-                remedy='Call it, as in scaling=gw.latency("2 seconds").',
+                f"The controller was given gw.control.{self.scaling.__name__} itself as its "
+                "scaling model.",
+                remedy='Call it, as in scaling=gw.control.latency("2 seconds").',
             )
         model = self.scaling_model
         missing = [name for name in ("name", "paced") if not hasattr(model, name)]
@@ -446,14 +449,15 @@ class Control:
             if self.scaling is None:
                 raise InvalidControlError(
                     "A forecast is of no use where the number of executors stays as it is.",
-                    remedy='Say how many there are to be, as in scaling=gw.latency("2 seconds").',
+                    remedy="Say how many there are to be, as in "
+                    'scaling=gw.control.latency("2 seconds").',
                 )
             self.forecast.check(self.period_s)
         if self.scaling is not None and model is None:
             raise InvalidControlError(
                 f"The controller was given {self.scaling!r} as its scaling model.",
-                remedy='Give gw.latency("2 seconds"), gw.utilisation(0.7), gw.fixed(4), '
-                'gw.scripted({0: 2, "1 minute": 4}), or a function.',
+                remedy='Give gw.control.latency("2 seconds"), gw.control.utilisation(0.7), '
+                'gw.control.fixed(4), gw.control.scripted({0: 2, "1 minute": 4}), or a function.',
             )
 
     @property
@@ -488,7 +492,7 @@ class Control:
 
         Examples
         --------
-        >>> gw.Control(scaling=gw.fixed(4), max_executors=4).scaling_model.name
+        >>> gw.Control(scaling=gw.control.fixed(4), max_executors=4).scaling_model.name
         'fixed'
         """
         model: Any = self.scaling
@@ -528,7 +532,7 @@ class Control:
         --------
         >>> print(gw.Control().longest_epoch_s(1.0))
         None
-        >>> gw.Control(scaling=gw.latency("2 seconds")).longest_epoch_s(1.0)
+        >>> gw.Control(scaling=gw.control.latency("2 seconds")).longest_epoch_s(1.0)
         5.0
         """
         if self.scaling_model is None:
@@ -541,7 +545,7 @@ class Control:
 
         Examples
         --------
-        >>> gw.Control(cadence=gw.Cadence(respect="5 minutes")).respect_s
+        >>> gw.Control(cadence=gw.control.Cadence(respect="5 minutes")).respect_s
         300.0
         """
         return seconds(self.cadence.respect, "The setting respect")
@@ -552,7 +556,7 @@ class Control:
 
         Examples
         --------
-        >>> gw.Control(search=gw.Search(time_limit=None)).planning_limit_s
+        >>> gw.Control(search=gw.control.Search(time_limit=None)).planning_limit_s
         inf
         """
         if self.search.time_limit is None:
@@ -589,7 +593,8 @@ def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
 def _check_kind(name: str, value: object, kind: type) -> None:
     """Raise `InvalidControlError` if a setting is not of the type `kind`."""
     if not isinstance(value, kind):
+        room = "godwit.placement" if kind is Limits else "gw.control"
         raise InvalidControlError(
             f"The setting {name} of the controller is {value!r}.",
-            remedy=f"Give a {'godwit.placement' if kind is Limits else 'gw'}.{kind.__name__}(...).",
+            remedy=f"Give a {room}.{kind.__name__}(...).",
         )

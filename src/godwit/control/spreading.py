@@ -83,7 +83,7 @@ class Spreading:
 
     Examples
     --------
-    >>> gw.Adaptation(spreading=gw.Spreading(spread_above=0.5)).spreading.spread_above
+    >>> gw.Adaptation(spreading=gw.control.Spreading(spread_above=0.5)).spreading.spread_above
     0.5
     """
 
@@ -99,7 +99,7 @@ class Spreading:
             0 <= self.gather_below < self.spread_above
         ):
             raise InvalidFlowError(
-                f"gw.Spreading was given gather_below={self.gather_below!r} and "
+                f"gw.control.Spreading was given gather_below={self.gather_below!r} and "
                 f"spread_above={self.spread_above!r}.",
                 remedy="Give shares of what a lane gets, the first below the second: between the "
                 "two everything stays as it is.",

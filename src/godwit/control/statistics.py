@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.control.interfaces import CommittedEpoch, Topology
-    from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
+    from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray
 
 _RECENT = 1 / 3

@@ -314,7 +314,7 @@ class Splitting:
 
     Examples
     --------
-    >>> gw.Splitting(max_latency="2 seconds").max_latency_ms
+    >>> gw.control.Splitting(max_latency="2 seconds").max_latency_ms
     2000.0
     """
 
@@ -328,7 +328,7 @@ class Splitting:
         for name, least in (("max_latency", 0), ("period", 1)):
             value = getattr(self, name)
             if value is not None:
-                microseconds(value, f"The setting {name} of gw.Splitting", least=least)
+                microseconds(value, f"The setting {name} of gw.control.Splitting", least=least)
         check_epoch_settings(self)
 
     @property
@@ -337,7 +337,8 @@ class Splitting:
 
         Examples
         --------
-        >>> gw.Splitting(max_latency="2 seconds").max_latency_ms, gw.Splitting().max_latency_ms
+        >>> limited = gw.control.Splitting(max_latency="2 seconds")
+        >>> limited.max_latency_ms, gw.control.Splitting().max_latency_ms
         (2000.0, inf)
         """
         if self.max_latency is None:
@@ -350,7 +351,7 @@ class Splitting:
 
         Examples
         --------
-        >>> gw.Splitting(period="1 day").period_us
+        >>> gw.control.Splitting(period="1 day").period_us
         86400000000
         """
         return None if self.period is None else microseconds(self.period, "The period", least=1)

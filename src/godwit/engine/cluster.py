@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from godwit.migration import Ports
+from godwit.migration.coordinator import Ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

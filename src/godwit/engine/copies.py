@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.checkpoint.hydration import bring_forward, pack_copies, recover_chains, unpack_copies
-from godwit.migration import Delivery, Warmed
+from godwit.migration.coordinator import Warmed
+from godwit.migration.sources import Delivery
 from godwit.model.errors import MigrationError
 from godwit.model.key_groups import key_group_mask
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.migration import PeerCopies, StartWarming
+    from godwit.migration.commands import PeerCopies, StartWarming
     from godwit.store.local_store import LocalState
 
 _Versions = dict["StateId", "npt.NDArray[int64]"]

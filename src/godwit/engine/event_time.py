@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.engine.lane.messages import LaneReport
-    from godwit.migration import ComponentView
+    from godwit.migration.state import ComponentView
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 

@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
-    from godwit.migration import ComponentView, Coordinator, Copies, EpochOutcome, Policy
-    from godwit.migration.state import ProtocolView
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.copies import Copies
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView, ProtocolView
+    from godwit.migration.strategy import Policy
     from godwit.plan.compiled import CompiledFlow
 
 RowsT = TypeVar("RowsT")

@@ -19,7 +19,7 @@ from godwit.engine.lane.messages import (
     Place,
     StateInstruction,
 )
-from godwit.migration import LossPolicy
+from godwit.migration.strategy import LossPolicy
 from godwit.model.key_groups import key_group_mask
 from godwit.time.event_time import NO_TIME
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import SegmentRef
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.settings import Lanes
-    from godwit.migration import ComponentView, Copies, ProtocolView
+    from godwit.migration.copies import Copies
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts

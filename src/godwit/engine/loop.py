@@ -41,12 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from godwit.engine.latency import SourceLatency
-    from godwit.migration import (
-        ComponentView,
-        Coordinator,
-        Copies,
-        EpochOutcome,
-    )
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.copies import Copies
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
 
 BatchT = TypeVar("BatchT")
 _BatchT_contra = TypeVar("_BatchT_contra", contravariant=True)

@@ -11,8 +11,8 @@ import numpy as np
 from godwit.checkpoint.records import CommitRecord
 from godwit.engine.event_time import event_times_of
 from godwit.engine.latency import latency_figures
-from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
-from godwit.model.key_groups import KeyGroupPairs, OperatorWork, PerKeyGroup
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome
+from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs, OperatorWork, PerKeyGroup
 from godwit.plan.compiled import SourceInput
 from godwit.plan.feedback import is_fed_back
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.migration import ComponentView, Copies, ProtocolView
+    from godwit.migration.copies import Copies
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 

@@ -25,7 +25,8 @@ from godwit.engine.event_time import Times
 from godwit.engine.outcomes import empty_slots, state_bytes
 from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
-from godwit.migration import LoadSummary, RunStarted, SlotPair
+from godwit.migration.inputs import RunStarted
+from godwit.migration.state import SlotPair
 from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import (
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Cluster, Executor
-    from godwit.migration import Coordinator
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.outcome import LoadSummary
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.migration import RegroupingStage
-from godwit.migration.regrouping import moves_to_come
+from godwit.migration.regrouping import RegroupingStage, moves_to_come
 from godwit.model.text import counted, human_bytes
 from godwit.plan.compiled import UpstreamInput
 from godwit.plan.grouping import regrouped
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from godwit.checkpoint.records import StateId
-    from godwit.migration import ComponentView
+    from godwit.migration.state import ComponentView
     from godwit.plan.compiled import CompiledFlow
 
 

@@ -28,7 +28,9 @@ from godwit.engine.outcomes import state_bytes
 from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
 from godwit.local.stages import add_splits, run_lanes, ship_rows
-from godwit.migration import Coordinator, DropCopies, Policy, StartWarming
+from godwit.migration.commands import DropCopies, StartWarming
+from godwit.migration.coordinator import Coordinator
+from godwit.migration.strategy import Policy
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
@@ -57,13 +59,10 @@ if TYPE_CHECKING:
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import (
-        ComponentView,
-        EpochOutcome,
-        PeerCopies,
-        ProtocolView,
-        Warmed,
-    )
+    from godwit.migration.commands import PeerCopies
+    from godwit.migration.coordinator import Warmed
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck

@@ -13,64 +13,44 @@ assignment switches between two epochs and the lane applies the rest.  Invariant
 the commands that follow (``commands``).  A runtime drives the `Coordinator`, which owns the
 protocol and the record of copies, and acts through `Ports`.
 
+The names here are those of ``gw.migration``, for users; other packages import from the modules.
+
 Source: Ding et al., "Optimal operator state migration for elastic data stream processing", §3
 (wait buffers, progressive migration, transfer phases); the strategies' names are Madsen et al.,
 "Enorm", §4.5.
 """
 
-from godwit.migration.commands import (
-    Announce,
-    Command,
-    DropCopies,
-    EndMigration,
-    MigrationOutcome,
-    PeerCopies,
-    StartWarming,
-    SwitchAssignment,
-)
-from godwit.migration.coordinator import Coordinator, Ports, Warmed
-from godwit.migration.copies import Copies
-from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
-from godwit.migration.outcome import ComponentTraffic, EpochOutcome, LoadSummary
-from godwit.migration.protocol import MigrationProtocol
-from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
-from godwit.migration.sources import Delivery, PeerLinks
-from godwit.migration.state import ComponentView, ProtocolView, SlotPair
-from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
-from godwit.model.key_groups import KeyGroupLoad
+from typing import TYPE_CHECKING
+
+from godwit.model.naming import lazily
+
+if TYPE_CHECKING:
+    from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
+    from godwit.model.assignment import Assignment, Move, even_assignment
 
 __all__ = [
-    "Announce",
+    "Assignment",
     "Bounds",
-    "Command",
-    "ComponentTraffic",
-    "ComponentView",
-    "Coordinator",
-    "Copies",
     "CopiesFrom",
-    "Delivery",
-    "DropCopies",
-    "EndMigration",
-    "EndRegrouping",
-    "EpochOutcome",
-    "KeyGroupLoad",
-    "LanesRequested",
-    "LoadSummary",
     "LossPolicy",
-    "MigrationOutcome",
-    "MigrationProtocol",
-    "MigrationRequested",
-    "PeerCopies",
-    "PeerLinks",
+    "Move",
     "Policy",
-    "Ports",
-    "ProtocolView",
-    "Regrouping",
-    "RegroupingStage",
-    "RunStarted",
-    "SlotPair",
-    "StartWarming",
     "Strategy",
-    "SwitchAssignment",
-    "Warmed",
+    "even_assignment",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "godwit.migration.strategy": (
+                "Bounds",
+                "CopiesFrom",
+                "LossPolicy",
+                "Policy",
+                "Strategy",
+            ),
+            "godwit.model.assignment": ("Assignment", "Move", "even_assignment"),
+        },
+        {},
+    )

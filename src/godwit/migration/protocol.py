@@ -47,7 +47,7 @@ class MigrationProtocol:
 
     Examples
     --------
-    >>> from godwit.migration import RunStarted
+    >>> from godwit.migration.inputs import RunStarted
     >>> from godwit.model.assignment import even_assignment
     >>> first = even_assignment(2, ["a"], [1])
     >>> protocol = MigrationProtocol(

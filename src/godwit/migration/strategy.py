@@ -25,9 +25,9 @@ class Strategy(StrEnum):
 
     Examples
     --------
-    >>> [strategy.value for strategy in gw.Strategy]
+    >>> [strategy.value for strategy in gw.migration.Strategy]
     ['live', 'disruptive', 'stop_the_world', 'instant', 'smooth']
-    >>> gw.Strategy.LIVE.warms
+    >>> gw.migration.Strategy.LIVE.warms
     True
     """
 
@@ -58,7 +58,7 @@ class Strategy(StrEnum):
 
         Examples
         --------
-        >>> gw.Strategy.LIVE.warms, gw.Strategy.DISRUPTIVE.warms
+        >>> gw.migration.Strategy.LIVE.warms, gw.migration.Strategy.DISRUPTIVE.warms
         (True, False)
         """
         return self is not Strategy.DISRUPTIVE
@@ -69,7 +69,7 @@ class Strategy(StrEnum):
 
         Examples
         --------
-        >>> gw.Strategy.INSTANT.activates_standby
+        >>> gw.migration.Strategy.INSTANT.activates_standby
         True
         """
         return self in (Strategy.INSTANT, Strategy.SMOOTH)
@@ -80,7 +80,7 @@ class Strategy(StrEnum):
 
         Examples
         --------
-        >>> gw.Strategy.SMOOTH.is_smooth
+        >>> gw.migration.Strategy.SMOOTH.is_smooth
         True
         """
         return self is Strategy.SMOOTH
@@ -91,7 +91,7 @@ class Strategy(StrEnum):
 
         Examples
         --------
-        >>> [strategy.value for strategy in gw.Strategy if strategy.holds_epochs]
+        >>> [strategy.value for strategy in gw.migration.Strategy if strategy.holds_epochs]
         ['stop_the_world']
         """
         return self is Strategy.STOP_THE_WORLD
@@ -101,14 +101,14 @@ class LossPolicy(StrEnum):
     """Treatment of key groups whose executor has no up-to-date copy of their state.
 
     That is so after the loss of an executor, and at a restart. Pass it as
-    ``gw.Policy(on_loss=...)`` or ``gw.Policy(on_start=...)``.
+    ``gw.migration.Policy(on_loss=...)`` or ``gw.migration.Policy(on_start=...)``.
 
     ``SUSPEND``: their rows wait until a copy is up to date; other key groups go on. ``LOAD``: the
     next epoch loads their state first, so it takes longer.
 
     Examples
     --------
-    >>> gw.Policy(on_loss=gw.LossPolicy.LOAD).on_loss.value
+    >>> gw.migration.Policy(on_loss=gw.migration.LossPolicy.LOAD).on_loss.value
     'load'
     """
 
@@ -121,14 +121,14 @@ class LossPolicy(StrEnum):
 class CopiesFrom(StrEnum):
     """Place from which the state of moving key groups is copied.
 
-    Pass it as ``gw.Policy(copies_from=...)``.
+    Pass it as ``gw.migration.Policy(copies_from=...)``.
 
     ``CHECKPOINT``: always the checkpoint. ``PEERS``: executors that have a copy, else the
     checkpoint. ``QUICKER``: whichever of the two recently delivered more bytes per second.
 
     Examples
     --------
-    >>> gw.Policy(copies_from=gw.CopiesFrom.CHECKPOINT).copies_from.value
+    >>> gw.migration.Policy(copies_from=gw.migration.CopiesFrom.CHECKPOINT).copies_from.value
     'checkpoint'
     """
 
@@ -167,7 +167,7 @@ class Bounds:
 
     Examples
     --------
-    >>> gentle = gw.Bounds(max_moves=8, max_bytes=32 * 2**20)
+    >>> gentle = gw.migration.Bounds(max_moves=8, max_bytes=32 * 2**20)
     >>> query.migrate(target, bounds=gentle)  # doctest: +SKIP
     >>> gentle.max_moves
     8
@@ -231,7 +231,7 @@ class Policy:
 
     Examples
     --------
-    >>> gw.Policy(on_loss=gw.LossPolicy.SUSPEND, max_attempts=2).max_attempts
+    >>> gw.migration.Policy(on_loss=gw.migration.LossPolicy.SUSPEND, max_attempts=2).max_attempts
     2
     """
 
@@ -266,6 +266,7 @@ class Policy:
         if not isinstance(self.recovery, Bounds):
             raise InvalidPlanError(
                 f"The migration policy's recovery is {self.recovery!r}.",
-                remedy="Give gw.Bounds, as in gw.Policy(recovery=gw.Bounds(max_moves=8)).",
+                remedy="Give gw.migration.Bounds, as in "
+                "gw.migration.Policy(recovery=gw.migration.Bounds(max_moves=8)).",
                 value=self.recovery,
             )

@@ -38,7 +38,7 @@ class Move:
 
     Examples
     --------
-    >>> gw.Move(key_group=7, source="1", destination="2", state_bytes=2048).destination
+    >>> gw.migration.Move(key_group=7, source="1", destination="2", state_bytes=2048).destination
     '2'
     """
 
@@ -73,7 +73,7 @@ class Assignment:
 
     Examples
     --------
-    >>> assignment = gw.even_assignment(4, ["1", "2"], [1, 1])
+    >>> assignment = gw.migration.even_assignment(4, ["1", "2"], [1, 1])
     >>> assignment.executor(3), assignment.key_groups("1").tolist()
     ('2', [0, 2])
     """
@@ -125,7 +125,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).num_key_groups
+        >>> gw.migration.even_assignment(4, ["1", "2"], [1, 1]).num_key_groups
         4
         """
         return len(self.executor_of)
@@ -157,7 +157,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).executor(3)
+        >>> gw.migration.even_assignment(4, ["1", "2"], [1, 1]).executor(3)
         '2'
         """
         if not 0 <= key_group < self.num_key_groups:
@@ -184,7 +184,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(8, ["1", "2"], [2, 2]).key_groups("1", lane=0).tolist()
+        >>> gw.migration.even_assignment(8, ["1", "2"], [2, 2]).key_groups("1", lane=0).tolist()
         [0, 4]
         """
         if executor not in self.executors:
@@ -203,7 +203,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(5, ["1", "2"], [1, 1]).num_owned
+        >>> gw.migration.even_assignment(5, ["1", "2"], [1, 1]).num_owned
         {'1': 3, '2': 2}
         """
         counts = np.bincount(self.executor_of, minlength=len(self.executors)).tolist()
@@ -214,7 +214,7 @@ class Assignment:
 
         Examples
         --------
-        >>> list(gw.even_assignment(4, ["1", "2"], [1, 2]).places())
+        >>> list(gw.migration.even_assignment(4, ["1", "2"], [1, 2]).places())
         [('1', 0), ('2', 0), ('2', 1)]
         """
         for executor, lanes in zip(self.executors, self.lanes, strict=True):
@@ -226,7 +226,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(4, ["1", "2"], [1, 2]).flat_lanes().tolist()
+        >>> gw.migration.even_assignment(4, ["1", "2"], [1, 2]).flat_lanes().tolist()
         [0, 1, 2, 0]
         """
         first = np.concatenate(([0], np.cumsum(self.lanes)[:-1]))
@@ -250,7 +250,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).moved({0: "2"}).num_owned
+        >>> gw.migration.even_assignment(4, ["1", "2"], [1, 1]).moved({0: "2"}).num_owned
         {'1': 1, '2': 3}
         """
         executor_of, lane_of = self.executor_of.copy(), self.lane_of.copy()
@@ -293,7 +293,8 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).on(["1", "2", "3"], [1, 1, 1]).num_owned
+        >>> assignment = gw.migration.even_assignment(4, ["1", "2"], [1, 1])
+        >>> assignment.on(["1", "2", "3"], [1, 1, 1]).num_owned
         {'1': 2, '2': 2, '3': 0}
         """
         position = {name: i for i, name in enumerate(executors)}
@@ -327,7 +328,7 @@ class Assignment:
 
         Examples
         --------
-        >>> before = gw.even_assignment(4, ["1", "2"], [1, 1])
+        >>> before = gw.migration.even_assignment(4, ["1", "2"], [1, 1])
         >>> before.moves_to(before.moved({0: "2"}))
         (Move(key_group=0, source='1', destination='2', state_bytes=0),)
         """
@@ -342,7 +343,7 @@ class Assignment:
 
         Examples
         --------
-        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).to_dict()["executors"]
+        >>> gw.migration.even_assignment(4, ["1", "2"], [1, 1]).to_dict()["executors"]
         ['1', '2']
         """
         return {
@@ -372,8 +373,8 @@ class Assignment:
 
         Examples
         --------
-        >>> assignment = gw.even_assignment(4, ["1", "2"], [1, 1])
-        >>> gw.Assignment.from_dict(assignment.to_dict()) == assignment
+        >>> assignment = gw.migration.even_assignment(4, ["1", "2"], [1, 1])
+        >>> gw.migration.Assignment.from_dict(assignment.to_dict()) == assignment
         True
         """
         return cls(
@@ -407,7 +408,7 @@ def even_assignment(
 
     Examples
     --------
-    >>> gw.even_assignment(4, ["a", "b"], [1, 1]).key_groups("b").tolist()
+    >>> gw.migration.even_assignment(4, ["a", "b"], [1, 1]).key_groups("b").tolist()
     [1, 3]
     """
     places = [(e, lane) for e, n in enumerate(lanes) for lane in range(n)]

@@ -99,7 +99,8 @@ class RebalancingStarted(Decision):
         Load distance (largest difference between the load of an executor and the mean) as a share
         of the mean: measured before the moves, and predicted after them.
     gain_s
-        Time in seconds that the busiest executor saves within the ``horizon`` of `godwit.Worth`.
+        Time in seconds that the busiest executor saves within the ``horizon`` of
+        `godwit.control.Worth`.
     cost_s
         Time in seconds that the busiest network link needs to copy the state.
     variance_before, variance_after

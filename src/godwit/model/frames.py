@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
-from godwit.model.naming import NoSuchCallError, did_you_mean, function_name, listing
+from godwit.model.naming import NoSuchCallError, did_you_mean, function_name, listing, public_name
 from godwit.model.signatures import AWAIT, passed_on_hint
 from godwit.model.text import counted
 
@@ -153,9 +154,10 @@ def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter])
     """Return a hint at the parameter whose settings have a field `unknown`; empty if none has."""
     for name, parameter in parameters.items():
         for word in re.findall(r"\w+", str(parameter.annotation)):
-            value = getattr(sys.modules[_OURS], word, None)
-            if isinstance(value, type) and unknown in getattr(value, _FIELDS, ()):
-                return f"It is a setting of another: {name}=gw.{word}({unknown}=...). "
+            spelling = public_name(word)
+            settings = operator.attrgetter(spelling[3:])(sys.modules[_OURS]) if spelling else None
+            if isinstance(settings, type) and unknown in getattr(settings, _FIELDS, ()):
+                return f"It is a setting of another: {name}={spelling}({unknown}=...). "
     return ""
 
 

@@ -477,7 +477,8 @@ class LayoutsCompared(Event):
     split_latency_ms, combined_latency_ms
         Time that all migrations of the period take in each layout, in milliseconds.
     max_latency_ms
-        Maximum time that they may take (``max_latency`` of `godwit.Splitting`); ``None``: no limit.
+        Maximum time that they may take (``max_latency`` of `godwit.control.Splitting`); ``None``:
+        no limit.
     within
         True if the migrations of the `cheaper` layout keep this limit.
     numbers

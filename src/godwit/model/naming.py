@@ -10,6 +10,8 @@ import contextlib
 import difflib
 import functools
 import re
+import sys
+from importlib import import_module
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +156,35 @@ def no_such_name(
     if name in meant:
         remedy = f"Use {meant[name].replace('{name}', name)}."
     return NoSuchCallError(f"{said}.", remedy=remedy, call=name)
+
+
+def lazily(
+    module: str, homes: Mapping[str, Sequence[str]], meant: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a module that imports a name at its first use.
+
+    `homes`: module → names that it defines. `meant`: names of other libraries, as above.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        """Import a name of the module; raise an `AttributeError` for an unknown one."""
+        if name not in home_of:
+            raise no_such_name(module, name, sorted(home_of), meant)
+        value = getattr(import_module(home_of[name]), name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return find, lambda: sorted(home_of)
+
+
+def public_name(name: str) -> str:
+    """Return the spelling of a public name, such as ``gw.control.Budget``; empty if unknown."""
+    package = sys.modules[__name__.partition(".")[0]]
+    if name in dir(package):
+        return f"gw.{name}"
+    rooms = ("control", "migration", "types")
+    return next((f"gw.{room}.{name}" for room in rooms if name in dir(getattr(package, room))), "")
 
 
 def check_number(

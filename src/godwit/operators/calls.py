@@ -62,7 +62,7 @@ class Timers:
 
     Examples
     --------
-    >>> timers = gw.Timers([], 0)
+    >>> timers = gw.types.Timers([], 0)
     >>> timers.set(timers.now + dt.timedelta(hours=1))
     >>> timers.list()
     [datetime.datetime(1970, 1, 1, 1, 0, tzinfo=datetime.timezone.utc)]
@@ -83,7 +83,7 @@ class Timers:
 
         Examples
         --------
-        >>> gw.Timers([], 0).now
+        >>> gw.types.Timers([], 0).now
         datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
         """
         return None if self._now < FIRST else datetime_of(self._now)
@@ -101,7 +101,7 @@ class Timers:
 
         Examples
         --------
-        >>> timers = gw.Timers([], 0)
+        >>> timers = gw.types.Timers([], 0)
         >>> timers.set(dt.datetime(2024, 5, 1, 8))
         >>> timers.list()
         [datetime.datetime(2024, 5, 1, 8, 0, tzinfo=datetime.timezone.utc)]
@@ -126,7 +126,7 @@ class Timers:
 
         Examples
         --------
-        >>> timers = gw.Timers([], 0)
+        >>> timers = gw.types.Timers([], 0)
         >>> timers.set(dt.datetime(2024, 5, 1, 8))
         >>> timers.cancel(dt.datetime(2024, 5, 1, 8)), timers.cancel(dt.datetime(2024, 5, 1, 9))
         (True, False)
@@ -143,7 +143,7 @@ class Timers:
 
         Examples
         --------
-        >>> gw.Timers([3_000_000], 0).list()
+        >>> gw.types.Timers([3_000_000], 0).list()
         [datetime.datetime(1970, 1, 1, 0, 0, 3, tzinfo=datetime.timezone.utc)]
         """
         return [datetime_of(moment) for moment in self._times]
@@ -237,13 +237,13 @@ class FiredTimer:
     time
         Time to which the timer was set, a datetime in UTC.
     timers
-        The key's other timers, to set and cancel (`godwit.Timers`).
+        The key's other timers, to set and cancel (`godwit.types.Timers`).
 
     Examples
     --------
     >>> def remind(key, timer, state):
     ...     return [(key[0], timer.time)]
-    >>> fired = gw.FiredTimer(dt.datetime(2024, 5, 1, 8), gw.Timers([], 0))
+    >>> fired = gw.types.FiredTimer(dt.datetime(2024, 5, 1, 8), gw.types.Timers([], 0))
     >>> remind(("N1",), fired, None)
     [('N1', datetime.datetime(2024, 5, 1, 8, 0))]
     """

@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.journal import read_last
-from godwit.control import Controller
 from godwit.control.interfaces import topology_of
+from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
 from godwit.control.rebalancing import is_own
 from godwit.model import events
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.control import CommittedEpoch, Control, ExecutorPool
-    from godwit.migration import Coordinator
+    from godwit.control.interfaces import CommittedEpoch, ExecutorPool
+    from godwit.control.settings import Control
+    from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
 

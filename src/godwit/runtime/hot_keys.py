@@ -58,7 +58,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         The results of a join do not change: the lane with the earlier rows of the key joins new
         rows with them until the watermark has passed all rows that they can match. The function of
         ``process`` sees the rows and the state of one part only, until `gather` or
-        ``gw.Spreading`` merges the parts by ``merge=``.
+        ``gw.control.Spreading`` merges the parts by ``merge=``.
 
         Parameters
         ----------

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.migration.inputs import MigrationRequested
 from godwit.migration.placement import check_target, shown_assignments, with_newcomers
+from godwit.migration.strategy import Bounds, Strategy
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.migration import Coordinator, EndMigration
+    from godwit.migration.commands import EndMigration
+    from godwit.migration.coordinator import Coordinator
     from godwit.model.key_groups import KeyGroupPairs
     from godwit.placement import Problem
     from godwit.placement.copy_routes import CopyRoute
@@ -84,7 +86,7 @@ def checked_moves(plan: Any) -> dict[int, str]:
         raise InvalidPlanError(
             f"migrate was given a plan of type {type_name(plan)}.",
             remedy='Give the moves, as in {0: "2", 1: "2"} (key group → executor), or a '
-            "gw.Assignment.",
+            "gw.migration.Assignment.",
         )
     if not plan:
         raise InvalidPlanError(
@@ -128,7 +130,7 @@ def checked_bounds(bounds: Any) -> Bounds:
     if not isinstance(bounds, Bounds):
         raise InvalidPlanError(
             f"migrate was given bounds of type {type_name(bounds)}.",
-            remedy="Give gw.Bounds, as in bounds=gw.Bounds(max_moves=8).",
+            remedy="Give gw.migration.Bounds, as in bounds=gw.migration.Bounds(max_moves=8).",
         )
     return bounds
 

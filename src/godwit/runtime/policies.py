@@ -23,7 +23,8 @@ from godwit.control.spreading import SpreadKeyOver
 from godwit.control.windows import ChooseWindowState
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
-from godwit.migration import Bounds, Regrouping
+from godwit.migration.regrouping import Regrouping
+from godwit.migration.strategy import Bounds
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import AdaptationPolicy, Announce, Proposal
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import Coordinator
+    from godwit.migration.coordinator import Coordinator
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.source_positions import SourcePositions
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import Coordinator
+    from godwit.migration.coordinator import Coordinator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.explain import UserNames
     from godwit.runtime.threads import DaemonPool

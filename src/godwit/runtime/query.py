@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from godwit.engine.outcomes import state_bytes
-from godwit.migration import Strategy
+from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.frames import user_call
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.migration import Bounds
+    from godwit.migration.strategy import Bounds
     from godwit.model.events import Event
     from godwit.placement import Limits
     from godwit.runtime.dispatcher import EventDispatcher
@@ -108,7 +108,7 @@ class Query:
     >>> query = flow.start(checkpoint="ck/")  # doctest: +SKIP
     >>> query.awaitTermination(timeout=60)  # doctest: +SKIP
     >>> query.stop()  # doctest: +SKIP
-    >>> hasattr(gw.Query, "recentProgress")  # as a StreamingQuery of Spark's has
+    >>> hasattr(gw.types.Query, "recentProgress")  # as a StreamingQuery of Spark's has
     True
     """
 
@@ -502,8 +502,8 @@ class Query:
         ----------
         plan
             Key group → name of its new executor; key groups that are not named stay. Or the name of
-            one executor, for all key groups. Or the whole target, a `godwit.Assignment`. Or a
-            planner's solution (see `QueryPlacement.problem`), whose order of moves is kept.
+            one executor, for all key groups. Or the whole target, a `godwit.migration.Assignment`.
+            Or a planner's solution (see `QueryPlacement.problem`), whose order of moves is kept.
         component
             Name of the component whose key groups move; may be left out if the flow has only one.
         strategy
@@ -515,8 +515,8 @@ class Query:
             begun go to the old place. The last two are only for two-phase windows, for which
             ``"instant"`` is the default; otherwise it is ``"live"``.
         bounds
-            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
-            whose defaults apply without it.
+            Limits on the key groups and bytes that are in flight at once; see
+            `godwit.migration.Bounds`, whose defaults apply without it.
 
         Returns
         -------

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.engine.regrouping import RegroupingPlan
-    from godwit.migration import Bounds, Coordinator, EndRegrouping
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.regrouping import EndRegrouping
+    from godwit.migration.strategy import Bounds
     from godwit.runtime.run import QueryRun
 
 
@@ -168,8 +170,8 @@ class QueryComponents(Collection[str]):
             Consecutive operators with the same key columns need no exchange between them once they
             share a component.
         bounds
-            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
-            whose defaults apply without it.
+            Limits on the key groups and bytes that are in flight at once; see
+            `godwit.migration.Bounds`, whose defaults apply without it.
 
         Returns
         -------

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import ComponentView, Coordinator, EpochOutcome, ProtocolView
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.controller import ControllerThread
     from godwit.runtime.policies import OperatorPolicies

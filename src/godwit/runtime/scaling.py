@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.control.rebalancing import is_own
-from godwit.migration import MigrationOutcome, Strategy
+from godwit.migration.commands import MigrationOutcome
+from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.naming import check_number, error_line, type_name
@@ -31,7 +32,8 @@ from godwit.runtime.placement import checked_bounds, moved_to_query
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from godwit.migration import Bounds, Coordinator
+    from godwit.migration.coordinator import Coordinator
+    from godwit.migration.strategy import Bounds
     from godwit.placement import Problem
     from godwit.runtime.placement import AnyStrategy, Migration, QueryPlacement
     from godwit.runtime.ports import ScalablePool

@@ -45,9 +45,9 @@ class Checkpointing:
     repartition
         What to do if ``partition_by=`` of an operator has changed since the checkpoint was written.
         ``False``: the start fails with a `CheckpointMismatchError`. ``True``: the driver rewrites
-        the operator's state before the first epoch; with `gw.Fusion`, also the state of operators
-        without ``partition_by=`` for which an earlier run has measured that other key columns
-        would make epochs shorter.
+        the operator's state before the first epoch; with `gw.control.Fusion`, also the state of
+        operators without ``partition_by=`` for which an earlier run has measured that other key
+        columns would make epochs shorter.
 
     Raises
     ------
@@ -142,19 +142,19 @@ class Adaptation:
     Attributes
     ----------
     fusion
-        Settings such as ``gw.Fusion()``: consecutive operators that send each other many rows are
-        fused into one component (they run in the same tasks) while the query runs, and are
+        Settings such as ``gw.control.Fusion()``: consecutive operators that send each other many
+        rows are fused into one component (they run in the same tasks) while the query runs, and are
         separated again if the rows become few. Operators that you named in ``components=`` or in
         ``query.components.regroup`` stay as they are. ``None``: operators are fused only on
         request.
     splitting
-        Settings such as ``gw.Splitting(max_latency="500 milliseconds")`` for choosing the layout
-        (one-phase or two-phase) of windows with ``consolidate="measured"``. ``None``: the defaults
-        of ``gw.Splitting()``.
+        Settings such as ``gw.control.Splitting(max_latency="500 milliseconds")`` for choosing the
+        layout (one-phase or two-phase) of windows with ``consolidate="measured"``. ``None``: the
+        defaults of ``gw.control.Splitting()``.
     spreading
-        Settings such as ``gw.Spreading()``: the rows of hot keys are divided among several lanes
-        while the query runs, and sent to one lane again when the keys are no longer hot; for joins
-        with ``spread=`` and ``process`` with ``merge=``. ``None``: keys are divided only by
+        Settings such as ``gw.control.Spreading()``: the rows of hot keys are divided among several
+        lanes while the query runs, and sent to one lane again when the keys are no longer hot; for
+        joins with ``spread=`` and ``process`` with ``merge=``. ``None``: keys are divided only by
         ``query.hot_keys.spread``.
 
     Raises
@@ -164,7 +164,7 @@ class Adaptation:
 
     Examples
     --------
-    >>> gw.Adaptation(fusion=gw.Fusion(), spreading=gw.Spreading()).spreading.epochs
+    >>> gw.Adaptation(fusion=gw.control.Fusion(), spreading=gw.control.Spreading()).spreading.epochs
     8
     """
 
@@ -306,16 +306,17 @@ class Options:
 _EXAMPLES: Mapping[str, str] = {
     "bool": "True or False",
     "str": 'text, such as "127.0.0.1"',
-    "Assignment": "a gw.Assignment",
+    "Assignment": "a gw.migration.Assignment",
     "Control": 'a gw.Control, as in control=gw.Control(period="10 seconds")',
-    "Policy": "gw.Policy(on_loss=gw.LossPolicy.LOAD)",
-    "Fusion": 'a gw.Fusion, as in fusion=gw.Fusion(by="traffic")',
-    "Splitting": 'a gw.Splitting, as in splitting=gw.Splitting(max_latency="500 milliseconds")',
-    "Spreading": "a gw.Spreading, as in spreading=gw.Spreading()",
+    "Policy": "gw.migration.Policy(on_loss=gw.migration.LossPolicy.LOAD)",
+    "Fusion": 'a gw.control.Fusion, as in fusion=gw.control.Fusion(by="traffic")',
+    "Splitting": "a gw.control.Splitting, as in "
+    'splitting=gw.control.Splitting(max_latency="500 milliseconds")',
+    "Spreading": "a gw.control.Spreading, as in spreading=gw.control.Spreading()",
     "Checkpointing": "gw.Checkpointing(retain_epochs=100), say",
     "Lanes": 'gw.Lanes(compression="zstd"), say',
     "Sizing": "gw.Sizing(executors_timeout_s=300), say",
-    "Adaptation": "gw.Adaptation(fusion=gw.Fusion()), say",
+    "Adaptation": "gw.Adaptation(fusion=gw.control.Fusion()), say",
     "Observability": "gw.Observability(metrics_port=0), say",
 }
 
@@ -346,7 +347,7 @@ class Trigger(TypedDict, total=False):
 
     Examples
     --------
-    >>> trigger: gw.Trigger = {"processingTime": "1 second"}
+    >>> trigger: gw.types.Trigger = {"processingTime": "1 second"}
     >>> query = flow.start(checkpoint="ck/", trigger=trigger)  # doctest: +SKIP
     """
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 
 from godwit.engine.copies import warm_states
-from godwit.migration import DropCopies, PeerLinks, StartWarming
+from godwit.migration.commands import DropCopies, StartWarming
+from godwit.migration.sources import PeerLinks
 from godwit.model.errors import MigrationError
 from godwit.runtime.threads import DaemonPool, Guard
 from godwit.spark.stages.warming import CopyRequest, drop_copies, fetch_copies, warm_copies
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.migration import Coordinator, PeerCopies, Warmed
+    from godwit.migration.commands import PeerCopies
+    from godwit.migration.coordinator import Coordinator, Warmed
     from godwit.spark.cluster import SparkCluster
 
 

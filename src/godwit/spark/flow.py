@@ -202,7 +202,7 @@ class Flow(LogicalFlow):
         trigger
             Trigger of epochs, as in Spark: ``{"availableNow": True}`` or ``{"processingTime": "1
             second"}``; by default an epoch starts as soon as the last one has ended. See
-            `gw.Trigger`.
+            `gw.types.Trigger`.
         executors
             Number of executors to wait for before the first epoch. If fewer are there after
             ``executors_timeout_s`` of `gw.Sizing` (60 s by default), the start fails. Executors
@@ -220,7 +220,7 @@ class Flow(LogicalFlow):
             ``query.components.regroup`` changes this while the query runs.
         policy
             Settings for recovery after the loss of an executor, and for copies of state; see
-            `gw.Policy`.
+            `gw.migration.Policy`.
         close_at_end
             ``True``: at the end of a bounded input (``availableNow``) open windows are emitted and
             all event-time timers fire, as in Flink; rows that a later run brings for the windows

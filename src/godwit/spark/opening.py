@@ -22,7 +22,8 @@ from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_started
-from godwit.migration import Coordinator, LoadSummary
+from godwit.migration.coordinator import Coordinator
+from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.runtime.controller import ControllerThread, last_memory, past_decisions
 from godwit.runtime.policies import OperatorPolicies
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.control.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
     from godwit.engine.recovery import Recovery
-    from godwit.migration import RunStarted
+    from godwit.migration.inputs import RunStarted
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import EventDispatcher
     from godwit.runtime.settings import Options

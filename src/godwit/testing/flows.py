@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from godwit.checkpoint.records import CommitRecord
-    from godwit.migration import Bounds, EpochOutcome, Policy
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.strategy import Bounds, Policy
     from godwit.model.events import Event, RowsLeftOut
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.runtime.hot_keys import QueryHotKeys
@@ -122,7 +123,7 @@ def run(
         of the call. The clock advances only by `advance` and `Run.advance`.
     policy
         Settings for recovery after the loss of an executor, and for copies of state; see
-        `gw.Policy`.
+        `gw.migration.Policy`.
     components
         Component → names of its operators, which run in the same lanes; by default each operator is
         a component, of the same name.

@@ -59,7 +59,7 @@ class HoldsValue:
     value: Any
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Raise `TypeError`: the holder (`gw.State`) was used instead of its value."""
+        """Raise `TypeError`: the holder (`gw.types.State`) was used instead of its value."""
         msg = (
             f"this is a {type(self).__name__}, which holds a value and is none: use its .value, as "
             "in state.value += 1"
@@ -459,7 +459,7 @@ def _msgpack_codec_for(
 
 
 def is_immutable(state: object) -> bool:
-    """Return whether a state is immutable, so that functions get it in a `gw.State`."""
+    """Return whether a state is immutable, so that functions get it in a `gw.types.State`."""
     if isinstance(state, msgspec.Struct):
         return bool(state.__struct_config__.frozen)
     parameters = getattr(type(state), "__dataclass_params__", None)

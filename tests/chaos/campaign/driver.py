@@ -128,7 +128,7 @@ class Round:
         self._arrange_for_steps()
         flow = campaign_flow(self.spark, self.directory, self.history, self.told["generation"])
         try:
-            query: gw.Query = flow.start(checkpoint=self.directory / "ck")
+            query: gw.types.Query = flow.start(checkpoint=self.directory / "ck")
             ending = threading.Thread(target=self._end, args=(query,), daemon=True)
             ending.start()
             self._migrate(query)
@@ -158,7 +158,7 @@ class Round:
 
         setattr(EpochLoop, "at_step", staticmethod(at_step))  # noqa: B010  mypy takes no assignment
 
-    def _end(self, query: gw.Query) -> None:
+    def _end(self, query: gw.types.Query) -> None:
         """End the query in the way that the round says."""
         match self.told["deed"]:
             case "stop":
@@ -181,7 +181,7 @@ class Round:
                     query.processAllAvailable()
                     query.stop()
 
-    def _stop_in_listener(self, query: gw.Query) -> None:
+    def _stop_in_listener(self, query: gw.types.Query) -> None:
         heard: list[object] = []
 
         def listen(event: object) -> None:
@@ -194,7 +194,7 @@ class Round:
             query.processAllAvailable()
         query.stop()
 
-    def _migrate(self, query: gw.Query) -> None:
+    def _migrate(self, query: gw.types.Query) -> None:
         """Ask for migrations at random; a query that ends meanwhile refuses them."""
         for _ in range(self.told["migrations"]):
             time.sleep(self.rng.uniform(0.0, 0.6))
@@ -206,7 +206,7 @@ class Round:
                     dict.fromkeys(chosen, self.rng.choice(query.executors)),
                     component=component,
                     strategy=self.rng.choice(["live", "disruptive", "stop_the_world"]),
-                    bounds=gw.Bounds(max_moves=self.rng.randint(1, 4)),
+                    bounds=gw.migration.Bounds(max_moves=self.rng.randint(1, 4)),
                 )
 
 

@@ -135,7 +135,7 @@ class Round:
                 problem = f"rows were left out: {event}"
                 raise AssertionError(problem)  # noqa: TRY004  no wrong type
 
-    def _start(self, options: dict[str, Any]) -> gw.Query:
+    def _start(self, options: dict[str, Any]) -> gw.types.Query:
         try:
             flow = timed_flow(self.spark, self.directory, self.told["order"])
             query = flow.start(**options)
@@ -167,7 +167,7 @@ class Round:
         (self.directory / "restored").touch()
         print("  restored", flush=True)  # noqa: T201
 
-    def _meanwhile(self, query: gw.Query) -> None:
+    def _meanwhile(self, query: gw.types.Query) -> None:
         """Ask for migrations, and take a backup, while it runs."""
         held = self.told["deed"] == "held"
         for number in range(max(self.told["migrations"], 1 if held else 0)):
@@ -184,7 +184,7 @@ class Round:
         if self.told["backup"] == "meanwhile":
             self._backup()
 
-    def _end(self, query: gw.Query) -> None:
+    def _end(self, query: gw.types.Query) -> None:
         deed = self.told["deed"]
         if deed == "drain":
             query.processAllAvailable()

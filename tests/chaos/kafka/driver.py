@@ -22,7 +22,8 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
-from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.migration import Bounds, Strategy
+from godwit.migration.inputs import MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model.errors import GodwitError
 from godwit.runtime.threads import DaemonPool

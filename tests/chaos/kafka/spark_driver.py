@@ -159,7 +159,7 @@ def _live(spark: SparkSession, told: dict[str, Any]) -> None:
     if told["deed"] == "kill at":
         die_at(told, lambda: die(spark))
     flow = kafka_flow(told)
-    query: gw.Query = flow.start(
+    query: gw.types.Query = flow.start(
         checkpoint=directory / "ck",
         session=spark,
         trigger={"availableNow": True} if told["end"] else None,
@@ -183,7 +183,7 @@ def _live(spark: SparkSession, told: dict[str, Any]) -> None:
     query.stop()
 
 
-def _migrate(query: gw.Query, rng: random.Random) -> None:
+def _migrate(query: gw.types.Query, rng: random.Random) -> None:
     with suppress(gw.GodwitError):  # one is under way, or the query ends
         component = rng.choice(sorted(query.placement.assignments))
         moving = rng.sample(range(NUM_KEY_GROUPS), rng.randint(1, NUM_KEY_GROUPS))
@@ -191,7 +191,7 @@ def _migrate(query: gw.Query, rng: random.Random) -> None:
             dict.fromkeys(moving, rng.choice(sorted(query.executors))),
             component=component,
             strategy=rng.choice(["live", "disruptive", "stop_the_world"]),
-            bounds=gw.Bounds(max_moves=rng.randint(1, 4)),
+            bounds=gw.migration.Bounds(max_moves=rng.randint(1, 4)),
         )
 
 

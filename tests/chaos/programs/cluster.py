@@ -55,7 +55,7 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def wait_for_loss(query: gw.Query, executor: str) -> None:
+def wait_for_loss(query: gw.types.Query, executor: str) -> None:
     """Wait until a query knows that an executor is gone."""
     until(lambda: executor not in query.executors, f"the loss of {executor}")
 
@@ -68,7 +68,7 @@ class Scenario:
     spark: SparkSession
     directory: Path
     epochs: list[list[Row]]
-    query: gw.Query = field(init=False)
+    query: gw.types.Query = field(init=False)
     put: int = 0
     told: dict[str, Any] = field(default_factory=dict)
 
@@ -197,7 +197,7 @@ def side_by_side(
         (directory / "events.json").write_text(json.dumps(told))
 
 
-def run_again(query: gw.Query) -> None:
+def run_again(query: gw.types.Query) -> None:
     """Wait until no key group waits for its state."""
     until(lambda: query.status["keyGroupsSuspended"] == 0, "everything to run again")
 

@@ -84,7 +84,7 @@ def replace(owner: type, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-queries: list[gw.Query] = []
+queries: list[gw.types.Query] = []
 
 
 def note_lanes(directory: Path, _step: str, _epoch: int) -> None:
@@ -110,7 +110,7 @@ def main(path: str) -> None:
         replace(ResidentLanes, "waits_s", 60.0)
         replace(EpochLoop, "at_step", staticmethod(partial(note_lanes, directory)))
     (directory / "acts/driver").write_text(str(os.getpid()))
-    query: gw.Query = flow.start(
+    query: gw.types.Query = flow.start(
         checkpoint=directory / "ck",
         trigger={"availableNow": True},
         lanes=gw.Lanes(resident=resident),

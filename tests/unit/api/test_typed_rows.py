@@ -54,19 +54,21 @@ class Book:
     bids: list[float] = dataclasses.field(default_factory=list)
 
 
-def clear(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> Iterator[Trade]:
+def clear(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Iterator[Trade]:
     for order in rows:
         assert isinstance(order, Order)
         book.bids.append(order.price * order.size)
         yield Trade(order.symbol, max(book.bids))
 
 
-def count(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[int]) -> Iterator[Trade]:
+def count(
+    key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[int]
+) -> Iterator[Trade]:
     seen.value += len(rows)
     yield Trade(key[0], float(seen.value))
 
 
-def wake(key: tuple[str], timer: gw.FiredTimer, book: Book) -> None: ...
+def wake(key: tuple[str], timer: gw.types.FiredTimer, book: Book) -> None: ...
 
 
 def played(rows: list[dict[str, Any]] = ROWS, columns: str = COLUMNS, **options: Any) -> pa.Table:
@@ -91,7 +93,9 @@ def test_rows_are_instances_and_instances_are_rows() -> None:
 
 
 def test_named_tuples_and_structs_are_rows_too() -> None:
-    def best(key: tuple[str], rows: gw.KeyRows[Trade], seen: gw.State[float]) -> Iterator[Best]:
+    def best(
+        key: tuple[str], rows: gw.types.KeyRows[Trade], seen: gw.types.State[float]
+    ) -> Iterator[Best]:
         seen.value = max(seen.value, *(row.price for row in rows), 0.0)
         yield Best(key[0], seen.value)
 
@@ -105,7 +109,7 @@ def test_only_columns_of_the_class_are_sent_to_the_function() -> None:
     flow = gw.Flow("market", num_key_groups=4)
     stream = flow.source("orders", gw.testing.stream(COLUMNS)).key_by("symbol")
 
-    def last(key: tuple[str], rows: gw.KeyRows[Trade], book: Book) -> Iterator[Trade]:
+    def last(key: tuple[str], rows: gw.types.KeyRows[Trade], book: Book) -> Iterator[Trade]:
         yield from rows
 
     out = stream.process(last, row=Trade, state=Book, output=Trade)
@@ -155,7 +159,7 @@ QUOTE = {
 def test_enumerations_nested_classes_and_annotated_types_go_in_and_out_as_they_are() -> None:
     got: list[Quote] = []
 
-    def pass_on(key: tuple[str], rows: gw.KeyRows[Quote], book: Book) -> Iterator[Quote]:
+    def pass_on(key: tuple[str], rows: gw.types.KeyRows[Quote], book: Book) -> Iterator[Quote]:
         got.extend(rows)
         yield from rows
 
@@ -197,7 +201,7 @@ def test_windows_emit_instances_too() -> None:
     rows = gw.testing.stream("symbol string, price double, at timestamp")
     keyed = flow.source("orders", rows, event_time="at").key_by("symbol")
 
-    def top(key: tuple[str], rows: gw.KeyRows, window: gw.Window) -> Iterator[Trade]:
+    def top(key: tuple[str], rows: gw.types.KeyRows, window: gw.types.Window) -> Iterator[Trade]:
         yield Trade(key[0], max(rows.column("price")))
 
     flow.sink("out", keyed.window(gw.tumbling("1 hour")).process(top, output=Trade), NOOP)
@@ -215,15 +219,17 @@ NOOP = gw.sinks.noop()
 # -- mistakes ------------------------------------------------------------------------------------
 
 
-def other_state(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[str]) -> None: ...
-def bare_state(key: tuple[str], rows: gw.KeyRows[Order], seen: int) -> None: ...
-def other_rows(key: tuple[str], rows: gw.KeyRows[Trade], book: Book) -> None: ...
-def other_book(key: tuple[str], rows: gw.KeyRows[Order], book: dict[str, int]) -> None: ...
-def text_key(key: str, rows: gw.KeyRows[Order], book: Book) -> None: ...
-def two_keys(key: tuple[str, int], rows: gw.KeyRows[Order], book: Book) -> None: ...
+def other_state(
+    key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[str]
+) -> None: ...
+def bare_state(key: tuple[str], rows: gw.types.KeyRows[Order], seen: int) -> None: ...
+def other_rows(key: tuple[str], rows: gw.types.KeyRows[Trade], book: Book) -> None: ...
+def other_book(key: tuple[str], rows: gw.types.KeyRows[Order], book: dict[str, int]) -> None: ...
+def text_key(key: str, rows: gw.types.KeyRows[Order], book: Book) -> None: ...
+def two_keys(key: tuple[str, int], rows: gw.types.KeyRows[Order], book: Book) -> None: ...
 def list_rows(key: tuple[str], rows: list[Order], book: Book) -> None: ...
-def timed_rows(key: tuple[str], rows: gw.TimedRows[Order], book: Book) -> None: ...
-def wake_rows(key: tuple[str], timer: gw.KeyRows[Order], book: Book) -> None: ...
+def timed_rows(key: tuple[str], rows: gw.types.TimedRows[Order], book: Book) -> None: ...
+def wake_rows(key: tuple[str], timer: gw.types.KeyRows[Order], book: Book) -> None: ...
 def merge_three(one: Book, two: Book, three: Book) -> Book:
     return one
 
@@ -245,19 +251,19 @@ class Odd:
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"function": other_state, "state": int}, "seen: State[str]", "gw.State[int]"),
-    ({"function": bare_state, "state": int}, "comes in a holder", "seen: gw.State[int]"),
+    ({"function": other_state, "state": int}, "seen: State[str]", "gw.types.State[int]"),
+    ({"function": bare_state, "state": int}, "comes in a holder", "seen: gw.types.State[int]"),
     ({"function": other_book}, "book: dict[str, int], and state=Book", "Declare book: Book"),
-    ({"function": other_rows}, "KeyRows[", "gw.KeyRows[Order], or say row=Trade"),
+    ({"function": other_rows}, "KeyRows[", "gw.types.KeyRows[Order], or say row=Trade"),
     ({"row": None}, "rows are named tuples", "row=Order"),
     ({"function": text_key}, "key: str, and the key is a tuple", "key: tuple[str]"),
     ({"function": two_keys}, "there are 1 key columns", "values of symbol"),
-    ({"function": list_rows}, "rows: list[", "rows: gw.KeyRows[Order]"),
+    ({"function": list_rows}, "rows: list[", "rows: gw.types.KeyRows[Order]"),
     ({"function": timed_rows}, "has no timers", 'timers="event"'),
     (
         {"on_timer": wake_rows, "timers": "processing"},
-        "gets a gw.FiredTimer",
-        "timer: gw.FiredTimer",
+        "gets a gw.types.FiredTimer",
+        "timer: gw.types.FiredTimer",
     ),
     ({"merge": merge_three}, "cannot be called as merge(state, other)", "two arguments"),
     ({"row": Wrong, "function": lambda k, r, s: None}, "'prize' is not a column", "Did you mean"),
@@ -278,21 +284,21 @@ def test_a_function_that_takes_something_else_is_refused_before_anything_runs(
 
 
 def emits(*rows: Any) -> Any:
-    def function(key: tuple[str], orders: gw.KeyRows[Order], book: Book) -> Any:
+    def function(key: tuple[str], orders: gw.types.KeyRows[Order], book: Book) -> Any:
         return rows
 
     return function
 
 
-def reads_prize(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> Any:
+def reads_prize(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Any:
     return [Trade(key[0], row.prize) for row in rows]  # type: ignore[attr-defined]
 
 
-def forgets_price(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> Any:
+def forgets_price(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Any:
     return [Trade(key[0])]  # type: ignore[call-arg]
 
 
-def puts_text(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> Any:
+def puts_text(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Any:
     book.bids.append("high")  # type: ignore[arg-type]
 
 
@@ -337,13 +343,13 @@ class Priced(Protocol):
     ("hints", "options"),
     [
         ({"key": tuple[str] | None}, {}),
-        ({"rows": gw.KeyRows[Any]}, {}),
-        ({"rows": gw.KeyRows[Any]}, {"row": Order}),
-        ({"rows": gw.KeyRows[Priced]}, {"row": Order}),
-        ({"rows": gw.KeyRows[tuple[Any, ...]]}, {}),
-        ({"rows": gw.KeyRows | list}, {}),
-        ({"state": gw.State | None}, {"state": int}),
-        ({"state": gw.State[tuple[Any, ...]]}, {"state": tuple[int, ...]}),
+        ({"rows": gw.types.KeyRows[Any]}, {}),
+        ({"rows": gw.types.KeyRows[Any]}, {"row": Order}),
+        ({"rows": gw.types.KeyRows[Priced]}, {"row": Order}),
+        ({"rows": gw.types.KeyRows[tuple[Any, ...]]}, {}),
+        ({"rows": gw.types.KeyRows | list}, {}),
+        ({"state": gw.types.State | None}, {"state": int}),
+        ({"state": gw.types.State[tuple[Any, ...]]}, {"state": tuple[int, ...]}),
         ({"state": dict[str, int] | None}, {}),
         ({"state": typing.Dict[str, int]}, {"state": dict[str, int]}),  # noqa: UP006 - as old code
         ({"state": dict[str, list[Any]]}, {"state": dict[str, list[int]]}),

@@ -13,7 +13,7 @@ from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.journal import JournalReader, JournalWriter, read_last, read_tail
 from godwit.checkpoint.records import JOURNAL, JournalSegment, journal_path
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
-from godwit.migration import LoadSummary
+from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 
 if TYPE_CHECKING:

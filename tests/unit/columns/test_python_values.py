@@ -124,9 +124,9 @@ def test_moments_within_values_are_of_the_sessions_zone_too() -> None:
 
 def test_windows_give_their_bounds_and_take_moments_as_functions_of_keys_do() -> None:
     moments = pa.array([BEFORE, BEFORE + HOUR], ROWS.field("ts").type)
-    seen: list[gw.Window] = []
+    seen: list[gw.types.Window] = []
 
-    def function(_key: Any, _rows: Any, window: gw.Window) -> Any:
+    def function(_key: Any, _rows: Any, window: gw.types.Window) -> Any:
         seen.append(window)
         return [(window.start.replace(tzinfo=None),)]
 

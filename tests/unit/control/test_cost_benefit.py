@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.controlled import ControlledCluster, Part
 
-from godwit.control import Budget, Means, Topology
+from godwit.control import Budget, Means
 from godwit.control.cost_benefit import SelectedMoves, Terms, is_uneven, select_moves
+from godwit.control.interfaces import Topology
 from godwit.control.planning import measured_problem
 from godwit.control.statistics import Statistics
 from godwit.placement import Limits, Problem
 
 if TYPE_CHECKING:
-    from godwit.control import CommittedEpoch
-    from godwit.control.interfaces import MeasuredProblem
+    from godwit.control.interfaces import CommittedEpoch, MeasuredProblem
 
 TERMS = Terms(max_load_distance=0.1, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
 FREE = Budget(max_bytes=None)

@@ -237,12 +237,15 @@ def test_a_hint_never_asks_for_fewer(ahead: int) -> None:
         (lambda: Forecast(period="0 seconds"), "period"),
         (lambda: Forecast(lead="-1 s"), "lead"),
         (lambda: gw.Control(forecast=Forecast()), "number of executors stays"),
-        (lambda: gw.Control(scaling=gw.utilisation(), forecast="1 day"), "Give a gw.Forecast"),  # type: ignore[arg-type]
+        (
+            lambda: gw.Control(scaling=gw.control.utilisation(), forecast="1 day"),  # type: ignore[arg-type]
+            "Give a gw.control.Forecast",
+        ),
         (
             lambda: gw.Control(
-                scaling=gw.utilisation(),
+                scaling=gw.control.utilisation(),
                 period="1 minute",
-                forecast=gw.Forecast(period="5 minutes"),
+                forecast=gw.control.Forecast(period="5 minutes"),
             ),
             "at least 480 s",
         ),

@@ -13,7 +13,7 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.control.fusing import Fusing, by_attributes
 from godwit.control.policy import FlowEpoch, ManualOverrides, Proposal
-from godwit.migration import EpochOutcome
+from godwit.migration.outcome import EpochOutcome
 from godwit.model.errors import InvalidFlowError
 from godwit.plan.grouping import in_lane_inputs, regrouped
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from godwit.plan.compiled import CompiledFlow
 
-SETTINGS = gw.Fusion(epochs=2, fuse_above=0.1, part_below=0.02, confirm=2)
+SETTINGS = gw.control.Fusion(epochs=2, fuse_above=0.1, part_below=0.02, confirm=2)
 
 
 def each(key: Any, rows: Any, state: Any) -> Any:
@@ -176,5 +176,5 @@ def test_operators_that_nothing_flows_between_were_put_together_by_somebody(
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidFlowError) as caught:
-        gw.Fusion(**settings)
+        gw.control.Fusion(**settings)
     assert caught.value.remedy

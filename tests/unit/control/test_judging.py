@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from tests.unit.control.test_scaling import situation
 
-from godwit.control import CommittedEpoch, Topology
 from godwit.control.cost_benefit import SelectedMoves
-from godwit.control.interfaces import MeasuredProblem
+from godwit.control.interfaces import CommittedEpoch, MeasuredProblem, Topology
 from godwit.control.judging import BalanceJudge, Judge
 from godwit.control.latency_model import StageLoad
 from godwit.control.planning import Planned
 from godwit.control.scaling import WantedExecutors
 from godwit.control.statistics import Statistics
-from godwit.migration import ComponentView, EpochOutcome, KeyGroupLoad
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.state import ComponentView
 from godwit.model import events
 from godwit.model.assignment import even_assignment
+from godwit.model.key_groups import KeyGroupLoad
 from godwit.placement import Problem
 
 if TYPE_CHECKING:

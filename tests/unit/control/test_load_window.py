@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from godwit.control.load_window import LoadWindow
-from godwit.migration import KeyGroupLoad
 from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.key_groups import KeyGroupLoad
 
 GROUPS = 64
 PLACES = even_assignment(GROUPS, ["a", "b", "c", "d"], [1] * 4)

@@ -13,11 +13,13 @@ import pytest
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.control import Budget, Control, Topology, loop
+from godwit.control import Budget, loop
+from godwit.control.interfaces import Topology
 from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
 from godwit.control.scaling import WantedExecutors, fixed, latency, scripted, utilisation
-from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
+from godwit.migration.inputs import MigrationRequested
+from godwit.migration.regrouping import Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.placement.solution import make_solution
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.control.interfaces import T
+    from godwit.control.settings import Control
     from godwit.placement import Problem, Solution
 
 PERIOD_S = 5.0

@@ -20,8 +20,8 @@ from godwit.control.placing import (
 )
 from godwit.control.policy import FlowEpoch, Repartition
 from godwit.control.windows import ExchangeCosts
-from godwit.migration import ComponentView, EpochOutcome
-from godwit.migration.outcome import ComponentTraffic
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome
+from godwit.migration.state import ComponentView
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import KeyGroupLoad
@@ -53,7 +53,7 @@ def placed(flow: CompiledFlow) -> dict[str, tuple[str, ...]]:
 
 
 def decided(flow: CompiledFlow, **cardinality: int) -> list[dict[str, Any]]:
-    settings = gw.Fusion(by="attributes", cardinality=cardinality)
+    settings = gw.control.Fusion(by="attributes", cardinality=cardinality)
     return place_by_attributes(flow, [o.name for o in flow.operators], settings, LANES)
 
 
@@ -121,7 +121,7 @@ def test_what_the_program_states_and_what_has_state_is_left_alone() -> None:
     flow = flow_of(partition_by=["user", "area"])
     assert decided(flow, area=10**9) == []
     flow = flow_of()
-    settings = gw.Fusion(by="attributes", cardinality={"area": 10**9})
+    settings = gw.control.Fusion(by="attributes", cardinality={"area": 10**9})
     assert place_by_attributes(flow, ["first", "area_total", "user_total"], settings, LANES)
     assert placed(flow) == AS_THEY_ARE
 
@@ -148,11 +148,11 @@ def observed(
     told: list[dict[str, Any]] = []
     policy = ComparePlacing(
         flow,
-        gw.Fusion(epochs=2, **settings),
+        gw.control.Fusion(epochs=2, **settings),
         ExchangeCosts(byte_ms=0.0, lane_ms=10.0),
         announce=lambda _, **fields: told.append(fields),
     )
-    plan = ComponentView(assignment=gw.even_assignment(GROUPS, ["1", "2"], [2, 2]))
+    plan = ComponentView(assignment=gw.migration.even_assignment(GROUPS, ["1", "2"], [2, 2]))
     traffic = ComponentTraffic(
         key_groups=tuple(range(GROUPS)),
         rows=tuple(rows),
@@ -262,5 +262,5 @@ def test_a_start_carries_out_what_comparisons_agree_on(
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidFlowError) as caught:
-        gw.Fusion(by="attributes", **settings)
+        gw.control.Fusion(by="attributes", **settings)
     assert caught.value.remedy

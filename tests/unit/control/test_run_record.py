@@ -11,7 +11,8 @@ from tests.support.journal_story import assignment
 import godwit as gw
 from godwit.control.policy import FlowEpoch
 from godwit.control.run_record import RunRecorder
-from godwit.migration import ComponentView, EpochOutcome, LoadSummary
+from godwit.migration.outcome import EpochOutcome, LoadSummary
+from godwit.migration.state import ComponentView
 from godwit.ops.heat import moved_placement
 from godwit.ops.run_state import RunState, reduced
 

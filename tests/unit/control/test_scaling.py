@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.oracles.core_counts import mmk_latency_s
 
-from godwit.control import PoolView
 from godwit.control.backlog_trend import BacklogTrend
+from godwit.control.interfaces import PoolView
 from godwit.control.latency_model import predicted_latency_s
 from godwit.control.resizing import Pace
 from godwit.control.scaling import (

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.controls import control_of
 
-from godwit.control import Budget, Control, Means
+from godwit.control import Budget, Means
 from godwit.control.scaling import fixed, scripted, utilisation
+from godwit.control.settings import Control
 from godwit.model.errors import InvalidControlError
 from godwit.time.durations import seconds
 
@@ -55,7 +56,7 @@ def keep(problem: Problem) -> Any:
         ),
         ({"theta": 0.5}, "setting theta of the controller is 0.5"),
         ({"max_load_distance": float("nan")}, "setting max_load_distance of the controller is nan"),
-        ({"budget": 3}, "setting budget of the controller is 3. Give a gw.Budget"),
+        ({"budget": 3}, "setting budget of the controller is 3. Give a gw.control.Budget"),
         ({"horizon": 0}, "setting horizon of the controller is 0"),
         ({"horizon": 1.5}, "setting horizon of the controller is 1.5"),
         ({"theta": float("inf")}, "setting theta of the controller is inf"),

@@ -22,9 +22,11 @@ from godwit.control.windows import (
     layout_of,
     splitting_of,
 )
-from godwit.migration import ComponentTraffic, ComponentView, EpochOutcome, KeyGroupLoad
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome
+from godwit.migration.state import ComponentView
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
+from godwit.model.key_groups import KeyGroupLoad
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.explain import explain
 from godwit.plan.grouping import regrouped
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 GROUPS = 8
 MINUTE = 60_000_000
-SETTINGS = gw.Splitting(epochs=2, confirm=2)
+SETTINGS = gw.control.Splitting(epochs=2, confirm=2)
 COSTS = ExchangeCosts(row_ms=0.01, byte_ms=0, lane_ms=1.0)
 
 
@@ -66,13 +68,13 @@ def consolidates(of: CompiledFlow, name: str = "w") -> ConsolidatePart:
 class ObservedSplitting:
     """A policy that observes epochs: 1,000 rows, 100 partials and 10 ms of CPU each."""
 
-    def __init__(self, settings: gw.Splitting = SETTINGS, **of: Any) -> None:
+    def __init__(self, settings: gw.control.Splitting = SETTINGS, **of: Any) -> None:
         self.flow = flow(**of)
         self.overrides = ManualOverrides(announce=lambda *_, **__: None)
         self.policy = SplitOrCombine(
             self.flow, settings, COSTS, overrides=self.overrides, announce=self.announce
         )
-        self.places = gw.even_assignment(GROUPS, ["a", "b"], [1, 1])
+        self.places = gw.migration.even_assignment(GROUPS, ["a", "b"], [1, 1])
         self.turned: frozenset[int] = frozenset()
         self.at = 0
         self.told: list[events.LayoutsCompared] = []
@@ -239,7 +241,7 @@ def test_a_proposal_is_about_the_components_that_there_are_when_it_is_made() -> 
 def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
     free, bound = (
         ObservedSplitting(),
-        ObservedSplitting(gw.Splitting(max_latency="5 milliseconds", epochs=2)),
+        ObservedSplitting(gw.control.Splitting(max_latency="5 milliseconds", epochs=2)),
     )
     for story in (free, bound):
         for _ in range(3):
@@ -255,7 +257,9 @@ def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
 
 
 def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that_is_told() -> None:
-    story = ObservedSplitting(gw.Splitting(max_latency="5 milliseconds", epochs=2, confirm=1))
+    story = ObservedSplitting(
+        gw.control.Splitting(max_latency="5 milliseconds", epochs=2, confirm=1)
+    )
     proposal = story.epochs(4, 0, 1, state_bytes=2**20)
     assert proposal is not None
     story.become(proposal)
@@ -288,7 +292,7 @@ def test_an_aggregate_that_always_takes_its_state_along_is_not_split_again() -> 
 def test_key_groups_of_an_executor_that_is_gone_have_not_migrated() -> None:
     story = ObservedSplitting()
     story.epochs(3)
-    story.places = gw.even_assignment(GROUPS, ["a"], [1])
+    story.places = gw.migration.even_assignment(GROUPS, ["a"], [1])
     story.epochs(2)
     assert story.told[-1].numbers["migrated_key_groups"] == 0
 
@@ -354,7 +358,7 @@ def test_of_several_aggregates_the_most_beneficial_change_comes_first() -> None:
 
 def test_settings_without_anything_to_decide_are_refused() -> None:
     assert splitting_of(flow("together"), None) is None
-    assert splitting_of(flow("measured"), None) == gw.Splitting()
+    assert splitting_of(flow("measured"), None) == gw.control.Splitting()
     assert splitting_of(flow("measured"), SETTINGS) is SETTINGS
     with pytest.raises(InvalidFlowError, match="has nothing to decide") as caught:
         splitting_of(flow("together"), SETTINGS)
@@ -378,8 +382,8 @@ def test_settings_without_anything_to_decide_are_refused() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidFlowError, match=r"of gw\.Splitting") as caught:
-        gw.Splitting(**settings)
+    with pytest.raises(InvalidFlowError, match=r"of gw\.control\.Splitting") as caught:
+        gw.control.Splitting(**settings)
     assert caught.value.remedy
 
 

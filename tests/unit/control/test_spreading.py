@@ -20,7 +20,8 @@ from godwit.control.spreading import SpreadHotKeys, SpreadKeyOver, parts_for, sp
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
-from godwit.migration import ComponentView, EpochOutcome
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.state import ComponentView
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 S = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema({"k": pa.string(), "ts": TIME, "v": pa.int64()})
-SETTINGS = gw.Spreading(epochs=2, confirm=2)
+SETTINGS = gw.control.Spreading(epochs=2, confirm=2)
 HOT = 7_777_777
 
 
@@ -165,9 +166,9 @@ def test_shapes_are_those_of_least_work_or_least_parts() -> None:
 def test_settings_that_will_not_do_are_refused() -> None:
     wrong: Any = {"spread_above": 0.2}
     with pytest.raises(InvalidFlowError, match=r"gather_below=0\.25"):
-        gw.Spreading(**wrong)
-    with pytest.raises(InvalidFlowError, match=r"epochs of gw\.Spreading is 0"):
-        gw.Spreading(epochs=0)
+        gw.control.Spreading(**wrong)
+    with pytest.raises(InvalidFlowError, match=r"epochs of gw\.control\.Spreading is 0"):
+        gw.control.Spreading(epochs=0)
     assert spreading_of(joined(None), None) is None
     with pytest.raises(InvalidFlowError, match="has nothing to decide"):
         spreading_of(joined(None), SETTINGS)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.control import CommittedEpoch, Topology
+from godwit.control.interfaces import CommittedEpoch, Topology
 from godwit.control.planning import measured_problem, resource_usage
 from godwit.control.settings import Means
 from godwit.control.statistics import PeriodStatistics, Statistics
-from godwit.migration import (
-    ComponentTraffic,
-    ComponentView,
-    EpochOutcome,
-    KeyGroupLoad,
-    ProtocolView,
-)
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome
+from godwit.migration.state import ComponentView, ProtocolView
 from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.latency import LatencyHistogram
 from godwit.placement import Limits
 

@@ -6,7 +6,7 @@ from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, StateId
 from godwit.engine.outcomes import completeness_of_copies
-from godwit.migration import Copies
+from godwit.migration.copies import Copies
 
 ONE, TWO = StateId("one", "state"), StateId("two", "state")
 

@@ -15,7 +15,7 @@ from godwit.engine.instructions import (
     places_of,
     state_instruction,
 )
-from godwit.migration import ComponentView
+from godwit.migration.state import ComponentView
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_group_mask
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 KEYS, KEY_BYTES = 16, 4_096
 
 
-def hold(key: tuple[int], rows: gw.KeyRows, seen: dict[str, Any]) -> Iterator[tuple[int, int]]:
+def hold(
+    key: tuple[int], rows: gw.types.KeyRows, seen: dict[str, Any]
+) -> Iterator[tuple[int, int]]:
     """Hold some bytes for every key, and count its rows."""
     for _ in rows:
         seen.setdefault("held", np.random.default_rng(key[0]).bytes(KEY_BYTES))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from godwit.engine.latency import SourceLatency
-    from godwit.migration import ComponentView, EpochOutcome
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
 
 
 class Outcome:

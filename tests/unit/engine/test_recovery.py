@@ -25,8 +25,9 @@ from godwit.engine.recovery import (
     recover_flow,
     run_started,
 )
-from godwit.migration import KeyGroupLoad, LoadSummary
+from godwit.migration.outcome import LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
+from godwit.model.key_groups import KeyGroupLoad
 from godwit.plan.lineage import flow_version
 
 if TYPE_CHECKING:

@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.migration import (
-    Coordinator,
-    EpochOutcome,
-    KeyGroupLoad,
-    MigrationRequested,
-    Policy,
-    Strategy,
-    Warmed,
-    inputs,
-)
+from godwit.migration import Policy, Strategy, inputs
+from godwit.migration.coordinator import Coordinator, Warmed
+from godwit.migration.inputs import MigrationRequested
+from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import MigrationError
+from godwit.model.key_groups import KeyGroupLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

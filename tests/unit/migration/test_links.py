@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from godwit.migration import PeerCopies, PeerLinks, StartWarming
+from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.sources import PeerLinks
 
 
 def order(executor: str, attempt: str = "", **peers: tuple[int, ...]) -> StartWarming:

@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from godwit.migration import (
+from godwit.migration import Bounds, LossPolicy, Policy, Strategy
+from godwit.migration.commands import (
     Announce,
-    Bounds,
     Command,
     DropCopies,
     EndMigration,
-    EpochOutcome,
-    LanesRequested,
-    LossPolicy,
     MigrationOutcome,
-    MigrationProtocol,
-    MigrationRequested,
-    Policy,
-    RunStarted,
     StartWarming,
-    Strategy,
     SwitchAssignment,
 )
+from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from godwit.migration import EpochOutcome, KeyGroupLoad
-from godwit.migration.outcome import LoadSummary, RecentLoad
+from godwit.migration.outcome import EpochOutcome, LoadSummary, RecentLoad
+from godwit.model.key_groups import KeyGroupLoad
 
 
 def load(key_groups: list[int], rows: int = 10, cpu_ms: float = 2.0) -> KeyGroupLoad:

@@ -10,21 +10,14 @@ from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping import regrouping_stages
-from godwit.migration import (
-    Coordinator,
-    EndRegrouping,
-    EpochOutcome,
-    KeyGroupLoad,
-    LanesRequested,
-    MigrationRequested,
-    Policy,
-    Regrouping,
-    RegroupingStage,
-    Warmed,
-    inputs,
-)
+from godwit.migration import Policy, inputs
+from godwit.migration.coordinator import Coordinator, Warmed
+from godwit.migration.inputs import LanesRequested, MigrationRequested
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import MigrationError
+from godwit.model.key_groups import KeyGroupLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from godwit.migration import Coordinator, MigrationRequested, Policy, Strategy, inputs
+from godwit.migration import Policy, Strategy, inputs
+from godwit.migration.coordinator import Coordinator
+from godwit.migration.inputs import MigrationRequested
 from godwit.migration.state import SlotPair
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import MigrationError

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.migration import Copies, CopiesFrom, Delivery, PeerCopies, StartWarming
-from godwit.migration.sources import Sources
+from godwit.migration import CopiesFrom
+from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.copies import Copies
+from godwit.migration.sources import Delivery, Sources
 from godwit.model.assignment import Assignment
 
 MB = 2**20

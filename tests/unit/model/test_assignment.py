@@ -24,16 +24,16 @@ if TYPE_CHECKING:
         (lambda places: places.moved({0: "3"}), "executor '3', which is not there"),
         (lambda places: places.on(["1"], [1]), "not total"),
         (
-            lambda places: places.moves_to(gw.even_assignment(3, ["1"], [1])),
+            lambda places: places.moves_to(gw.migration.even_assignment(3, ["1"], [1])),
             "Key group 3 does not exist",
         ),
     ],
 )
 def test_what_an_assignment_does_not_have_is_an_invalid_plan(
-    call: Callable[[gw.Assignment], Any], message: str
+    call: Callable[[gw.migration.Assignment], Any], message: str
 ) -> None:
     with pytest.raises(InvalidPlanError, match=re.escape(message)):
-        call(gw.even_assignment(4, ["1", "2"], [1, 1]))
+        call(gw.migration.even_assignment(4, ["1", "2"], [1, 1]))
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_what_an_assignment_does_not_have_is_an_invalid_plan(
 )
 def test_executors_without_lanes_get_no_key_groups(executors: list[str], lanes: list[int]) -> None:
     with pytest.raises(InvalidPlanError):
-        gw.even_assignment(4, executors, lanes)
+        gw.migration.even_assignment(4, executors, lanes)

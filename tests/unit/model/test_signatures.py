@@ -149,7 +149,9 @@ def test_annotations_are_those_of_the_function_that_is_called() -> None:
     flow = gw.Flow("f")
     keyed = flow.source("s", ROWS).key_by("k")
 
-    def count(conf: str, key: tuple[str], rows: gw.KeyRows[Any], state: gw.State[int]) -> None: ...
+    def count(
+        conf: str, key: tuple[str], rows: gw.types.KeyRows[Any], state: gw.types.State[int]
+    ) -> None: ...
     def wrong(key: str, rows: Any, state: Any) -> None: ...
 
     keyed.process(gives_more(count), state=int, output="k string")

@@ -389,7 +389,7 @@ def test_a_table_with_other_keys_is_refused_by_their_names() -> None:
 def test_a_table_changes_while_rows_of_the_operator_wait(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = gw.Policy(recovery=gw.Bounds(max_lag=0))
+    policy = gw.migration.Policy(recovery=gw.migration.Bounds(max_lag=0))
     run = gw.testing.cluster(flow_of(), executors=2, policy=policy)
     some = [order(str(i), "EUR") for i in range(30)]
     run.epoch({"orders": some, "rates": [rate("EUR", 1)]})

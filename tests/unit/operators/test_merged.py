@@ -23,7 +23,8 @@ from godwit.columns.hashing import hash_keys
 from godwit.control.policy import FlowEpoch, ManualOverrides
 from godwit.control.spreading import SpreadHotKeys
 from godwit.engine.event_time import EventTimes
-from godwit.migration import ComponentView, EpochOutcome
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.state import ComponentView
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import (
     CheckpointMismatchError,
@@ -400,7 +401,7 @@ def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
     orders = EventTimes(flow, None).spreading
     policy = SpreadHotKeys(
         orders,
-        gw.Spreading(epochs=1, confirm=1),
+        gw.control.Spreading(epochs=1, confirm=1),
         overrides=ManualOverrides(announce=lambda *_, **__: None),
     )
     plan = ComponentView(assignment=even_assignment(16, ["a", "b"], [2, 2]))

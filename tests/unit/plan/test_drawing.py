@@ -136,7 +136,7 @@ def test_texts_of_objects_are_short() -> None:
     objects = [
         flow(),
         totals,
-        gw.even_assignment(8192, [f"executor-{i}" for i in range(40)], [2] * 40),
+        gw.migration.even_assignment(8192, [f"executor-{i}" for i in range(40)], [2] * 40),
         played,
         gw.sinks.noop(),
         gw.sinks.memory(),

@@ -52,7 +52,9 @@ def test_plans_of_other_shapes_are_refused_by_what_they_hold(plan: Any, told: st
 def test_bounds_are_bounds_and_the_default_ones_where_none_are_given() -> None:
     assert checked_bounds(None) == Bounds()
     assert checked_bounds(Bounds(max_moves=3)).max_moves == 3
-    with pytest.raises(InvalidPlanError, match=r"bounds of type dict.*gw\.Bounds\(max_moves=8\)"):
+    with pytest.raises(
+        InvalidPlanError, match=r"bounds of type dict.*gw\.migration\.Bounds\(max_moves=8\)"
+    ):
         checked_bounds({"max_moves": 3})
 
 

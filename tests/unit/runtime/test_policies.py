@@ -16,7 +16,9 @@ from godwit.control.fusing import Fusing
 from godwit.control.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import recover_flow, run_started
-from godwit.migration import Coordinator, EpochOutcome, Policy
+from godwit.migration import Policy
+from godwit.migration.coordinator import Coordinator
+from godwit.migration.outcome import EpochOutcome
 from godwit.model.events import (
     BackgroundFailed,
     DecisionSkipped,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-SETTINGS = gw.Fusion(epochs=1, confirm=1, payback_epochs=10)
+SETTINGS = gw.control.Fusion(epochs=1, confirm=1, payback_epochs=10)
 
 
 class TwoOperators:
@@ -49,7 +51,7 @@ class TwoOperators:
         )
         self.flow, self.ports = recovery.flow, RecordingPorts()
         there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
-        first = gw.even_assignment(4, ["x", "y"], [1, 1])
+        first = gw.migration.even_assignment(4, ["x", "y"], [1, 1])
         given = {"b": first.moved({0: "y"})} if apart else {}
         started = run_started(self.flow, self.log, recovery, given, there, run_id="r")
         self.coordinator = Coordinator(

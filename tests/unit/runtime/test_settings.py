@@ -28,7 +28,7 @@ from godwit.spark.flow import Flow
         ({"executors": "2"}, "executors of start is '2', of type str. Give at least 1, a whole"),
         ({"executors": True}, "executors of start is True"),
         ({"executors": 1.5}, "executors of start is 1.5. Give at least 1, a whole number"),
-        ({"policy": "load"}, r"policy of start is of type str. Give gw.Policy"),
+        ({"policy": "load"}, r"policy of start is of type str. Give gw.migration.Policy"),
         ({"lanes": {}}, r"lanes of start is of type dict. Give gw.Lanes"),
         ({"sizing": 3}, r"sizing of start is of type int. Give gw.Sizing"),
         ({"control": "milp"}, r"control of start is of type str. Give a gw.Control"),
@@ -54,8 +54,12 @@ def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, object], text
         (Sizing, {"assignments": [1]}, "assignments of sizing is of type list. Give component"),
         (Observability, {"metrics_host": None}, "metrics_host of observability is of type None"),
         (Observability, {"ui_host": None}, "ui_host of observability is of type None"),
-        (Adaptation, {"fusion": True}, "fusion of adaptation is of type bool. Give a gw.Fusion"),
-        (Adaptation, {"splitting": 1}, "is of type int. Give a gw.Splitting"),
+        (
+            Adaptation,
+            {"fusion": True},
+            "fusion of adaptation is of type bool. Give a gw.control.Fusion",
+        ),
+        (Adaptation, {"splitting": 1}, "is of type int. Give a gw.control.Splitting"),
         (Lanes, {"local_dir": 3}, "local_dir of lanes is of type int. Give a directory"),
     ],
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from godwit.cli.arguments import save_picture
-from godwit.control import Control
 from godwit.control.scaling import utilisation
+from godwit.control.settings import Control
 from godwit.control.styles import BY_PLAN, STATIC
 from godwit.model import events, plugins
 from godwit.placement.preview import table

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from godwit.control import Budget, Control
+from godwit.control import Budget
 from godwit.control.scaling import fixed
-from godwit.control.settings import Cadence
+from godwit.control.settings import Cadence, Control
 from godwit_lab.simulator import (
     Keys,
     Machine,
@@ -39,7 +39,8 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from godwit.control import CommittedEpoch, Controller
+    from godwit.control.interfaces import CommittedEpoch
+    from godwit.control.loop import Controller
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.cli.what_if_stream import MeasuredStream, MeasuredTime
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from godwit.checkpoint.journal import read_tail
 from godwit.control.stream_record import STREAM, EpochColumns, StreamSummary
-from godwit.migration import LoadSummary
+from godwit.migration.outcome import LoadSummary
 from godwit.model.errors import CheckpointError, InvalidControlError
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.latency import LatencyHistogram
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.control import Topology
+    from godwit.control.interfaces import Topology
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray
 

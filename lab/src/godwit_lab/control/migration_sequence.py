@@ -69,7 +69,8 @@ class _Path:
 class SequencePlacement(RangePlacement):
     """Ranges by the steps of a known sequence of migrations.
 
-    The sequence is that of the planner's option ``targets``, or of ``scaling=gw.scripted(...)``.
+    The sequence is that of the planner's option ``targets``, or of
+    ``scaling=gw.control.scripted(...)``.
     """
 
     def __init__(

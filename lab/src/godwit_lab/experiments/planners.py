@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from godwit.control import Control
-from godwit.control.settings import Budget, Search, Worth
+from godwit.control.settings import Budget, Control, Search, Worth
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.placement.preview import table

@@ -91,7 +91,7 @@ oms = _intervals(
         "taus": tuple[Number, ...],
         "sample": WholeNumber | None,
     },
-    for_one_call={"taus": "gw.Search(limits=Limits(tau=...)) holds for every step"},
+    for_one_call={"taus": "gw.control.Search(limits=Limits(tau=...)) holds for every step"},
     style="godwit_lab.control.migration_sequence:SequencePlacement",
 )
 mtm = _intervals(

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad, LossPolicy
+from godwit.migration import LossPolicy
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.model.errors import InvalidFlowError
-from godwit.model.key_groups import OTHERS, KeyGroupPairs, PerKeyGroup, key_group_mask
+from godwit.model.key_groups import OTHERS, KeyGroupLoad, KeyGroupPairs, PerKeyGroup, key_group_mask
 from godwit_lab.simulator.holdings import Holdings, WaitBuffers
 from godwit_lab.simulator.workload import KeySpread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from godwit.migration import ComponentView, Copies
+    from godwit.migration.copies import Copies
+    from godwit.migration.state import ComponentView
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import BoolArray, FloatArray
     from godwit_lab.simulator.costs import CostModel

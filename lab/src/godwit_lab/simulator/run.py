@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.control import Control, Controller
 from godwit.control.interfaces import CommittedEpoch, Topology
+from godwit.control.loop import Controller
 from godwit.control.stream_record import STREAM, StreamRecorder
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.row_limit import RowLimit
-from godwit.migration import Coordinator, DropCopies, StartWarming, inputs
+from godwit.migration import inputs
+from godwit.migration.coordinator import Coordinator
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
 from godwit_lab.simulator.cluster import Executors
@@ -32,10 +33,13 @@ from godwit_lab.simulator.workload import DrawnRows
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.control import PlannerRunner
-    from godwit.control.interfaces import Driven
+    from godwit.control.interfaces import Driven, PlannerRunner
+    from godwit.control.settings import Control
     from godwit.engine.loop import Stopwatch
-    from godwit.migration import ComponentView, Copies, EpochOutcome
+    from godwit.migration.commands import DropCopies, StartWarming
+    from godwit.migration.copies import Copies
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import ComponentView
     from godwit.model import events
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray

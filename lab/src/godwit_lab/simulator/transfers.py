@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from godwit.migration import Delivery, DropCopies, PeerCopies, PeerLinks, StartWarming, Warmed
+from godwit.migration.commands import DropCopies, PeerCopies, StartWarming
+from godwit.migration.coordinator import Warmed
+from godwit.migration.sources import Delivery, PeerLinks
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from godwit.control import Control
 from godwit.control.scaling import load_range
-from godwit.control.settings import Budget, Search, Worth
+from godwit.control.settings import Budget, Control, Search, Worth
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidControlError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.control import Control
+from godwit.control.settings import Control
 from godwit_lab.control.executor_centric import _allocate_servers
 from godwit_lab.simulator import (
     History,

@@ -9,7 +9,7 @@ import pytest
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.control import Topology
+from godwit.control.interfaces import Topology
 from godwit.control.scaling import scripted
 from godwit.model import events
 from godwit.model.assignment import Assignment

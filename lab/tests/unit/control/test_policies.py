@@ -12,7 +12,7 @@ from godwit.model import events
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
-    from godwit.control import Control
+    from godwit.control.settings import Control
 
 PERIOD_S = 5.0
 FOUR = {"e0": 2, "e1": 2, "e2": 2, "e3": 2}

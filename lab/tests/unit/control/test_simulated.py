@@ -31,7 +31,7 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.control import Controller
+    from godwit.control.loop import Controller
     from godwit.placement import Problem, Solution
 
 COSTS = CostModel(

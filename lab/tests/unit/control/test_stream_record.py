@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from godwit.control import Topology
+from godwit.control.interfaces import Topology
 from godwit.control.stream_record import STREAM, EpochColumns, StreamRecorder, StreamSummary
 from godwit.model.assignment import even_assignment
 from godwit_lab.simulator import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.migration import Bounds, Strategy
+from godwit.migration.inputs import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
 from godwit.model.events import EpochCommitted
@@ -29,7 +30,7 @@ from godwit_lab.simulator import (
 
 if TYPE_CHECKING:
     from godwit.control.interfaces import CommittedEpoch
-    from godwit.migration import EpochOutcome
+    from godwit.migration.outcome import EpochOutcome
     from godwit.model.latency import LatencyHistogram
 
 COSTS = CostModel(

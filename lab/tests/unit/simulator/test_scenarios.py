@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from godwit.control import Control
+from godwit.control.settings import Control
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
 from godwit_lab.simulator import Simulation, controlled_by

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from godwit.migration import (
-    Bounds,
-    CopiesFrom,
-    MigrationRequested,
-    PeerCopies,
-    Policy,
-    StartWarming,
-    Warmed,
-)
+from godwit.migration import Bounds, CopiesFrom, Policy
+from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.inputs import MigrationRequested
 from godwit.model import events
 from godwit_lab.simulator import (
     Death,
@@ -32,6 +26,8 @@ from godwit_lab.simulator.transfers import Warming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from godwit.migration.coordinator import Warmed
 
 KEY_BYTES = 1000
 MACHINE = Machine(bytes_per_s=10_000)

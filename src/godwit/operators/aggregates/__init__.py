@@ -54,7 +54,6 @@ __all__ = [
     "approx_distinct",
     "approx_median",
     "approx_percentile",
-    "avg",
     "collect_list",
     "collect_set",
     "count",
@@ -265,7 +264,7 @@ def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark.
 
-    Nulls are skipped; without any value the result is null. `avg` is another name for it.
+    Nulls are skipped; without any value the result is null.
 
     Parameters
     ----------
@@ -276,14 +275,10 @@ def mean(column: str, *, where: str | None = None) -> Aggregate:
 
     Examples
     --------
-    >>> results(mean=gw.avg("delay", where="delay < 10"))
+    >>> results(mean=gw.mean("delay", where="delay < 10"))
     {'mean': 5.0}
     """
     return _built_in("mean", (column,), bind_mean, _NUMBERS, where)
-
-
-avg = mean
-"""Alias of `mean`, as in Spark."""
 
 
 @user_call

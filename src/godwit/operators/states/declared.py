@@ -61,7 +61,7 @@ class ValueState(Generic[T]):
     merge
         Called as ``merge(value, other)`` with two values of a key; returns one merged value, which
         must not depend on their order. If all states of a function have it, the rows of a hot key
-        can be divided among several lanes (see ``merge`` of `godwit.KeyedStream.process`). By
+        can be divided among several lanes (see ``merge`` of `godwit.types.KeyedStream.process`). By
         default all rows of a key go to one lane.
 
     Examples

@@ -71,7 +71,7 @@ class Window:
 
     Examples
     --------
-    >>> window = gw.Window(dt.datetime(2024, 5, 1, 8), dt.datetime(2024, 5, 1, 9))
+    >>> window = gw.types.Window(dt.datetime(2024, 5, 1, 8), dt.datetime(2024, 5, 1, 9))
     >>> window.end - window.start
     datetime.timedelta(seconds=3600)
     """

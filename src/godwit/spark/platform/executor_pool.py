@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.migration import Coordinator
+    from godwit.migration.coordinator import Coordinator
     from godwit.runtime.threads import EpochGate
 
 

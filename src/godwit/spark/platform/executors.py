@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.engine.lane.wire import Blob
-    from godwit.migration import Coordinator
+    from godwit.migration.coordinator import Coordinator
     from godwit.spark.cluster import LostExecutors, SparkCluster
     from godwit.spark.platform.executor_pool import SparkExecutorPool
 

@@ -61,7 +61,7 @@ def test_rows_of_windows_that_no_datetimes_bound_are_left_out(tmp_path: Path, wi
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo", "America/Lima"])
 @pytest.mark.parametrize("length", ["1 day", "1 week"])
 def test_every_window_of_a_function_has_datetimes(length: str, zone: str | None) -> None:
-    windows: list[gw.Window] = []
+    windows: list[gw.types.Window] = []
     flow = gw.Flow("f", num_key_groups=2)
     options: dict[str, Any] = {"event_time": "ts", "max_ahead": "3000000 days"}
     keyed = flow.source("s", gw.testing.stream("k string, ts timestamp"), **options).key_by("k")
@@ -125,14 +125,14 @@ def test_a_key_may_be_a_time_that_no_datetime_holds() -> None:
 
 def test_timers_are_of_the_datetimes_that_there_are() -> None:
     west, east = (dt.timezone(dt.timedelta(hours=h)) for h in (-5, 5))
-    timers = gw.Timers([], FIRST - 1)
+    timers = gw.types.Timers([], FIRST - 1)
     assert timers.now is None
     timers.set(dt.datetime.max.replace(tzinfo=west))
     timers.set(dt.datetime.min.replace(tzinfo=east))
     ends = [dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)]
     assert timers.list() == ends
     assert timers.cancel(ends[1])
-    assert gw.Timers([], LAST + 1).now == ends[1]
+    assert gw.types.Timers([], LAST + 1).now == ends[1]
 
 
 def test_timers_go_on_where_the_watermark_is_before_the_year_1() -> None:

@@ -167,7 +167,3 @@ def test_what_is_no_condition_is_refused_in_its_line(where: Any, said: str) -> N
 def test_a_condition_that_the_columns_cannot_be_asked_is_refused(where: str, said: str) -> None:
     with pytest.raises(InvalidFlowError, match=said):
         gw.sum("n", where=where).bind(ROWS.schema)
-
-
-def test_avg_is_mean() -> None:
-    assert gw.avg is gw.mean

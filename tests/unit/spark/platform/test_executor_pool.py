@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_cluster import FakeScheduler, FakeStream
 
 from godwit.control.interfaces import PoolView
-from godwit.migration import MigrationRequested
+from godwit.migration.inputs import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.spark.platform.executor_pool import SparkExecutorPool

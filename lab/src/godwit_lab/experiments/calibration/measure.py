@@ -107,7 +107,7 @@ def _warmings(spark: Any, work: Path) -> list[dict[str, float]]:
     query.processAllAvailable()
     for first, number in ((0, 1), (1, 4), (5, 8), (13, 16), (29, 3), (32, 12)):
         plan = dict.fromkeys(range(first, first + number), EXECUTORS[1])
-        query.migrate(plan, component="counts", bounds=gw.Bounds(max_moves=64)).wait(60)
+        query.migrate(plan, component="counts", bounds=gw.migration.Bounds(max_moves=64)).wait(60)
     query.stop()
     for used in (source, checkpoint):
         shutil.rmtree(used)

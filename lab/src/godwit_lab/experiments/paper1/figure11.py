@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.control import Control
 from godwit.control.scaling import scripted
-from godwit.control.settings import Search
+from godwit.control.settings import Control, Search
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,

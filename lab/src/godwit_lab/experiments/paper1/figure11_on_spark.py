@@ -61,7 +61,7 @@ class _Measured:
 
 def _start(
     cluster: LocalCluster, work: Path, executors: int, measured: _Measured
-) -> tuple[SparkSession, gw.Query]:
+) -> tuple[SparkSession, gw.types.Query]:
     """Start an application with so many executors, and the query from where it stopped."""
     spark = cluster.session("figure11", {"spark.cores.max": str(executors)})
     spark.sparkContext.setLogLevel("OFF")

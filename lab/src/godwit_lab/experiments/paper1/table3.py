@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from godwit.control import Control
 from godwit.control.scaling import scripted
-from godwit.control.settings import Search
+from godwit.control.settings import Control, Search
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.placement.problem import Limits, Problem

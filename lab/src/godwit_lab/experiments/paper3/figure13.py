@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.control import Control
-from godwit.control.settings import Budget, Search, Worth
+from godwit.control.settings import Budget, Control, Search, Worth
 from godwit.migration import Strategy
 from godwit_lab.cli.reproduce.figure import (
     Chart,
@@ -26,8 +25,8 @@ from godwit_lab.simulator.scenario import Scenario
 from godwit_lab.simulator.workload import DrawnRows, Keys, Rate
 
 if TYPE_CHECKING:
-    from godwit.control import Controller
-    from godwit.migration import MigrationRequested
+    from godwit.control.loop import Controller
+    from godwit.migration.inputs import MigrationRequested
     from godwit_lab.simulator import History
     from godwit_lab.simulator.workload import Batch
 

@@ -41,7 +41,9 @@ _PLACES = {"within an executor": ((0, 1), (0, 0)), "between executors": ((1, 0),
 """Executor and lane that the key group goes to, in turns."""
 
 
-def _fill(key: tuple[int], rows: gw.KeyRows, blob: dict[str, bytes]) -> Iterator[tuple[int, int]]:
+def _fill(
+    key: tuple[int], rows: gw.types.KeyRows, blob: dict[str, bytes]
+) -> Iterator[tuple[int, int]]:
     """Give a key as many bytes as its first row says; later rows change nothing."""
     for row in rows:
         if "state" not in blob:

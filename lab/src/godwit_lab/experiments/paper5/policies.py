@@ -12,15 +12,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from godwit.control import Control
-from godwit.control.settings import Budget, Search
-from godwit.migration import Coordinator, CopiesFrom, Policy, Strategy
+from godwit.control.settings import Budget, Control, Search
+from godwit.migration import CopiesFrom, Policy, Strategy
+from godwit.migration.coordinator import Coordinator
 from godwit.migration.strategy import UNBOUNDED
 from godwit_lab.simulator import Simulation, controlled_by
 
 if TYPE_CHECKING:
-    from godwit.control import Controller
-    from godwit.migration import MigrationRequested
+    from godwit.control.loop import Controller
+    from godwit.migration.inputs import MigrationRequested
     from godwit_lab.cli.reproduce.figure import FigureRun
     from godwit_lab.simulator import History, Scenario
 

@@ -1,0 +1,58 @@
+"""Types for annotations of users' functions and variables; calls of Godwit make their instances."""
+
+from typing import TYPE_CHECKING
+
+from godwit.model.naming import lazily
+
+if TYPE_CHECKING:
+    from godwit.api.streams import KeyedStream, Stream, WindowedStream
+    from godwit.columns.python_values import KeyRows
+    from godwit.operators.calls import FiredTimer, TimedRows, Timers
+    from godwit.operators.states.lists import ListOfKey
+    from godwit.operators.states.maps import MapOfKey
+    from godwit.operators.states.operator import States
+    from godwit.operators.states.values import ValueOfKey
+    from godwit.operators.windows.process import Window
+    from godwit.runtime.placement import Migration
+    from godwit.runtime.query import Query
+    from godwit.runtime.settings import Trigger
+    from godwit.values.codec import State
+
+__all__ = [
+    "FiredTimer",
+    "KeyRows",
+    "KeyedStream",
+    "ListOfKey",
+    "MapOfKey",
+    "Migration",
+    "Query",
+    "State",
+    "States",
+    "Stream",
+    "TimedRows",
+    "Timers",
+    "Trigger",
+    "ValueOfKey",
+    "Window",
+    "WindowedStream",
+]
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
+            "godwit.columns.python_values": ("KeyRows",),
+            "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),
+            "godwit.operators.states.lists": ("ListOfKey",),
+            "godwit.operators.states.maps": ("MapOfKey",),
+            "godwit.operators.states.operator": ("States",),
+            "godwit.operators.states.values": ("ValueOfKey",),
+            "godwit.operators.windows.process": ("Window",),
+            "godwit.runtime.placement": ("Migration",),
+            "godwit.runtime.query": ("Query",),
+            "godwit.runtime.settings": ("Trigger",),
+            "godwit.values.codec": ("State",),
+        },
+        {},
+    )
