@@ -27,6 +27,7 @@ UNITS_US: Final = {
 _SHORT = {"us": "microsecond", "ms": "millisecond"}
 _OF_NO_FIXED_LENGTH = re.compile(r"\b(month|quarter|year)s?\b")
 _MAX_US = 10_000 * 365 * UNITS_US["day"]
+_MAX_SETTING_S = 36_500 * 86_400  # 100 years; a thread cannot wait for more than 292
 _PART = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
@@ -54,8 +55,8 @@ def read_duration(text: str) -> int | None:
 def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     """Return a duration in seconds; `what`: the setting's name, for errors.
 
-    Raises `InvalidControlError` if it is not a duration, lacks a unit, or is shorter than
-    `least_s`.
+    Raises `InvalidControlError` if it is not a duration, lacks a unit, is shorter than `least_s`,
+    or longer than 100 years, which threads and libraries cannot wait for.
 
     Examples
     --------
@@ -66,7 +67,12 @@ def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     length_s = math.nan if spelled_us is None else spelled_us / 1e6
     if isinstance(value, dt.timedelta):
         length_s = value.total_seconds()
-    if not least_s <= length_s < math.inf:
+    if length_s > _MAX_SETTING_S:
+        raise InvalidControlError(
+            f"{what} is {value!r}, which is too long.",
+            remedy='Give at most 100 years ("36500 days").',
+        )
+    if not length_s >= least_s:
         raise InvalidControlError(
             f"{what} is {value!r}{', which has no unit' if _is_plain(value) else ''}.",
             remedy=f"Give at least {least_s:g} seconds, as text with a unit, such as "

@@ -47,6 +47,8 @@ def keep(problem: Problem) -> Any:
         ({"period": "soon"}, "setting period of the controller is 'soon'"),
         ({"period": 0}, "setting period of the controller is 0"),
         ({"period": 5}, 'which has no unit.*"5 seconds"'),
+        ({"period": dt.timedelta.max}, "which is too long. Give at most 100 years"),
+        ({"period": "36501 days"}, "'36501 days', which is too long. Give at most 100 years"),
         ({"period": 0.5}, 'which has no unit.*"0.5 seconds"'),
         ({"period": True}, "setting period of the controller is True"),
         ({"lanes_every": -1}, "setting lanes_every of the controller is -1"),
