@@ -3,7 +3,8 @@
 ``flow``: the graph (`godwit.plan.explain`), when the run begins, when its components change, and
 again now and then, since old segments are deleted.  ``placement``: where key groups are, of those
 that changed place.  ``load`` and ``stream``: loads of key groups over some epochs
-(`godwit.migration.LoadSummary`), and figures of the same epochs (`godwit.control.stream_record`).
+(`godwit.migration.outcome.LoadSummary`), and figures of the same epochs
+(`godwit.control.stream_record`).
 
 Invariant: an epoch adds no more than the key groups that it moved, four bytes each, beside what
 `LoadSummary` and `StreamSummary` bound by themselves.

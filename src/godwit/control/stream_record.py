@@ -1,9 +1,10 @@
 """Figures of a stream for the journal, from which `godwit what-if` plays it again.
 
-Loads of key groups are in the journal already (`godwit.migration.LoadSummary`).  To play a stream
-with other executors one has to know besides what of an epoch's time is fixed and what grows with
-its rows, how many rows came when, where key groups were, and which components run together.  So
-for every summary of loads there is one of these: a line for each epoch with input since the last.
+Loads of key groups are in the journal already (`godwit.migration.outcome.LoadSummary`).  To play a
+stream with other executors one has to know besides what of an epoch's time is fixed and what grows
+with its rows, how many rows came when, where key groups were, and which components run together.
+So for every summary of loads there is one of these: a line for each epoch with input since the
+last.
 
 Invariant: it is small.  Epochs are numbers in a few columns, at most `_EPOCHS` of them, and where
 key groups were is packed to two bytes each at the most.

@@ -215,7 +215,7 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
 ) -> None:
     seen: list[CommittedEpoch] = []
     monkeypatch.setattr(
-        "godwit.control.Controller.observe", lambda _self, epoch: seen.append(epoch)
+        "godwit.control.loop.Controller.observe", lambda _self, epoch: seen.append(epoch)
     )
     run = Run()
     try:
@@ -236,7 +236,7 @@ def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sourc
 ) -> None:
     seen: list[CommittedEpoch] = []
     monkeypatch.setattr(
-        "godwit.control.Controller.observe", lambda _self, epoch: seen.append(epoch)
+        "godwit.control.loop.Controller.observe", lambda _self, epoch: seen.append(epoch)
     )
     run = Run()
     run.controlling.backlog_rows = lambda: 7
@@ -286,7 +286,7 @@ def test_a_controller_that_fails_is_told_of_and_goes_on(monkeypatch: pytest.Monk
     def fails(_self: object, _epoch: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("godwit.control.Controller.observe", fails)
+    monkeypatch.setattr("godwit.control.loop.Controller.observe", fails)
     run = Run()
     try:
         run.epoch()

@@ -167,9 +167,9 @@ class Warming:
     """Background copies of all executors, each of which carries out its orders in turn.
 
     What an order has from peers comes first, one transfer after the other, each when its links are
-    free (`godwit.migration.PeerLinks`); a peer that dies, or holds nothing, has sent nothing.  Then
-    the order reads what the copies miss, over the executor's downlink and the checkpoint's uplink;
-    they come to the version that was committed when this reading began.
+    free (`godwit.migration.sources.PeerLinks`); a peer that dies, or holds nothing, has sent
+    nothing.  Then the order reads what the copies miss, over the executor's downlink and the
+    checkpoint's uplink; they come to the version that was committed when this reading began.
     """
 
     holdings: Mapping[str, Holdings]  # component → its state and copies
