@@ -718,12 +718,15 @@ class CsvFormat(_TextFormat):
         return any(line.count(quote) % 2 for line in text.split(b"\n"))
 
     def _column_names(self, header: bytes) -> list[str]:
-        """Parse the names of the columns from a header line; raise if two are equal."""
+        """Parse the names of the columns from a header line; raise if two are equal.
+
+        Columns without a name may be several: spreadsheets end lines with further delimiters.
+        """
         self._check_header(header)
         names: list[str] = self._parse_csv(
             header.rstrip(b"\r\n") + b"\n", None, {}, None
         ).column_names
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
         if twice:
             msg = f"it has several columns named {twice[0]!r}"
             raise ValueError(msg)

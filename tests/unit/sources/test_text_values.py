@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
-from godwit.model.errors import SourceError
+from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
@@ -475,3 +475,15 @@ def test_a_header_with_a_line_break_is_refused_by_its_reason(
                 schema=schema,
                 newlines_in_values=newlines,
             )
+
+
+@pytest.mark.parametrize("columns", ["a int", "b int", "b int, a int"])
+def test_delimiters_at_the_end_of_lines_are_columns_without_a_name(
+    columns: str, tmp_path: Path
+) -> None:
+    data = b'a,b,,\n1,2,,\n3,"4",x,\n'
+    rows = read_files("csv", data, tmp_path, schema=columns)
+    both = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    assert rows == [{name: row[name] for name in "ab" if name in columns} for row in both]
+    with pytest.raises(InvalidFlowError, match="has a column named ''"):
+        gw.sources.csv(tmp_path).schema  # noqa: B018  the property raises
