@@ -43,6 +43,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_no_page_has_marks_of_a_conflict() -> None:
+    mark = re.compile(r"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
+    marked = [page for page in PAGES if mark.search(page.read_text())]
+    assert not marked
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_are_named_exist(page: Path) -> None:
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()}
