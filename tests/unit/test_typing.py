@@ -81,8 +81,9 @@ def clear(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Iterato
         yield Trade(key[0], order.price)
 
 
-def count(key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[int]) ->
-Iterator[Trade]:
+def count(
+    key: tuple[str], rows: gw.types.KeyRows[Order], seen: gw.types.State[int]
+) -> Iterator[Trade]:
     seen.value += len(rows)
     yield Trade(key[0], float(seen.value))
 
