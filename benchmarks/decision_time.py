@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from godwit.control.interfaces import CommittedEpoch
     from godwit.control.loop import Controller
+    from godwit.engine.committed import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
 
 

@@ -26,8 +26,8 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.control.spreading import parts_for
 from godwit.engine.settings import Lanes
+from godwit.engine.spreading import parts_for
 from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun
 from godwit.local.sources import lane_inputs

@@ -24,7 +24,7 @@ from benchmarks.lane_times import LaneTimes
 from benchmarks.options import read_options
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.control.spreading import parts_for
+from godwit.engine.spreading import parts_for
 from godwit.local.sources import lane_inputs
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 

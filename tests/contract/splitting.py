@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.control.policy import FlowEpoch
 from godwit.control.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
+from godwit.engine.committed import FlowEpoch
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.runtime.policies import OperatorPolicies

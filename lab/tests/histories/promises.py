@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from lab.tests.histories.drawing import Drawn
 
-    from godwit.control.interfaces import CommittedEpoch
     from godwit.control.loop import Controller
+    from godwit.engine.committed import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.simulator import History, Simulation
 

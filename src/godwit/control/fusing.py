@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from godwit.control.planners.fusion import FusionProblem, plan_fusion
-from godwit.control.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
+from godwit.control.policy import Hysteresis, check_epoch_settings
+from godwit.engine.changes import Proposal, Regroup
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.plan.grouping import in_lane_inputs
@@ -30,7 +31,8 @@ from godwit.plan.grouping import in_lane_inputs
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from godwit.control.policy import FlowEpoch, ManualOverrides
+    from godwit.control.policy import ManualOverrides
+    from godwit.engine.committed import FlowEpoch
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
 _FUSION = "fusion"

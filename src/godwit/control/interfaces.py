@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView
+    from godwit.engine.committed import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
     from godwit.placement import Problem
     from godwit.placement.arrays import FloatArray
@@ -92,59 +91,11 @@ class MeasuredProblem:
         return tuple(self.parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedEpoch:
-    """One committed epoch, as the controller observes it."""
-
-    outcome: EpochOutcome  # what it did
-    component_views: Mapping[str, ComponentView]  # component → how it ran
-    took_s: float  # from its start to its commit, in seconds
-    # rows that the sources had beside those that it took; ``None`` where they do not say
-    backlog_rows: int | None = None
-    # when they had them, by the controller's clock; ``None``: when the epoch began
-    backlog_s: float | None = None
-    # when it was committed, by the controller's clock; ``None``: just now
-    committed_s: float | None = None
-
-
 class Clock(Protocol):
     """Time, real or virtual."""
 
     def now_s(self) -> float:
         """Return the present time in seconds, which never runs backwards."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """State of the pool of executors."""
-
-    pending: int = 0  # executors that were asked for, are not there yet and may still come
-    # executors that the cluster can ever give this application; ``None`` where it does not say
-    most: int | None = None
-    # why executors can never be added or removed; empty where they can
-    fixed: str = ""
-    # why the last ones that were asked for do not come; empty where nothing was refused
-    refused: str = ""
-    # why the last ones that were given back are there all the same; empty where they are not
-    not_returned: str = ""
-
-
-class ExecutorPool(Protocol):
-    """Adds and removes executors.
-
-    An executor that comes joins the coordinator's view, one that is gone leaves it; the pool tells
-    the controller nothing else.
-    """
-
-    @property
-    def view(self) -> PoolView:
-        """Present state of the pool, as a value."""
-
-    def add(self, count: int) -> None:
-        """Request `count` more executors from the cluster manager."""
-
-    def remove(self, executors: Sequence[str]) -> None:
-        """Return executors to the cluster, which own no key group any more."""
 
 
 class PlannerRunner(Protocol):

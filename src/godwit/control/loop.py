@@ -26,11 +26,12 @@ from godwit.control.forecast import forecaster_of
 from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
 from godwit.control.planning import Planning, resource_usage
-from godwit.control.policy import ManualOverrides, PolicyLoop, Proposal
+from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.rebalancing import LaneBalancing, LaneChange, Rebalance, Rebalancing
 from godwit.control.resizing import Resizing
 from godwit.control.statistics import Statistics
 from godwit.control.styles import STATIC
+from godwit.engine.changes import Proposal
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.placement import metrics
@@ -38,16 +39,12 @@ from godwit.placement import metrics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from godwit.control.interfaces import (
-        Clock,
-        CommittedEpoch,
-        ExecutorPool,
-        PlannerRunner,
-        Topology,
-    )
+    from godwit.control.interfaces import Clock, PlannerRunner, Topology
     from godwit.control.planning import Planned
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
+    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.executor_pool import ExecutorPool
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram

@@ -26,7 +26,8 @@ import numpy as np
 from godwit.checkpoint.evolution import partitioned_anew
 from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit.control.planners.placing import compare_placing, imbalance_of, min_values
-from godwit.control.policy import Hysteresis, Proposal, Repartition
+from godwit.control.policy import Hysteresis
+from godwit.engine.changes import Proposal, Repartition
 from godwit.model import events
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from godwit.control.fusing import Fusion
-    from godwit.control.policy import Announce, FlowEpoch
+    from godwit.control.policy import Announce
     from godwit.control.windows import ExchangeCosts
+    from godwit.engine.committed import FlowEpoch
     from godwit.model.event import Event
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.operators.operator import KeyedOperator

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from godwit.control.interfaces import CommittedEpoch
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
@@ -29,9 +27,8 @@ from godwit.model.naming import check_number
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
 
-    from godwit.checkpoint.records import PhysicalPlan
+    from godwit.engine.changes import Proposal
     from godwit.migration.state import ProtocolView
-    from godwit.plan.compiled import CompiledFlow
 
 RESPECT_S = 60.0
 """For how long manual overrides are left alone where no setting says."""
@@ -41,45 +38,6 @@ Announce: TypeAlias = Callable[..., None]
 
 Epoch = TypeVar("Epoch")
 Epoch_contra = TypeVar("Epoch_contra", contravariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Proposal:
-    """A change that a policy proposes, or its reason against any."""
-
-    subject: str  # what it is about, for people
-    change: Any = None  # what the actor is to do; ``None``: nothing
-    reason: str = ""
-    gain: float = math.inf  # in the unit of the cost; infinite: it must be, whatever it costs
-    cost: float = 0.0  # as far as the policy knows it; the actor may know more
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on
-    operators: frozenset[str] = frozenset()  # that it puts together or apart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowEpoch(CommittedEpoch):
-    """A committed epoch with its flow, for policies about operators and the journal."""
-
-    at_s: float = 0.0  # when it was committed, in Unix time
-    flow: CompiledFlow  # under the plan that it ran under
-    # state that copies brought of late from the quicker side; ``None`` where none was measured
-    copies_bytes_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup:
-    """Change of the components that operators belong to."""
-
-    components: Mapping[str, tuple[str, ...]]  # component → its operators
-    plan: PhysicalPlan  # that it was decided under
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repartition:
-    """Change of the key columns that place an operator's rows."""
-
-    operator: str
-    columns: tuple[str, ...]
 
 
 class AdaptationPolicy(Protocol[Epoch_contra]):

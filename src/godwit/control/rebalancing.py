@@ -24,8 +24,8 @@ import numpy as np
 from godwit.control.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
 from godwit.control.judging import BalanceJudge
 from godwit.control.planners.cores.intra_executor import balance_lanes
-from godwit.control.policy import Proposal
-from godwit.migration.inputs import LanesRequested, MigrationRequested
+from godwit.engine.changes import Proposal
+from godwit.migration.inputs import CONTROLLER, LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -36,23 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from godwit.control.cost_benefit import SelectedMoves
-    from godwit.control.interfaces import CommittedEpoch, MeasuredProblem
+    from godwit.control.interfaces import MeasuredProblem
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce, ManualOverrides
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
+    from godwit.engine.committed import CommittedEpoch
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.placement import Problem
     from godwit.placement.arrays import BoolArray, FloatArray
-
-_OWN = "control-"
-
-
-def is_own(migration: str) -> bool:
-    """Return whether the controller started the migration with this id."""
-    return migration.startswith(_OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +262,7 @@ class Rebalancing:
         weight = measured.problem.weight[measured.parts[name]]
         sizes = measured.held_bytes[measured.parts[name]]
         self._asked += 1
-        migration = f"{_OWN}{self._asked}"
+        migration = f"{CONTROLLER}{self._asked}"
         try:
             current = with_newcomers(view.components[name].assignment, view.executors)
             _check_sources(name, current, dict(zip(places, sources, strict=True)))

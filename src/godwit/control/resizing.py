@@ -31,11 +31,12 @@ import numpy as np
 
 from godwit.control.backlog_trend import BacklogTrend
 from godwit.control.forecast import raise_to_forecast
-from godwit.control.interfaces import PoolView
 from godwit.control.judging import Judge
 from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
-from godwit.control.policy import Hysteresis, Proposal
+from godwit.control.policy import Hysteresis
 from godwit.control.scaling import WantedExecutors, at_rate
+from godwit.engine.changes import Proposal
+from godwit.engine.executor_pool import PoolView
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidControlError
@@ -44,12 +45,13 @@ from godwit.placement import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from godwit.control.interfaces import ExecutorPool, PlannerRunner
+    from godwit.control.interfaces import PlannerRunner
     from godwit.control.memory import ControllerMemory
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce
     from godwit.control.scaling import ScalingModel, ScalingSituation
     from godwit.control.settings import Control
+    from godwit.engine.executor_pool import ExecutorPool
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
 

@@ -15,35 +15,29 @@ al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.control.plan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import pyarrow as pa
-
-from godwit.control.planners.spreading import SidesOfKey, choose_shape, place_parts
-from godwit.control.policy import Hysteresis, Proposal, check_epoch_settings
+from godwit.control.planners.spreading import SidesOfKey, choose_shape
+from godwit.control.policy import Hysteresis, check_epoch_settings
+from godwit.engine.changes import Proposal
+from godwit.engine.spreading import SpreadKeyOver, parts_for
 from godwit.model.decision_events import ManualChange
-from godwit.model.errors import InvalidFlowError, InvalidPlanError, MigrationError
+from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.key_groups import OperatorWork
-from godwit.model.naming import did_you_mean, listing
 from godwit.operators.spreading import (
     WHOLE,
     Grid,
-    hash_undivided,
-    key_group_of_part,
-    keys_as_json,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from godwit.control.policy import FlowEpoch, ManualOverrides
+    from godwit.control.policy import ManualOverrides
+    from godwit.engine.committed import FlowEpoch
     from godwit.engine.spreading import SpreadOrders
-    from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyWork
-    from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 
 _GOAL: Final = 0.5
@@ -52,8 +46,6 @@ _WORTH: Final = 0.7
 """A grid is given up for one whose parts have this share of the work of today's, or less."""
 _MIN_WORK: Final = 4096
 """Rows and pairs of an epoch, or microseconds, below which no lane is worth relieving."""
-_CANDIDATES: Final = 64
-"""Parts to choose from, for each that is needed."""
 
 
 @user_class
@@ -104,19 +96,6 @@ class Spreading:
                 remedy="Give shares of what a lane gets, the first below the second: between the "
                 "two everything stays as it is.",
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadKeyOver:
-    """Request to divide the rows of one hot key among parts, or to gather them again.
-
-    Each part of `grid` is in a key group of its own; the grid `WHOLE` gathers the key.
-    """
-
-    operator: str
-    hash: int  # of the key
-    key: str  # its values as JSON
-    grid: Grid
 
 
 def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | None:
@@ -266,144 +245,3 @@ def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
     return SidesOfKey(
         left=work.left / grid.columns, right=work.right / grid.rows, pairs=float(work.pairs)
     )
-
-
-def parts_for(
-    key_hash: int,
-    count: int,
-    *,
-    taken: Grid,
-    assignment: Assignment,
-    cpu_ms: Mapping[int, float],
-    share: float = 1.0,
-    hashes_whole: bool = True,
-) -> tuple[int, ...]:
-    """Choose `count` parts for a key, on different lanes with the least load.
-
-    `key_hash`: see `key_group_of_part`. `taken`: the present grid, whose parts are in use.
-    `assignment`: that of the operator's component. `cpu_ms`: key group → load, if it has any.
-    `share`: share of all that load in the key's parts. `hashes_whole`: see
-    `KeyedOperator.hashes_whole`.
-    """
-    if count == 1:
-        return WHOLE.parts
-    width = max(assignment.lanes)
-    place = assignment.executor_of.astype(np.int64) * width + assignment.lane_of
-    load = np.zeros(len(assignment.executors) * width)
-    busy = np.zeros(assignment.num_key_groups)
-    busy[list(cpu_ms)] = list(cpu_ms.values())
-    np.add.at(load, place, busy)
-    numbers = np.arange(1, 1 + _CANDIDATES * (count + len(taken.parts)), dtype=np.int64)
-    numbers = numbers[~np.isin(numbers, taken.parts)]
-    key_groups = key_group_of_part(key_hash, numbers, assignment.num_key_groups)
-    home = key_group_of_part(
-        key_hash,
-        np.array(taken.parts, np.int64),
-        assignment.num_key_groups,
-        hashes_whole=hashes_whole,
-    )
-    # What is spread goes from where it is.
-    np.subtract.at(load, place[home], busy[home])
-    each = max(float(busy.sum()), 1.0) * share / count
-    chosen = place_parts(place[key_groups], load, count, each)
-    return tuple(int(numbers[at]) for at in chosen)
-
-
-# -- by hand
-
-
-def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
-    """Return the requests for hot keys of operator `name`.
-
-    Raises `InvalidPlanError` if the operator's keys cannot be divided.
-    """
-    if name in spreading:
-        return spreading[name]
-    known = f"Those are {listing(spreading)}." if spreading else "No operator has either."
-    raise InvalidPlanError(
-        f"There is no join {name!r} with spread=, and no process with merge=.",
-        remedy=f"{did_you_mean(str(name), list(spreading))}{known}",
-        operator=name,
-    )
-
-
-def change_by_hand(
-    orders: SpreadOrders, key: Any, shape: tuple[int, int] | None, assignment: Assignment
-) -> SpreadKeyOver:
-    """Return the change of a key's parts that a user requested; raise if it is not valid.
-
-    `shape`: numbers of parts of the left and of the right rows; ``None``: make the key whole again.
-    `assignment`: that of the operator's component. Raises `InvalidPlanError` if key or shape is not
-    valid, and `MigrationError` while another change of the key is in progress.
-    """
-    operator, (left, right) = orders.operator, shape or (1, 1)
-    name = operator.name
-    if shape is not None and not (
-        all(type(n) is int and n >= 1 for n in shape) and 2 <= left * right <= operator.max_parts
-    ):
-        raise InvalidPlanError(
-            f"Operator {name!r} was to divide a key in left={left!r} and right={right!r} parts.",
-            remedy="Give whole numbers from 1, whose product is from 2 to "
-            f"{operator.max_parts}, the most parts that its keys may have.",
-            operator=name,
-        )
-    if operator.part_states and right > 1:
-        raise InvalidPlanError(
-            f"Operator {name!r} was to divide a key in right={right!r} parts, and is no join.",
-            remedy=f"Give the number of parts alone, as in left={left * right}.",
-            operator=name,
-        )
-    row = _key_row(operator, key)
-    (key_hash,), (text,) = hash_undivided(row).tolist(), keys_as_json(row)
-    now = orders.spreads.grid_of(key_hash)
-    change = SpreadKeyOver(operator=name, hash=key_hash, key=text, grid=WHOLE)
-    if orders.is_changing(key_hash):
-        raise being_changed(change)
-    if now == WHOLE and shape is None:
-        raise InvalidPlanError(
-            f"Key {text} of operator {name!r} is not spread.",
-            remedy="query.hot_keys says which are.",
-            operator=name,
-        )
-    parts = parts_for(
-        key_hash,
-        left * right,
-        taken=now,
-        assignment=assignment,
-        cpu_ms={},
-        hashes_whole=operator.hashes_whole,
-    )
-    return replace(change, grid=Grid(rows=left, columns=right, parts=parts))
-
-
-def being_changed(change: SpreadKeyOver) -> MigrationError:
-    """Return the error that another change of the same key is in progress."""
-    return MigrationError(
-        f"A change of key {change.key} of operator {change.operator!r} is under way.",
-        remedy="Wait for an epoch with input; of a join, until the watermark has passed what rows "
-        "of before it can meet: its interval, and the slack.",
-        operator=change.operator,
-    )
-
-
-def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
-    """Return a user's key as one row of the operator's key columns; raise if it is not valid."""
-    fields = list(operator.user_keys)
-    values = key if isinstance(key, tuple) else (key,)
-    if len(values) != len(fields):
-        raise InvalidPlanError(
-            f"Key {key!r} has {len(values)} values, and operator {operator.name!r} is keyed by "
-            f"{listing(operator.user_keys.names)}.",
-            remedy="Give a value for each key column, in a tuple if there are several.",
-            operator=operator.name,
-        )
-    try:
-        columns = [pa.array([v], f.type) for v, f in zip(values, fields, strict=True)]
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        types = ", ".join(f"{field.name} {field.type}" for field in fields)
-        raise InvalidPlanError(
-            f"Key {key!r} is none of operator {operator.name!r}: {error}.",
-            remedy=f"Its key columns are {types}.",
-            operator=operator.name,
-        ) from None
-    return pa.RecordBatch.from_arrays(columns, schema=operator.user_keys)

@@ -24,7 +24,8 @@ from godwit.model.latency import LatencyHistogram
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.control.interfaces import CommittedEpoch, Topology
+    from godwit.control.interfaces import Topology
+    from godwit.engine.committed import CommittedEpoch
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray

@@ -26,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.control.planners.splitting import LayoutCosts, choose_layout, most_beneficial
-from godwit.control.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
+from godwit.control.policy import Hysteresis, check_epoch_settings
+from godwit.engine.changes import Proposal, Regroup
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.control.planners.splitting import Choice, WindowLayout
-    from godwit.control.policy import Announce, FlowEpoch, ManualOverrides
+    from godwit.control.policy import Announce, ManualOverrides
+    from godwit.engine.committed import FlowEpoch
     from godwit.engine.sharing import PaneMeter
     from godwit.plan.compiled import CompiledFlow
     from godwit.time.grid import PaneGrid

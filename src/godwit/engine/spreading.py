@@ -10,11 +10,37 @@ order is carried out.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from godwit.operators.spreading import WHOLE, key_group_of_part
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from godwit.model.assignment import Assignment
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.spreading import Grid, Spreads
+
+_CANDIDATES: Final = 64
+"""Parts to choose from, for each that is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadKeyOver:
+    """Request to divide the rows of one hot key among parts, or to gather them again.
+
+    Each part of `grid` is in a key group of its own; the grid `WHOLE` gathers the key.
+    """
+
+    operator: str
+    hash: int  # of the key
+    key: str  # its values as JSON
+    grid: Grid
 
 
 class SpreadOrders:
@@ -67,3 +93,70 @@ class SpreadOrders:
                 for key_hash, order in self._orders.items()
                 if spreads.grid_of(key_hash).parts != order[1].parts
             }
+
+
+def parts_for(
+    key_hash: int,
+    count: int,
+    *,
+    taken: Grid,
+    assignment: Assignment,
+    cpu_ms: Mapping[int, float],
+    share: float = 1.0,
+    hashes_whole: bool = True,
+) -> tuple[int, ...]:
+    """Choose `count` parts for a key, on different lanes with the least load.
+
+    `key_hash`: see `key_group_of_part`. `taken`: the present grid, whose parts are in use.
+    `assignment`: that of the operator's component. `cpu_ms`: key group → load, if it has any.
+    `share`: share of all that load in the key's parts. `hashes_whole`: see
+    `KeyedOperator.hashes_whole`.
+    """
+    if count == 1:
+        return WHOLE.parts
+    width = max(assignment.lanes)
+    place = assignment.executor_of.astype(np.int64) * width + assignment.lane_of
+    load = np.zeros(len(assignment.executors) * width)
+    busy = np.zeros(assignment.num_key_groups)
+    busy[list(cpu_ms)] = list(cpu_ms.values())
+    np.add.at(load, place, busy)
+    numbers = np.arange(1, 1 + _CANDIDATES * (count + len(taken.parts)), dtype=np.int64)
+    numbers = numbers[~np.isin(numbers, taken.parts)]
+    key_groups = key_group_of_part(key_hash, numbers, assignment.num_key_groups)
+    home = key_group_of_part(
+        key_hash,
+        np.array(taken.parts, np.int64),
+        assignment.num_key_groups,
+        hashes_whole=hashes_whole,
+    )
+    # What is spread goes from where it is.
+    np.subtract.at(load, place[home], busy[home])
+    each = max(float(busy.sum()), 1.0) * share / count
+    chosen = place_parts(place[key_groups], load, count, each)
+    return tuple(int(numbers[position]) for position in chosen)
+
+
+def place_parts(
+    candidates: npt.NDArray[np.int64],  # shape ``(n,)``: the place that each part would have
+    load: npt.NDArray[np.float64],  # shape ``(places,)``: present load of each place
+    count: int,
+    share: float,  # load of one part
+) -> list[int]:
+    """Choose `count` of the candidates as places of a hot key's parts, the least loaded first.
+
+    They are on different executors and lanes. Returns positions in `candidates`.
+
+    Examples
+    --------
+    >>> place_parts(np.array([0, 0, 1, 2]), np.array([0.0, 5.0, 1.0]), 2, 1.0)
+    [0, 3]
+    """
+    load = load.astype(np.float64)
+    free = np.ones(len(candidates), np.bool_)
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(candidates)):
+        least = int(np.argmin(np.where(free, load[candidates], np.inf)))
+        free[least] = False
+        load[candidates[least]] += share
+        chosen.append(least)
+    return chosen

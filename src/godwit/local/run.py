@@ -52,13 +52,12 @@ if TYPE_CHECKING:
         StateId,
     )
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.lane.lane_flow import LaneInput
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
-    from godwit.engine.spreading import SpreadOrders
+    from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
     from godwit.migration.commands import PeerCopies
     from godwit.migration.coordinator import Warmed
     from godwit.migration.outcome import EpochOutcome

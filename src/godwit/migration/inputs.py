@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from godwit.migration.strategy import Bounds, Strategy
 
@@ -58,3 +58,12 @@ class LanesRequested:
     lanes: Mapping[str, int] = field(default_factory=dict)
     # key group → lane within the executor that owns it; left out: as before
     lane_of: Mapping[int, int] = field(default_factory=dict)
+
+
+CONTROLLER: Final = "control-"
+"""Prefix of the ids of a controller's migrations."""
+
+
+def is_own(migration: str) -> bool:
+    """Return whether the controller started the migration with this id."""
+    return migration.startswith(CONTROLLER)

@@ -22,7 +22,7 @@ from godwit.checkpoint.journal import read_last
 from godwit.control.interfaces import topology_of
 from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
-from godwit.control.rebalancing import is_own
+from godwit.migration.inputs import is_own
 from godwit.model import events
 from godwit.runtime.pending_files import PendingFiles
 
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.control.interfaces import CommittedEpoch, ExecutorPool
     from godwit.control.settings import Control
+    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.executor_pool import ExecutorPool
     from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow

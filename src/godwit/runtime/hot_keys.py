@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from godwit.control.spreading import being_changed, change_by_hand, orders_of
-from godwit.model.errors import MigrationError
+import pyarrow as pa
+
+from godwit.engine.spreading import SpreadKeyOver, parts_for
+from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
-from godwit.operators.spreading import WHOLE
+from godwit.model.naming import did_you_mean, listing
+from godwit.operators.spreading import WHOLE, Grid, hash_undivided, keys_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from godwit.engine.spreading import SpreadOrders
+    from godwit.model.assignment import Assignment
+    from godwit.operators.operator import KeyedOperator
     from godwit.runtime.ports import DividedRun
 
 
@@ -141,3 +147,100 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         change = change_by_hand(orders, key, shape, standing.assignment)
         if not run.divide(change):
             raise being_changed(change)
+
+
+def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
+    """Return the requests for hot keys of operator `name`.
+
+    Raises `InvalidPlanError` if the operator's keys cannot be divided.
+    """
+    if name in spreading:
+        return spreading[name]
+    known = f"Those are {listing(spreading)}." if spreading else "No operator has either."
+    raise InvalidPlanError(
+        f"There is no join {name!r} with spread=, and no process with merge=.",
+        remedy=f"{did_you_mean(str(name), list(spreading))}{known}",
+        operator=name,
+    )
+
+
+def change_by_hand(
+    orders: SpreadOrders, key: Any, shape: tuple[int, int] | None, assignment: Assignment
+) -> SpreadKeyOver:
+    """Return the change of a key's parts that a user requested; raise if it is not valid.
+
+    `shape`: numbers of parts of the left and of the right rows; ``None``: make the key whole again.
+    `assignment`: that of the operator's component. Raises `InvalidPlanError` if key or shape is not
+    valid, and `MigrationError` while another change of the key is in progress.
+    """
+    operator, (left, right) = orders.operator, shape or (1, 1)
+    name = operator.name
+    if shape is not None and not (
+        all(type(n) is int and n >= 1 for n in shape) and 2 <= left * right <= operator.max_parts
+    ):
+        raise InvalidPlanError(
+            f"Operator {name!r} was to divide a key in left={left!r} and right={right!r} parts.",
+            remedy="Give whole numbers from 1, whose product is from 2 to "
+            f"{operator.max_parts}, the most parts that its keys may have.",
+            operator=name,
+        )
+    if operator.part_states and right > 1:
+        raise InvalidPlanError(
+            f"Operator {name!r} was to divide a key in right={right!r} parts, and is no join.",
+            remedy=f"Give the number of parts alone, as in left={left * right}.",
+            operator=name,
+        )
+    row = _key_row(operator, key)
+    (key_hash,), (text,) = hash_undivided(row).tolist(), keys_as_json(row)
+    now = orders.spreads.grid_of(key_hash)
+    change = SpreadKeyOver(operator=name, hash=key_hash, key=text, grid=WHOLE)
+    if orders.is_changing(key_hash):
+        raise being_changed(change)
+    if now == WHOLE and shape is None:
+        raise InvalidPlanError(
+            f"Key {text} of operator {name!r} is not spread.",
+            remedy="query.hot_keys says which are.",
+            operator=name,
+        )
+    parts = parts_for(
+        key_hash,
+        left * right,
+        taken=now,
+        assignment=assignment,
+        cpu_ms={},
+        hashes_whole=operator.hashes_whole,
+    )
+    return replace(change, grid=Grid(rows=left, columns=right, parts=parts))
+
+
+def being_changed(change: SpreadKeyOver) -> MigrationError:
+    """Return the error that another change of the same key is in progress."""
+    return MigrationError(
+        f"A change of key {change.key} of operator {change.operator!r} is under way.",
+        remedy="Wait for an epoch with input; of a join, until the watermark has passed what rows "
+        "of before it can meet: its interval, and the slack.",
+        operator=change.operator,
+    )
+
+
+def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
+    """Return a user's key as one row of the operator's key columns; raise if it is not valid."""
+    fields = list(operator.user_keys)
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(fields):
+        raise InvalidPlanError(
+            f"Key {key!r} has {len(values)} values, and operator {operator.name!r} is keyed by "
+            f"{listing(operator.user_keys.names)}.",
+            remedy="Give a value for each key column, in a tuple if there are several.",
+            operator=operator.name,
+        )
+    try:
+        columns = [pa.array([v], f.type) for v, f in zip(values, fields, strict=True)]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        types = ", ".join(f"{field.name} {field.type}" for field in fields)
+        raise InvalidPlanError(
+            f"Key {key!r} is none of operator {operator.name!r}: {error}.",
+            remedy=f"Its key columns are {types}.",
+            operator=operator.name,
+        ) from None
+    return pa.RecordBatch.from_arrays(columns, schema=operator.user_keys)

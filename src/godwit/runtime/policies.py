@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.control.policy import (
-    RESPECT_S,
-    FlowEpoch,
-    ManualOverrides,
-    PolicyLoop,
-    Regroup,
-    Repartition,
-)
-from godwit.control.spreading import SpreadKeyOver
+from godwit.control.policy import RESPECT_S, ManualOverrides, PolicyLoop
 from godwit.control.windows import ChooseWindowState
+from godwit.engine.changes import Regroup, Repartition
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
+from godwit.engine.spreading import SpreadKeyOver
 from godwit.migration.regrouping import Regrouping
 from godwit.migration.strategy import Bounds
 from godwit.model import events
@@ -35,7 +29,9 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
-    from godwit.control.policy import AdaptationPolicy, Announce, Proposal
+    from godwit.control.policy import AdaptationPolicy, Announce
+    from godwit.engine.changes import Proposal
+    from godwit.engine.committed import FlowEpoch
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
     from godwit.migration.coordinator import Coordinator

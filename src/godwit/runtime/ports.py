@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.control.interfaces import ExecutorPool
 from godwit.engine.cluster import Cluster
+from godwit.engine.executor_pool import ExecutorPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.source_positions import SourcePositions
-    from godwit.engine.spreading import SpreadOrders
+    from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
     from godwit.migration.coordinator import Coordinator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.explain import UserNames

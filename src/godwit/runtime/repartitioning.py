@@ -28,7 +28,7 @@ from godwit.runtime.threads import DaemonPool, GateClosedError, one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.control.policy import Proposal
+    from godwit.engine.changes import Proposal
     from godwit.runtime.run import QueryRun
 
 _STOPPED = "Start the flow again from its checkpoint, and repartition that query."

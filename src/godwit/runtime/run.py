@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.collection import collect_garbage
-from godwit.control.policy import FlowEpoch
 from godwit.control.run_record import RunRecorder
+from godwit.engine.committed import FlowEpoch
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
-    from godwit.control.spreading import SpreadKeyOver
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.engine.spreading import SpreadOrders
+    from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView, ProtocolView

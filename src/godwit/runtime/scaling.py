@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.control.rebalancing import is_own
 from godwit.migration.commands import MigrationOutcome
+from godwit.migration.inputs import is_own
 from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError

@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.control.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
+    from godwit.control.policy import AdaptationPolicy, Announce, ManualOverrides
+    from godwit.engine.committed import FlowEpoch
     from godwit.engine.recovery import Recovery
     from godwit.migration.inputs import RunStarted
     from godwit.plan.compiled import CompiledFlow

@@ -18,8 +18,9 @@ from godwit.control.placing import (
     place_as_measured,
     place_by_attributes,
 )
-from godwit.control.policy import FlowEpoch, Repartition
 from godwit.control.windows import ExchangeCosts
+from godwit.engine.changes import Repartition
+from godwit.engine.committed import FlowEpoch
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events

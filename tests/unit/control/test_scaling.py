@@ -11,7 +11,6 @@ import pytest
 from tests.oracles.core_counts import mmk_latency_s
 
 from godwit.control.backlog_trend import BacklogTrend
-from godwit.control.interfaces import PoolView
 from godwit.control.latency_model import predicted_latency_s
 from godwit.control.resizing import Pace
 from godwit.control.scaling import (
@@ -25,6 +24,7 @@ from godwit.control.scaling import (
     scripted,
     utilisation,
 )
+from godwit.engine.executor_pool import PoolView
 from godwit.model.errors import InvalidControlError
 from godwit.model.latency import LatencyHistogram
 

@@ -14,7 +14,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.control.fusing import by_attributes
-from godwit.control.policy import FlowEpoch, ManualOverrides
+from godwit.control.policy import ManualOverrides
 from godwit.control.windows import (
     ExchangeCosts,
     SplitOrCombine,
@@ -22,6 +22,7 @@ from godwit.control.windows import (
     layout_of,
     splitting_of,
 )
+from godwit.engine.committed import FlowEpoch
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events
@@ -32,7 +33,7 @@ from godwit.plan.explain import explain
 from godwit.plan.grouping import regrouped
 
 if TYPE_CHECKING:
-    from godwit.control.policy import Proposal
+    from godwit.engine.changes import Proposal
     from godwit.plan.compiled import CompiledFlow
 
 COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])

@@ -14,10 +14,12 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.control.planners.spreading import SidesOfKey, choose_shape, place_parts
-from godwit.control.policy import FlowEpoch, ManualOverrides, Proposal
-from godwit.control.spreading import SpreadHotKeys, SpreadKeyOver, parts_for, spreading_of
+from godwit.control.planners.spreading import SidesOfKey, choose_shape
+from godwit.control.policy import ManualOverrides
+from godwit.control.spreading import SpreadHotKeys, spreading_of
+from godwit.engine.committed import FlowEpoch
 from godwit.engine.settings import Lanes
+from godwit.engine.spreading import SpreadKeyOver, parts_for, place_parts
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
 from godwit.migration.outcome import EpochOutcome
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from godwit.engine.changes import Proposal
     from godwit.engine.spreading import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 

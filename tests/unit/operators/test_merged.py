@@ -20,8 +20,9 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
-from godwit.control.policy import FlowEpoch, ManualOverrides
+from godwit.control.policy import ManualOverrides
 from godwit.control.spreading import SpreadHotKeys
+from godwit.engine.committed import FlowEpoch
 from godwit.engine.event_time import EventTimes
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.state import ComponentView

@@ -18,9 +18,10 @@ from tests.support.controls import control_of
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.control.interfaces import CommittedEpoch, Topology, topology_of
+from godwit.control.interfaces import Topology, topology_of
 from godwit.control.loop import Controller
 from godwit.control.scaling import latency
+from godwit.engine.committed import CommittedEpoch
 from godwit.migration.inputs import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model import events

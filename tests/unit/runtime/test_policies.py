@@ -13,8 +13,9 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.fusing import Fusing
-from godwit.control.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
+from godwit.engine.changes import Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
+from godwit.engine.committed import FlowEpoch
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.migration import Policy
 from godwit.migration.coordinator import Coordinator
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from godwit.control.policy import AdaptationPolicy
 
 SETTINGS = gw.control.Fusion(epochs=1, confirm=1, payback_epochs=10)
 

@@ -39,8 +39,8 @@ from godwit_lab.simulator import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from godwit.control.interfaces import CommittedEpoch
     from godwit.control.loop import Controller
+    from godwit.engine.committed import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.cli.what_if_stream import MeasuredStream, MeasuredTime
 

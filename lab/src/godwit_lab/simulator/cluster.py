@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from godwit.control.interfaces import PoolView
+from godwit.engine.executor_pool import PoolView
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:

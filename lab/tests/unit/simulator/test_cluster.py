@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.control.interfaces import PoolView
+from godwit.engine.executor_pool import PoolView
 from godwit.model.errors import InvalidProblemError
 from godwit_lab.simulator.cluster import (
     Death,

@@ -1,4 +1,4 @@
-"""Shapes for hot keys of a join, and places for their parts.
+"""Shapes for hot keys of a join.
 
 A key with l rows of the left, r of the right and p pairs, in a grid of a rows and b columns, costs
 each part ``l / a + r / b + p / (a b)``, and all of them together ``b l + a r + p``: to divide one
@@ -13,12 +13,6 @@ Source: the join matrix of Okcan, Riedewald (2011), §3, with work of pairs besi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,30 +74,3 @@ def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, 
             key.copied_rows(*shape),
         ),
     )
-
-
-def place_parts(
-    candidates: npt.NDArray[np.int64],  # shape ``(n,)``: the place that each part would have
-    load: npt.NDArray[np.float64],  # shape ``(places,)``: present load of each place
-    count: int,
-    share: float,  # load of one part
-) -> list[int]:
-    """Choose `count` of the candidates as places of a hot key's parts, the least loaded first.
-
-    They are on different executors and lanes. Returns positions in `candidates`.
-
-    Examples
-    --------
-    >>> place_parts(np.array([0, 0, 1, 2]), np.array([0.0, 5.0, 1.0]), 2, 1.0)
-    [0, 3]
-    """
-    load = load.astype(np.float64)
-    free = np.ones(len(candidates), np.bool_)
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(candidates)):
-        of = np.where(free, load[candidates], np.inf)
-        at = int(np.argmin(of))
-        free[at] = False
-        load[candidates[at]] += share
-        chosen.append(at)
-    return chosen

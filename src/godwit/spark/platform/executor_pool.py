@@ -16,7 +16,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from godwit.control.interfaces import PoolView
+from godwit.engine.executor_pool import PoolView
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.text import counted
@@ -99,7 +99,7 @@ _REST_S = 1.0
 class SparkExecutorPool:
     """Adds executors to the running application, and gives them back.
 
-    It is the `godwit.control.interfaces.ExecutorPool` of Spark.
+    It is the `godwit.engine.executor_pool.ExecutorPool` of Spark.
     """
 
     def __init__(

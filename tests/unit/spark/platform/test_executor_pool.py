@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fake_cluster import FakeScheduler, FakeStream
 
-from godwit.control.interfaces import PoolView
+from godwit.engine.executor_pool import PoolView
 from godwit.migration.inputs import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
@@ -18,7 +18,7 @@ from godwit.spark.platform.executor_pool import SparkExecutorPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.control.interfaces import ExecutorPool
+    from godwit.engine.executor_pool import ExecutorPool
 
 
 @pytest.fixture
