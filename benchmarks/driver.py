@@ -80,7 +80,7 @@ class NoWorld:
 
 def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
     """Make a flow of operators side by side, each a component of its own."""
-    made = [
+    side_by_side = [
         ComputeOperator(
             name=f"operator {index}",
             keys=pa.schema({"k": pa.string()}),
@@ -93,7 +93,7 @@ def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
         name="driver",
         num_key_groups=num_key_groups,
         sources=("rows",),
-        components=tuple(Component(name=o.name, operators=(o,), level=1) for o in made),
+        components=tuple(Component(name=o.name, operators=(o,), level=1) for o in side_by_side),
         inputs=tuple(
             SourceInput(
                 operator=o.name,
@@ -102,10 +102,10 @@ def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
                 keys=("k",),
                 schema=pa.schema({"k": pa.string(), "v": pa.float64()}),
             )
-            for o in made
+            for o in side_by_side
         ),
         outputs=(),
-        actions={},
+        actions={o.name: "aggregate" for o in side_by_side},
     )
 
 

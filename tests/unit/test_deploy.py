@@ -66,6 +66,10 @@ def test_image_and_version_are_those_of_the_package() -> None:
     assert all((ROOT / path).exists() for path in copied if not path.startswith("dist/"))
 
 
+def test_of_both_wheels_the_image_installs_the_one_of_godwit() -> None:
+    assert "/tmp/dist/godwit_streams-*.whl" in (PLACE / "Dockerfile").read_text()
+
+
 def test_the_example_counts_its_rows() -> None:
     rows = [{"timestamp": "2024-05-01", "value": n, "key": n % 2} for n in range(6)]
     played = gw.testing.run(JOB["build"](), {"ticks": rows})
