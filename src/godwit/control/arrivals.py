@@ -150,7 +150,7 @@ class ArrivalCurve:
         if not len(rates) or rates.max() - rates.min() <= _LEAST_CHANGE:
             return None
         known = min(len(rates) - _USUAL, len(self._times_s) - 1)
-        worst, found = 0.0, None
+        worst, change = 0.0, None
         for last in range(_STEP, known + 1):
             before = rates[-last - 4 * _USUAL : -last]
             middle, noise = _median_and_noise(before)
@@ -163,8 +163,8 @@ class ArrivalCurve:
             # all: a few quiet intervals would be worth more than the step after them.
             certain = differs > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise * scale)
             if certain and differs / scale > worst:
-                worst, found = differs / scale, last
-        return found
+                worst, change = differs / scale, last
+        return change
 
     def _rates(self, count: int) -> FloatArray:
         """Return the arrival rates of the last `count` intervals, in rows a second."""

@@ -70,10 +70,10 @@ def _has_trend(series: FloatArray) -> bool:
     shown = len(series) >= _MOST_BACKLOGS
     for count in range(_SHORTEST_TREND, len(series) + 1):
         part = series[-count:]
-        at = np.arange(count) - (count - 1) / 2
-        squares = float(at @ at)
-        slope = float(at @ part) / squares
-        strayed = part - part.mean() - slope * at
+        offsets = np.arange(count) - (count - 1) / 2
+        squares = float(offsets @ offsets)
+        slope = float(offsets @ part) / squares
+        strayed = part - part.mean() - slope * offsets
         error = math.sqrt(float(strayed @ strayed) / (count - 2) / squares)
         hidden = _STUDENT[count - _SHORTEST_TREND] * error
         if abs(slope) > hidden + 1e-9 * float(part.mean()):

@@ -258,9 +258,9 @@ def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
     deviation = np.where(stays, np.abs(load / problem.speed - mean), 0.0)
     most, speed, weight = wanted * (1 + 1e-9), problem.speed, problem.weight
     over = int(np.count_nonzero(deviation > most))
-    for made, k in enumerate(order.tolist(), start=1):
+    for moves, k in enumerate(order.tolist(), start=1):
         if not over:
-            return made - 1
+            return moves - 1
         for e, change in ((int(problem.current[k]), -weight[k]), (int(planned[k]), weight[k])):
             load[e] += change
             was = deviation[e] > most

@@ -147,12 +147,12 @@ class Speeds:
         if last is None:
             return _Differences([], [], np.zeros(0), np.zeros(0))
         known = last.executor[costs.key_group] != None  # noqa: E711  entry by entry
-        at = costs.key_group[known]
+        key_groups = costs.key_group[known]
         return _Differences(
-            before=last.executor[at].tolist(),
+            before=last.executor[key_groups].tolist(),
             now=costs.executor[known].tolist(),
-            apart=costs.cost[known] - last.cost[at],
-            variance=costs.variance[known] + last.variance[at],
+            apart=costs.cost[known] - last.cost[key_groups],
+            variance=costs.variance[known] + last.variance[key_groups],
         )
 
     def _record_costs(
@@ -170,15 +170,15 @@ class Speeds:
                 cost=np.zeros(num_key_groups),
                 variance=np.zeros(num_key_groups),
             )
-        seen, at = self._seen[name], costs.key_group
+        seen, key_groups = self._seen[name], costs.key_group
         slower = np.array([changed[e] for e in costs.executor.tolist()])
-        stays = (seen.executor[at] == costs.executor) & (np.abs(slower) < _CHANGED)
-        moved = seen.cost[at] + slower
-        seen.cost[at] = np.where(stays, moved + _NEW * (costs.cost - moved), costs.cost)
-        seen.variance[at] = np.where(
-            stays, np.minimum(seen.variance[at], costs.variance), costs.variance
+        stays = (seen.executor[key_groups] == costs.executor) & (np.abs(slower) < _CHANGED)
+        moved = seen.cost[key_groups] + slower
+        seen.cost[key_groups] = np.where(stays, moved + _NEW * (costs.cost - moved), costs.cost)
+        seen.variance[key_groups] = np.where(
+            stays, np.minimum(seen.variance[key_groups], costs.variance), costs.variance
         )
-        seen.executor[at] = costs.executor
+        seen.executor[key_groups] = costs.executor
 
     def _estimate_slowness(
         self, here: list[str], differences: Sequence[_Differences]
@@ -188,7 +188,7 @@ class Speeds:
         Returns executor → slowness, the covariances of the errors, and whether an executor changed.
         """
         names = sorted({*here, *(name for part in differences for name in part.before)})
-        number, n = {name: at for at, name in enumerate(names)}, len(names)
+        number, n = {name: index for index, name in enumerate(names)}, len(names)
         known = np.array([self._slow.get(name, 0.0) for name in names])
         # The unknowns are deviations from what is known: of the period before, then of this one.
         prior = np.zeros((2 * n, 2 * n))
@@ -221,9 +221,9 @@ class Speeds:
         known_by = (inverse @ measured)[n:]
         rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
         before_errors = np.zeros((n, n))
-        former = [at for at, name in enumerate(self._slow) if name in number]
-        at = [number[name] for name in self._slow if name in number]
-        before_errors[np.ix_(at, at)] = self._errors[np.ix_(former, former)]
+        former = [row for row, name in enumerate(self._slow) if name in number]
+        known_rows = [number[name] for name in self._slow if name in number]
+        before_errors[np.ix_(known_rows, known_rows)] = self._errors[np.ix_(former, former)]
         errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
         of_here = [number[name] for name in here]
         return (
@@ -256,8 +256,12 @@ def _median_differences(
     variances = np.concatenate([part.variance for part in differences])[order]
     first = np.flatnonzero((np.diff(before, prepend=-1) != 0) | (np.diff(now, prepend=-1) != 0))
     return [
-        (int(before[at]), int(now[at]), *_median_with_variance(apart[at:end], variances[at:end]))
-        for at, end in pairwise([*first.tolist(), len(order)])
+        (
+            int(before[start]),
+            int(now[start]),
+            *_median_with_variance(apart[start:end], variances[start:end]),
+        )
+        for start, end in pairwise([*first.tolist(), len(order)])
     ]
 
 
@@ -319,9 +323,9 @@ def _relative_costs(
         if min(per_epoch, per_row) < 0:
             per_epoch, per_row = 0.0, by / bb
         expected = per_epoch * epochs + per_row * rows
-    estimates, at = [], 0
+    estimates, start = [], 0
     for span in by_assignment:
-        mine = slice(at, at + len(span.rows))
+        mine = slice(start, start + len(span.rows))
         touched = np.flatnonzero(shown[mine])
         relative = np.log(busy_s[mine][touched] / expected[mine][touched])
         variance = _SIGMA_NOISE**2 + _SIGMA_ROW**2 / rows[mine][touched]
@@ -334,5 +338,5 @@ def _relative_costs(
                 variance=variance,
             )
         )
-        at += len(span.rows)
+        start += len(span.rows)
     return estimates

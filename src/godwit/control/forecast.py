@@ -179,11 +179,11 @@ class RateHistory:
         self._extend_bins(high)
         edges = np.arange(low, high + 2) * self.width_s
         part = np.diff(edges.clip(from_s, to_s))
-        at = slice(low - self.first, high - self.first + 1)
+        bins = slice(low - self.first, high - self.first + 1)
         if low < self.first:
             return
-        self._rows[at] += rows * part / (to_s - from_s)
-        self._seen_s[at] += part
+        self._rows[bins] += rows * part / (to_s - from_s)
+        self._seen_s[bins] += part
         while len(self._rows) > _BINS and self.width_s < _WIDEST_S:
             self._widen()
         if len(self._rows) > _BINS:
@@ -272,12 +272,12 @@ class _Season:
         return self.error / self.as_now if self.as_now > 0 else math.inf
 
 
-def seasonal_forecast(rates: FloatArray, at: float, period: float) -> float:
+def seasonal_forecast(rates: FloatArray, position: float, period: float) -> float:
     """Return the median of the rates at the same time of earlier periods; NaN without any.
 
-    `at` and `period` are in bins; rates between two bins are interpolated.
+    `position` and `period` are in bins; rates between two bins are interpolated.
     """
-    times = at - period * np.arange(1, _PAST + 1)
+    times = position - period * np.arange(1, _PAST + 1)
     times = times[(times >= 0) & (times <= len(rates) - 1)]
     if not len(times):
         return math.nan
@@ -315,8 +315,8 @@ def detect_period(rates: FloatArray) -> float | None:
     # The first that is nearly as high as the highest: its multiples are as high by chance.
     best = float(correlation[peaks].max())
     first = int(peaks[correlation[peaks] >= 0.9 * best][0])
-    before, there, after = correlation[first - 1 : first + 2]
-    bend = before - 2 * there + after
+    before, peak, after = correlation[first - 1 : first + 2]
+    bend = before - 2 * peak + after
     return first + (0.5 * (before - after) / bend if bend < 0 else 0.0)
 
 
@@ -324,12 +324,12 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
     """Compare forecasts made `lead` bins ahead, for the last period, with the measured rates."""
     first = max(len(rates) - round(period), math.ceil(period))
     errors = []
-    for at in range(first, len(rates)):
+    for now in range(first, len(rates)):
         # What is known `lead` bins before; the seasonal forecast knows no more than that.
-        said = seasonal_forecast(rates[: max(at - lead, 0)], float(at), period)
-        values = said, rates[max(at - lead, 0)], rates[at]
+        said = seasonal_forecast(rates[: max(now - lead, 0)], float(now), period)
+        values = said, rates[max(now - lead, 0)], rates[now]
         if not any(map(math.isnan, values)):
-            errors.append((abs(said - rates[at]), abs(values[1] - rates[at])))
+            errors.append((abs(said - rates[now]), abs(values[1] - rates[now])))
     if len(errors) < _PER_PERIOD:
         return _Season(bins=period, error=math.inf, as_now=0.0)
     error, as_now = np.mean(errors, axis=0).tolist()
@@ -460,7 +460,7 @@ class Forecaster:
         # Bins are known by their middles.
         first = now_s / width_s - history.first - 0.5
         ahead = np.arange(first, first + self.lead_s / width_s + 1)
-        expected = [seasonal_forecast(rates, float(at), season.bins) for at in ahead]
+        expected = [seasonal_forecast(rates, float(position), season.bins) for position in ahead]
         known = [rate for rate in expected if not math.isnan(rate)]
         return max(known, default=None)
 

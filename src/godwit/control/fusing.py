@@ -200,8 +200,10 @@ class Fusing:
             if share >= (self._settings.part_below if edge in fused else self._settings.fuse_above)
         }
         groups = _fuse_greedily(flow, streams, counts)
-        there = {c.operators[0].name: tuple(o.name for o in c.operators) for c in flow.components}
-        now = {group for group in there.values() if not alone & set(group)}
+        groups_before = {
+            c.operators[0].name: tuple(o.name for o in c.operators) for c in flow.components
+        }
+        now = {group for group in groups_before.values() if not alone & set(group)}
         after = {group for group in groups if not alone & set(group)}
         changed = tuple(sorted(after - now))
         if not self._hysteresis.is_confirmed(_FUSION, changed):
@@ -254,7 +256,7 @@ def _fuse_greedily(
     `streams`: inputs along which operators may be fused. `rates`: (sender, receiver) → rows.
     """
     names = [operator.name for operator in flow.operators]
-    number = {name: at for at, name in enumerate(names)}
+    number = {name: index for index, name in enumerate(names)}
     attributes = _partition_attributes(names, streams)
     edges = [
         (stream.upstream, stream.operator) for name in names for stream in flow.inputs_fed_by(name)
@@ -298,7 +300,16 @@ def _fused_by_user(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> se
     for component in flow.components:
         names = [operator.name for operator in component.operators]
         inner = [s for s in streams if s.upstream in names and s.operator in names]
-        if len({a for of in _partition_attributes(names, inner).values() for a in of}) > 1:
+        if (
+            len(
+                {
+                    a
+                    for attributes in _partition_attributes(names, inner).values()
+                    for a in attributes
+                }
+            )
+            > 1
+        ):
             members.update(names)
     return members
 

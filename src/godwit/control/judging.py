@@ -129,19 +129,19 @@ class Judge:
             or situation.executors < known.executors
         ):
             self._ineffective = None
-        one = self._decided
-        if one is None:
+        decision = self._decided
+        if decision is None:
             return
-        one.age += 1
+        decision.age += 1
         # Before that, a little more load may be noise that passes.
-        at_rest = steady and situation.executors == one.wanted
-        risen = at_rest and situation.arrival_per_s > _RISEN * one.arrival_per_s
-        if risen or _rates_differ(one.arrival_per_s, situation.arrival_per_s):
+        at_rest = steady and situation.executors == decision.wanted
+        risen = at_rest and situation.arrival_per_s > _RISEN * decision.arrival_per_s
+        if risen or _rates_differ(decision.arrival_per_s, situation.arrival_per_s):
             self._stop_judging("the arrival rate is another one")
-        elif one.age > _PATIENCE:
+        elif decision.age > _PATIENCE:
             self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")
         elif at_rest and wanted.measured is not None:
-            self._announce_result(one, wanted.measured, situation)
+            self._announce_result(decision, wanted.measured, situation)
 
     def _announce_result(
         self, decision: _Decided, measured: float, situation: ScalingSituation
@@ -168,9 +168,9 @@ class Judge:
 
     def _stop_judging(self, reason: str) -> None:
         """Stop waiting for the effect of a decision, and announce the reason."""
-        one, self._decided = self._decided, None
-        if one is not None:
-            self._announce_verdict(one, "overtaken", reason, None)
+        decision, self._decided = self._decided, None
+        if decision is not None:
+            self._announce_verdict(decision, "overtaken", reason, None)
 
     def _announce_verdict(
         self,
@@ -231,7 +231,9 @@ class BalanceJudge:
 
     def abandoned(self, component: str) -> None:
         """Drop the moves of a component that were abandoned; another event reports them."""
-        self._decided = {of: one for of, one in self._decided.items() if component not in of}
+        self._decided = {
+            group: decision for group, decision in self._decided.items() if component not in group
+        }
 
     def judge_ended(
         self, planned: Sequence[Planned], period: PeriodStatistics, under_way: AbstractSet[str]
@@ -241,19 +243,19 @@ class BalanceJudge:
         `under_way`: components whose moves have not ended.
         """
         problems = {plan.measured.components: plan.measured for plan in planned}
-        for components, one in list(self._decided.items()):
-            one.age += 1
+        for components, decision in list(self._decided.items()):
+            decision.age += 1
             measured = problems.get(components)
-            if measured is None or one.executors != set(measured.problem.executors):
+            if measured is None or decision.executors != set(measured.problem.executors):
                 self._stop_judging(components, "there are other executors")
-            elif one.age > _PATIENCE:
+            elif decision.age > _PATIENCE:
                 self._stop_judging(
                     components, f"they did not come to rest within {_PATIENCE} periods"
                 )
             elif period.settled and under_way.isdisjoint(components):
                 came = _busy_distance(measured, period)
                 if came is not None:
-                    self._announce_result(components, one, *came)
+                    self._announce_result(components, decision, *came)
 
     def _announce_result(
         self, components: tuple[str, ...], decision: _Rebalanced, measured: float, error: float
@@ -274,9 +276,9 @@ class BalanceJudge:
 
     def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
         """Stop waiting for the effect of moves, and announce the reason."""
-        one = self._decided.get(components)
-        if one is not None:
-            self._announce_verdict(components, one, "overtaken", reason, None)
+        decision = self._decided.get(components)
+        if decision is not None:
+            self._announce_verdict(components, decision, "overtaken", reason, None)
 
     def _announce_verdict(
         self,
@@ -309,17 +311,19 @@ def _busy_distance(
     problem = measured.problem
     if problem.resources[problem.bottleneck] != "time":
         return None
-    number = {name: at for at, name in enumerate(problem.executors)}
+    number = {name: position for position, name in enumerate(problem.executors)}
     busy_s, variance = np.zeros((2, problem.num_executors))
     for name in measured.components:
         part = period.components.get(name)
         if part is None or not number.keys() >= set(part.by_assignment[0].assignment.executors):
             return None
         (span,) = part.by_assignment
-        at = np.array([number[e] for e in span.assignment.executors])[span.assignment.executor_of]
-        busy_s += np.bincount(at, span.busy_s, len(busy_s))
+        owner = np.array([number[e] for e in span.assignment.executors])[
+            span.assignment.executor_of
+        ]
+        busy_s += np.bincount(owner, span.busy_s, len(busy_s))
         counted = span.busy_s**2 / np.maximum(span.rows, 1.0)
-        variance += np.bincount(at, counted, len(busy_s))
+        variance += np.bincount(owner, counted, len(busy_s))
     standard_s = busy_s * problem.speed / problem.cores
     mean = float(standard_s.sum() / problem.speed[problem.available].sum())
     if not mean > 0:

@@ -132,18 +132,20 @@ class _Blocks:
         if not speeds:  # of executors whose speed is another than 1
             return self.vectors
         vectors = self.vectors.copy()
-        for at, (executors, executor_of, _) in enumerate(self._places):
-            vectors[at, 1] *= np.array([speeds.get(name, 1.0) for name in executors])[executor_of]
+        for block, (executors, executor_of, _) in enumerate(self._places):
+            vectors[block, 1] *= np.array([speeds.get(name, 1.0) for name in executors])[
+                executor_of
+            ]
         return vectors
 
     def add(self, assignment: Assignment, load: KeyGroupLoad, ended_s: float) -> None:
         """Add a block of one epoch: its loads, its assignment, and the time when it ended."""
-        at = len(self._places)
-        if at == len(self._vectors):
+        block = len(self._places)
+        if block == len(self._vectors):
             self._vectors = np.concatenate((self._vectors, np.zeros_like(self._vectors)))
             self._numbers = np.concatenate((self._numbers, np.zeros_like(self._numbers)))
-        self._vectors[at], self._numbers[at] = 0.0, (1, 0, 0, 0)
-        self._vectors[at, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
+        self._vectors[block], self._numbers[block] = 0.0, (1, 0, 0, 0)
+        self._vectors[block, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
         self._places.append((assignment.executors, assignment.executor_of, ended_s))
 
     def remove(self, first: int, stop: int) -> None:
@@ -163,17 +165,17 @@ class _Blocks:
 
     def merge_old(self) -> None:
         """Merge consecutive old blocks of equal lengths under one placement."""
-        for at in range(len(self._places) - _SINGLE - 2, -1, -1):
-            shorter = self._numbers[at, _EPOCHS] <= self._numbers[at + 1, _EPOCHS]
-            if shorter and self._same_place(at):
-                self._vectors[at] += self._vectors[at + 1]
-                self._numbers[at] += self._numbers[at + 1]
-                self._places[at] = self._places[at + 1]
-                self.remove(at + 1, at + 2)
+        for block in range(len(self._places) - _SINGLE - 2, -1, -1):
+            shorter = self._numbers[block, _EPOCHS] <= self._numbers[block + 1, _EPOCHS]
+            if shorter and self._same_place(block):
+                self._vectors[block] += self._vectors[block + 1]
+                self._numbers[block] += self._numbers[block + 1]
+                self._places[block] = self._places[block + 1]
+                self.remove(block + 1, block + 2)
 
-    def _same_place(self, at: int) -> bool:
+    def _same_place(self, block: int) -> bool:
         """Return whether a block and the next one have key groups on the same executors."""
-        (before, owner, _), (executors, later, _) = self._places[at], self._places[at + 1]
+        (before, owner, _), (executors, later, _) = self._places[block], self._places[block + 1]
         return before == executors and (owner is later or bool((owner == later).all()))
 
 
@@ -214,8 +216,8 @@ class LoadWindow:
         vectors = blocks.standard(speeds)
         first = max(len(blocks) - 1 - _PARTS[0], 0)
         window = usual = _summed(vectors[:first], blocks.numbers[:first])
-        for at in range(first, len(blocks) - 1):
-            window = window.plus(vectors[at], blocks.numbers[at])
+        for block in range(first, len(blocks) - 1):
+            window = window.plus(vectors[block], blocks.numbers[block])
         self._note_deviations(vectors[-1], window, assignment)
         every = window.plus(vectors[-1], blocks.numbers[-1])
         self._cut_at_change(vectors, usual, every, assignment)
@@ -260,7 +262,12 @@ class LoadWindow:
         tried &= (epochs <= every.epochs - _BEFORE) & (np.minimum(late, total_s - late) > 0)
         if not tried.any():
             return
-        at, epochs, late, late_s = np.flatnonzero(tried), epochs[tried], late[tried], late_s[tried]
+        positions, epochs, late, late_s = (
+            np.flatnonzero(tried),
+            epochs[tried],
+            late[tried],
+            late_s[tried],
+        )
         rows = parts[tried, 0]
         early = total_s - late
         differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
@@ -286,7 +293,7 @@ class LoadWindow:
         # later half of the part does not show was one odd epoch.
         last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
         if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
-            cut = len(blocks) - 1 - int(at[worst])
+            cut = len(blocks) - 1 - int(positions[worst])
             before = _summed(vectors[:cut], blocks.numbers[:cut])
             self._dispersion, self._together = self._noise(before)
             blocks.remove(0, cut)
@@ -313,9 +320,10 @@ class LoadWindow:
         # The share that it strays from has an error of its own.
         own = 1 / (1 + total_s / window_s)
         usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
-        of = assignment.executor_of
+        executor_of = assignment.executor_of
         by_executor = np.minimum(
-            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(together, 1.0)
+            np.bincount(executor_of, strayed) ** 2,
+            np.bincount(executor_of, usual) * max(together, 1.0),
         )
         squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
         self._blocks.vectors[-1, 2] = epoch[2] = squares

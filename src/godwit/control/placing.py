@@ -57,7 +57,7 @@ def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
 
     The columns come unchanged: no user's function stands between.
     """
-    found = []
+    edges = []
     for sender in flow.operators:
         for edge in flow.inputs_fed_by(sender.name):
             receiver = flow.operator(edge.operator)
@@ -73,8 +73,8 @@ def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
             alike = all(sender.keys.field(n).type == receiver.keys.field(n).type for n in common)
             placed_alike = sender.placed_by.names == receiver.placed_by.names
             if common and alike and not placed_alike:
-                found.append(edge)
-    return tuple(found)
+                edges.append(edge)
+    return tuple(edges)
 
 
 def place_by_attributes(
@@ -90,7 +90,8 @@ def place_by_attributes(
         """Return true if both ends of a stream may be placed by other columns."""
         ends = [flow.operator(name) for name in (edge.upstream, edge.operator)]
         return all(
-            of.name in free and not of.partition_stated and of.two_phase is None for of in ends
+            operator.name in free and not operator.partition_stated and operator.two_phase is None
+            for operator in ends
         )
 
     streams = [edge for edge in partly_common_inputs(flow) if is_free(edge)]
@@ -104,11 +105,11 @@ def place_by_attributes(
     component_of = dict(zip(names, plan.component_of.tolist(), strict=True))
     for component, shared in enumerate(plan.shared):
         members = [flow.operator(name) for name in names if component_of[name] == component]
-        orders = [tuple(n for n in of.keys.names if n in shared) for of in members]
+        orders = [tuple(n for n in member.keys.names if n in shared) for member in members]
         # As the operator has them that is keyed by them alone, so that it stays as it is.
         order = min(orders, key=lambda columns: len(members[orders.index(columns)].keys))
-        for of in members if len(members) > 1 else ():
-            of.partition_by = () if tuple(of.keys.names) == order else order
+        for member in members if len(members) > 1 else ():
+            member.partition_by = () if tuple(member.keys.names) == order else order
     compared = []
     for edge in streams:
         chosen = component_of[edge.upstream] == component_of[edge.operator]
@@ -192,7 +193,7 @@ def _fusion_problem(
     that partition attributes must have.
     """
     names = [operator.name for operator in flow.operators]
-    number = {name: at for at, name in enumerate(names)}
+    number = {name: index for index, name in enumerate(names)}
     ends = {name for edge in edges for name in (edge.upstream, edge.operator)}
     columns = {name: frozenset(flow.operator(name).keys.names) for name in ends}
     return FusionProblem(
@@ -319,7 +320,7 @@ class _Sums:
 
 def _per_key_group(load: KeyGroupLoad | None, num_key_groups: int) -> FloatArray:
     """Return the busy milliseconds of each key group; 0 without load."""
-    found = np.zeros(num_key_groups)
+    busy_ms = np.zeros(num_key_groups)
     if load is not None:
-        found[load.key_groups] = load.busy_ms
-    return found
+        busy_ms[load.key_groups] = load.busy_ms
+    return busy_ms

@@ -118,8 +118,8 @@ def measured_problem(
     ends = np.cumsum([len(part.in_bytes) for part in parts.values()]).tolist()
     slices = dict(zip(components, map(slice, [0, *ends], ends), strict=True))
     turns = np.zeros(problem.num_key_groups, np.bool_)
-    for name, of in slices.items():
-        turns[of][list(view.components[name].instant)] = True
+    for name, rows in slices.items():
+        turns[rows][list(view.components[name].instant)] = True
     # Both slots of a key group have to leave an executor that is to go.
     turns &= ~problem.draining[problem.current]
     whole = replace(
@@ -229,8 +229,8 @@ def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
     move, heaviest first, each to the executor with the least load per capacity. Ties: the lower
     executor, the lower key group.
     """
-    there = problem.draining[problem.current]
-    if not there.any() or (there & (planned != problem.current)).any():
+    on_draining = problem.draining[problem.current]
+    if not on_draining.any() or (on_draining & (planned != problem.current)).any():
         return planned
     if not len(problem.available):
         return planned
@@ -238,7 +238,7 @@ def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
     load = metrics.loads(problem, planned)
     heap = [(float(load[e] / problem.speed[e]), e) for e in problem.available.tolist()]
     heapq.heapify(heap)
-    homeless = np.flatnonzero(there)
+    homeless = np.flatnonzero(on_draining)
     for k in homeless[np.lexsort((homeless, -problem.weight[homeless]))].tolist():
         index, e = heap[0]
         planned[k] = e
@@ -428,7 +428,7 @@ class Planning:
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
         """Return the rest of the period's budget, and whether it is still whole."""
-        moves, size_bytes = (sum(spent[at] for spent in self._spent) for at in (1, 2))
+        moves, size_bytes = (sum(spent[column] for spent in self._spent) for column in (1, 2))
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
     def add_to_history(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
@@ -501,8 +501,8 @@ class Planning:
         self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in measured)
         measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         plans = []
-        for one in measured:
-            plan = self._plan_one(one, budget, set(fixed), alone=alone, hypothetical=hypothetical)
+        for unit in measured:
+            plan = self._plan_one(unit, budget, set(fixed), alone=alone, hypothetical=hypothetical)
             alone = alone and not len(plan.selected.order)
             budget = budget.less(len(plan.selected.order), plan.selected.moved_bytes)
             plans.append(plan)
@@ -769,12 +769,12 @@ class Planning:
             return situation, False
         # The busier lanes are, the longer it takes epochs to become as short as they will be.
         slowly = _STEADY * min(1.0, 2 * max(1 - situation.busiest, 0.0))
-        for one, other, allowed in (
+        for former, other, allowed in (
             (before.arrival_per_s, situation.arrival_per_s, _STEADY),
             (before.epoch_s, situation.epoch_s, slowly),
             (before.latency.mean_s, situation.latency.mean_s, slowly),
         ):
-            if abs(other - one) > allowed * one:
+            if abs(other - former) > allowed * former:
                 return situation, False
         worked_off = abs((situation.backlog_rows or 0) - (before.backlog_rows or 0))
         if worked_off > _STEADY * situation.arrival_per_s * situation.epoch_s:

@@ -179,8 +179,8 @@ class ManualOverrides:
 
     def operators(self, now_s: float) -> frozenset[str]:
         """Return the operators whose components were chosen by hand."""
-        held = (what for what, until_s in self._until_s.items() if until_s > now_s)
-        regrouped = map(ManualChange.COMPONENTS.name_in, held)
+        valid = (what for what, until_s in self._until_s.items() if until_s > now_s)
+        regrouped = map(ManualChange.COMPONENTS.name_in, valid)
         return self._stated.union(name for name in regrouped if name is not None)
 
     def seconds_left(self, now_s: float) -> Mapping[str, float]:

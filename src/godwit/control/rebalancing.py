@@ -75,13 +75,13 @@ class _Migration:
         if not len(selected.order):
             return ""
         after = problem.current.copy()
-        number = {executor: at for at, executor in enumerate(problem.executors)}
+        number = {executor: position for position, executor in enumerate(problem.executors)}
         after[list(remaining)] = [number[executor] for executor in remaining.values()]
         names = np.array(problem.executors)
         leaving = sorted(set(names[problem.draining].tolist()) - self.draining)
         for name in leaving:
-            at = number[name]
-            if np.count_nonzero(selected.assignment == at) < np.count_nonzero(after == at):
+            index = number[name]
+            if np.count_nonzero(selected.assignment == index) < np.count_nonzero(after == index):
                 return f"executor {name} is to leave"
         reached = load_distance(problem, after)
         missed = reached - max(self.distance, max_load_distance)
@@ -322,10 +322,10 @@ def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, Floa
     for name in measured.components:
         assignment = view.components[name].assignment
         weight = measured.problem.weight[measured.parts[name]]
-        for at, executor in enumerate(assignment.executors):
-            here = assignment.executor_of == at
+        for index, executor in enumerate(assignment.executors):
+            here = assignment.executor_of == index
             lanes: FloatArray = np.bincount(
-                assignment.lane_of[here], weight[here], assignment.lanes[at]
+                assignment.lane_of[here], weight[here], assignment.lanes[index]
             ).astype(np.float64)
             busy[executor] = busy[executor] + lanes if executor in busy else lanes
     return busy
@@ -408,7 +408,7 @@ class LaneBalancing:
         is known.
         """
         names = sorted({executor for a in places.values() for executor in a.executors})
-        number = {name: at for at, name in enumerate(names)}
+        number = {name: index for index, name in enumerate(names)}
         owner = {
             component: np.array([number[name] for name in a.executors])[a.executor_of]
             for component, a in places.items()
@@ -423,8 +423,8 @@ class LaneBalancing:
                 if then is None:
                     came[owner[component]] = True
                 elif then is not now:
-                    at = np.array([number.get(name, -1) for name in then.executors])
-                    before = at[then.executor_of]
+                    index = np.array([number.get(name, -1) for name in then.executors])
+                    before = index[then.executor_of]
                     moved = before != owner[component]
                     came[owner[component][moved]] = True
                     left[before[moved & (before >= 0)]] = True
@@ -470,20 +470,20 @@ def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:
 def _uneven_executors(parts: Mapping[str, LaneLoads], theta: float) -> list[str]:
     """Return the executors with a lane that is busier than allowed, up to rounding, by name."""
     names = sorted({e for part in parts.values() for e in part.assignment.executors})
-    number = {name: at for at, name in enumerate(names)}
+    number = {name: index for index, name in enumerate(names)}
     width = max((max(part.assignment.lanes) for part in parts.values()), default=1)
     lanes, load, variance = np.full(len(names), width), *np.zeros((2, len(names) * width))
     for part in parts.values():
-        at = np.array([number[name] for name in part.assignment.executors])
-        np.minimum.at(lanes, at, part.assignment.lanes)
-        flat = at[part.assignment.executor_of] * width + part.assignment.lane_of
+        index = np.array([number[name] for name in part.assignment.executors])
+        np.minimum.at(lanes, index, part.assignment.lanes)
+        flat = index[part.assignment.executor_of] * width + part.assignment.lane_of
         load += np.bincount(flat, part.load, len(load))
         variance += np.bincount(flat, part.variance, len(load))
     busiest = load.reshape(-1, width).max(axis=1)
     mean = np.maximum(load.reshape(-1, width).sum(axis=1) / lanes, np.finfo(np.float64).tiny)
     error = np.sqrt(variance.reshape(-1, width).max(axis=1)) / mean
     uneven = busiest / mean > _allowed_imbalance(error, theta) * (1 - 1e-9)
-    return [names[at] for at in np.flatnonzero(uneven).tolist()]
+    return [names[index] for index in np.flatnonzero(uneven).tolist()]
 
 
 def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneChange]:
@@ -520,14 +520,14 @@ def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneCh
         becomes = float(np.bincount(wanted, load, lanes).max()) / mean
         if was - becomes < gain:
             continue
-        at = 0
+        start = 0
         for n, groups in mine.items():
-            now = wanted[at : at + len(groups)]
-            moved = now != current[at : at + len(groups)]
+            now = wanted[start : start + len(groups)]
+            moved = now != current[start : start + len(groups)]
             lane_of[n].update(zip(groups[moved].tolist(), now[moved].tolist(), strict=True))
             if moved.any():
                 changed[n].append(executor)
-            at += len(groups)
+            start += len(groups)
         if was > before:
             before, after = was, becomes
     return [

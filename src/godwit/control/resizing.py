@@ -114,12 +114,12 @@ class Pace:
 
         `arrival_per_s`: rate that it was made for; infinite if unknown, or not the reason.
         """
-        made = self._made_for(kind, arrival_per_s, at_s)
+        decisions = self._made_for(kind, arrival_per_s, at_s)
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
         if not self._is_same_step(arrival_per_s):
             self._step_per_s = arrival_per_s
-        self._made = made + 1
+        self._made = decisions + 1
         self._made_at_rest, self._answered = self._steady, False
         self._sufficed.clear()
 
@@ -160,8 +160,8 @@ class Pace:
         not `at_rest`, or the last decision is corrected by it already: more corrections would only
         follow the noise.
         """
-        made = self._made if self._is_same_step(situation.arrival_per_s) else 0
-        if not at_rest or wanted.sufficient is None or made > 1:
+        decisions = self._made if self._is_same_step(situation.arrival_per_s) else 0
+        if not at_rest or wanted.sufficient is None or decisions > 1:
             self._sufficed.clear()
             return None
         self._sufficed.append((wanted.sufficient, situation.arrival_per_s))
@@ -222,8 +222,8 @@ class Pace:
             # corrected once, so a second decision for a step asks for what suffices. A backlog
             # after a step that was answered is a matter of its own.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
-            made = self._made_for("out", situation.arrival_per_s, situation.now_s)
-            if made and not (behind and self._answered) and wanted.sufficient is not None:
+            decisions = self._made_for("out", situation.arrival_per_s, situation.now_s)
+            if decisions and not (behind and self._answered) and wanted.sufficient is not None:
                 aim = wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
             return self._decide_more(

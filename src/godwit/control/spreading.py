@@ -172,7 +172,7 @@ class SpreadHotKeys:
         """Create proposals for the hot keys of an operator, from the period's measurements."""
         orders, plan = self._orders[name], epoch.component_views[epoch.flow.component_of(name).name]
         spreads = orders.spreads
-        measured = {of.hash: of for of in period.work.keys}
+        measured = {work.hash: work for work in period.work.keys}
         cold = [key_hash for key_hash in spreads.keys if key_hash not in measured]
         lanes = sum(plan.assignment.lanes)
         for key_hash in (*measured, *cold):

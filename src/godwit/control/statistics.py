@@ -146,7 +146,7 @@ class PeriodStatistics:
     def settled(self) -> bool:
         """True if there are measurements, and no key group changed its executor or lane."""
         seen = self.components.values()
-        return bool(seen) and all(len(one.by_assignment) == 1 for one in seen)
+        return bool(seen) and all(len(component.by_assignment) == 1 for component in seen)
 
     @property
     def covered_s(self) -> float:
@@ -157,11 +157,11 @@ class PeriodStatistics:
         """Return the key that takes most of a key group's time, as JSON; empty if unknown."""
         busy_s = self.components[component].busy_s
         work = self.key_work.get(component, OperatorWork())  # of one operator it has the name
-        for of in work.keys:
-            (its,) = key_groups_of(np.array([of.hash]), len(busy_s)).tolist()
-            is_time = of.left and not (of.right or of.pairs)
-            if is_time and its == key_group and of.left > 0.5e6 * busy_s[key_group]:
-                return of.key
+        for key_work in work.keys:
+            (its,) = key_groups_of(np.array([key_work.hash]), len(busy_s)).tolist()
+            is_time = key_work.left and not (key_work.right or key_work.pairs)
+            if is_time and its == key_group and key_work.left > 0.5e6 * busy_s[key_group]:
+                return key_work.key
         return ""
 
     @property

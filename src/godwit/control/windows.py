@@ -140,7 +140,8 @@ class LayoutMeter:
         moments = epoch.outcome.watermarks
         sources = epoch.flow.sources_of(self._slots[0])
         now = min(
-            (at for name, at in moments.items() if source_of(name) in sources), default=BEGINNING
+            (time for name, time in moments.items() if source_of(name) in sources),
+            default=BEGINNING,
         )
         sums = self._sums
         if sums.since == BEGINNING:
@@ -195,9 +196,9 @@ class LayoutMeter:
         if before is None:
             return
         former_executor, former_second = before
-        there = {name for plan in plans for name in plan.assignment.executors}
+        executors = {name for plan in plans for name in plan.assignment.executors}
         moved = np.flatnonzero(former_executor != executor)
-        moved = np.array([g for g in moved.tolist() if former_executor[g] in there], np.int64)
+        moved = np.array([g for g in moved.tolist() if former_executor[g] in executors], np.int64)
         self._sums.migrations += len(moved)
         self._sums.turned += int((former_second != second)[moved].sum())
         self._sums.movers.update(moved.tolist())
@@ -219,7 +220,7 @@ class LayoutMeter:
         speed = epoch.copies_bytes_per_s
         byte_latency_ms = 1e3 / speed if speed else _BYTE_LATENCY_MS
         num_key_groups = epoch.flow.num_key_groups
-        state_bytes = sum(int(of.sum()) for of in self._state.values()) / num_key_groups
+        state_bytes = sum(int(state.sum()) for state in self._state.values()) / num_key_groups
         handing_ms = sums.handed * self._row_ms + sums.handed_bytes * exchange.byte_ms
         partial_ms = handing_ms / (self._partials * num_key_groups)
         move_ms = _MOVE_MS + state_bytes * _BYTE_MS
@@ -388,13 +389,13 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
     """
     homes = [flow.component_of(name) for name in (*part.slots, part.name)]
     row, streams = {part.name}, in_lane_inputs(flow)
-    there = {operator.name for operator in homes[2].operators}
-    while grown := {s.operator for s in streams if s.upstream in row} & there - row:
+    fused = {operator.name for operator in homes[2].operators}
+    while grown := {s.operator for s in streams if s.upstream in row} & fused - row:
         row |= grown
     if homes[0] is homes[1] is homes[2]:
-        return "combined" if there == row | set(part.slots) else None
+        return "combined" if fused == row | set(part.slots) else None
     alone = all(len(home.operators) == 1 for home in homes[:2])
-    return "split" if alone and there == row else None
+    return "split" if alone and fused == row else None
 
 
 def components_for(
@@ -469,11 +470,11 @@ class SplitOrCombine:
 
     def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
         """Return the present layout of windows, and the levels that the two-phase layout adds."""
-        at = (part.name, flow.physical_plan)  # of which there are few in a run
-        if at not in self._layouts:
+        key = (part.name, flow.physical_plan)  # of which there are few in a run
+        if key not in self._layouts:
             layout = layout_of(flow, part)
-            self._layouts[at] = layout, 0 if layout is None else _levels_more(flow, part)
-        return self._layouts[at]
+            self._layouts[key] = layout, 0 if layout is None else _levels_more(flow, part)
+        return self._layouts[key]
 
     def _forget(self, name: str) -> None:
         """Withdraw the proposal for the aggregate `name`; it must be confirmed again."""
@@ -553,10 +554,11 @@ def _reason_text(name: str, metered: Metered, choice: Choice, max_latency_ms: fl
     moved = f"{costs.migrations:.0f} key groups migrated"
     reason = f"{name} takes {cpu} over {metered.epochs} epochs in which {moved}"
     if not math.isinf(max_latency_ms):
-        kept = "" if choice.within else ", which neither keeps to"
+        exceeded = "" if choice.within else ", which neither keeps to"
         reason += (
             f"; migrations take {costs.split_latency_ms:.0f} ms split and "
-            f"{costs.combined_latency_ms:.0f} ms combined, of {max_latency_ms:.0f} ms allowed{kept}"
+            f"{costs.combined_latency_ms:.0f} ms combined, of {max_latency_ms:.0f} ms "
+            f"allowed{exceeded}"
         )
     return reason
 

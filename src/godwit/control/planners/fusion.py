@@ -127,7 +127,7 @@ class _Components:
     def __init__(self, problem: FusionProblem, *, acyclic: bool) -> None:
         self.problem, self.acyclic = problem, acyclic
         size = len(problem.operators)
-        self.of = list(range(size))
+        self.labels = list(range(size))
         self.members = [[o] for o in range(size)]
         self.shared = list(problem.attributes)
         self.source, self.target = problem.source.tolist(), problem.target.tolist()
@@ -162,7 +162,7 @@ class _Components:
         low, high = min(a, b), max(a, b)
         self.shared[low] = self.common(a, b)
         for operator in self.members[high]:
-            self.of[operator] = low
+            self.labels[operator] = low
         self.members[low] += self.members[high]
         if self.acyclic:
             self._merge_links(low, high)
@@ -184,10 +184,10 @@ class _Components:
 
     def plan(self) -> FusionPlan:
         """Return the components as a plan, with the rows exchanged between them."""
-        of = np.array(self.of)
-        names, component_of = np.unique(of, return_inverse=True)
+        labels = np.array(self.labels)
+        names, component_of = np.unique(labels, return_inverse=True)
         rate = self.problem.rate
-        crossing = of[self.problem.source] != of[self.problem.target]
+        crossing = labels[self.problem.source] != labels[self.problem.target]
         total = float(rate.sum())
         return FusionPlan(
             component_of=component_of.astype(np.int32),
@@ -204,28 +204,28 @@ def _merge_greedily(components: _Components, score: Score) -> None:
     only disappears by becoming part of one of them.
     """
 
-    def points(at: int) -> float:
-        common = components.common(of[source[at]], of[target[at]])
+    def points(stream: int) -> float:
+        common = components.common(labels[source[stream]], labels[target[stream]])
         value = components.value(common)
         if not common or value < components.problem.min_value:
             return 0.0
-        return components.rate[at] if score == "traffic" else value
+        return components.rate[stream] if score == "traffic" else value
 
-    source, target, of = components.source, components.target, components.of
-    heap = [(-points(at), at) for at in range(len(source))]
+    source, target, labels = components.source, components.target, components.labels
+    heap = [(-points(stream), stream) for stream in range(len(source))]
     heapq.heapify(heap)
     waiting: dict[int, list[tuple[float, int]]] = {}
     while heap:
-        negative, at = heapq.heappop(heap)
-        a, b = of[source[at]], of[target[at]]
+        negative, stream = heapq.heappop(heap)
+        a, b = labels[source[stream]], labels[target[stream]]
         if a == b or negative == 0:
             continue
-        now = points(at)
+        now = points(stream)
         if now != -negative:  # less is common than when it was scored
-            heapq.heappush(heap, (-now, at))
+            heapq.heappush(heap, (-now, stream))
         elif components.waits_between(a, b):
-            waiting.setdefault(a, []).append((negative, at))
-            waiting.setdefault(b, []).append((negative, at))
+            waiting.setdefault(a, []).append((negative, stream))
+            waiting.setdefault(b, []).append((negative, stream))
         else:
             components.fuse(a, b)
             for entry in waiting.pop(a, []) + waiting.pop(b, []):
@@ -234,18 +234,18 @@ def _merge_greedily(components: _Components, score: Score) -> None:
 
 def _fuse_one_by_one(components: _Components, rng: np.random.Generator) -> None:
     """Grow one component at a time as far as attributes allow (the baseline of paper 3 §7.6)."""
-    of, target = components.of, components.target
-    leaving: list[list[int]] = [[] for _ in of]
-    for at, i in enumerate(components.source):
-        leaving[i].append(at)
-    alone = list(range(len(of)))
-    at = alone[0]
+    labels, target = components.labels, components.target
+    leaving: list[list[int]] = [[] for _ in labels]
+    for stream, i in enumerate(components.source):
+        leaving[i].append(stream)
+    alone = list(range(len(labels)))
+    last = alone[0]
     while alone:
-        c, waiting = of[at], set(alone)
+        c, waiting = labels[last], set(alone)
         while True:
             best, greatest = -1, 0
             for stream in sorted(s for o in components.members[c] for s in leaving[o]):
-                b = of[target[stream]]
+                b = labels[target[stream]]
                 if b == c or target[stream] not in waiting:
                     continue
                 size = len(components.common(c, b))
@@ -254,9 +254,9 @@ def _fuse_one_by_one(components: _Components, rng: np.random.Generator) -> None:
             if best < 0:
                 break
             c = components.fuse(c, best)
-        alone = [o for o in alone if of[o] != c and o != at]
+        alone = [o for o in alone if labels[o] != c and o != last]
         if alone:
-            at = int(rng.choice(alone))
+            last = int(rng.choice(alone))
 
 
 def _set_bits(bits: int) -> Iterator[int]:

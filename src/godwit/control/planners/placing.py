@@ -42,11 +42,11 @@ def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
     """
     rng = np.random.default_rng(0)
     evenly = np.full(num_key_groups, 1 / num_key_groups)
-    found = 1.0
+    largest = 1.0
     for _ in range(_DRAWS):
         load = rng.standard_gamma(rng.multinomial(num_values, evenly))
-        found = max(found, busiest_lane(load, num_lanes) * num_lanes / float(load.sum()))
-    return found
+        largest = max(largest, busiest_lane(load, num_lanes) * num_lanes / float(load.sum()))
+    return largest
 
 
 def min_values(num_key_groups: int, num_lanes: int, max_imbalance: float) -> int:

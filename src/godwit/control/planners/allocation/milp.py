@@ -199,8 +199,8 @@ class _ByteCount:
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
         """Return whether the bytes suffice to remove `excess` and add `missing` load."""
         away = sum(float(np.interp(excess[e], *self._given[e])) for e in np.flatnonzero(excess > 0))
-        there = sum(float(np.interp(x, *self._taken)) for x in missing[missing > 0])
-        return max(away, there) <= self._limit
+        added = sum(float(np.interp(x, *self._taken)) for x in missing[missing > 0])
+        return max(away, added) <= self._limit
 
 
 def _load_by_bytes(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -239,9 +239,9 @@ class _Program:
             at_home &= model.stays[units.home[free]]
         allowed[np.flatnonzero(at_home), units.home[free][at_home]] = True
         pinned = units.pinned[free]
-        held = np.flatnonzero(pinned != FREE)
-        allowed[held] = False
-        allowed[held, pinned[held]] = True
+        pinned_units = np.flatnonzero(pinned != FREE)
+        allowed[pinned_units] = False
+        allowed[pinned_units, pinned[pinned_units]] = True
         row, column = np.nonzero(allowed)
         self.row, self.executor = row.astype(np.int32), column.astype(np.int32)
         self.unit = free[row]
@@ -278,8 +278,8 @@ class _Program:
             )
 
         place_once = LinearConstraint(matrix(np.ones(size), self.row, len(self.free)), 1, 1)
-        at = position[self.executor]
-        index = matrix(model.weight[self.unit] / model.speed[self.executor], at, count)
+        executor_row = position[self.executor]
+        index = matrix(model.weight[self.unit] / model.speed[self.executor], executor_row, count)
         rest = model.mean - (self.base / model.speed)[self.executors]
         over = LinearConstraint(index + extra(count, np.arange(count), 1, -1.0), -np.inf, rest)
         stay = np.flatnonzero(model.stays[self.executors])
@@ -308,7 +308,7 @@ class _Program:
             limit = self.bytes_left / largest_bytes
             constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, limit))
         for r in range(model.usage.shape[1]):
-            used = matrix(model.usage[self.unit, r], at, count)
+            used = matrix(model.usage[self.unit, r], executor_row, count)
             pinned_load = np.bincount(
                 self.place[fixed], weights=model.usage[fixed, r], minlength=len(model.speed)
             )

@@ -169,18 +169,18 @@ class Placement:
             & self._fits(units, target[:1])[:, 0]
         )
 
-    def permits_exchanges(self, one: IndexArray, other: IndexArray, *, limit: float) -> BoolArray:
-        """Return a mask, shape ``(one, other)``, of pairs of units that may be exchanged.
+    def permits_exchanges(self, first: IndexArray, other: IndexArray, *, limit: float) -> BoolArray:
+        """Return a mask, shape ``(first, other)``, of pairs of units that may be exchanged.
 
         Neither executor's deviation may be `limit` or more afterwards.
         """
-        at_one, at_other = self.place[one], self.place[other]
-        gain = self.model.weight[other] - self.model.weight[one][:, None]
+        at_one, at_other = self.place[first], self.place[other]
+        gain = self.model.weight[other] - self.model.weight[first][:, None]
         shape = gain.shape
         allowed = self._deviation_at(self._load[at_one[0]] + gain, at_one[0]) < limit
         allowed &= self._deviation_at(self._load[at_other[0]] - gain, at_other[0]) < limit
         allowed &= self._exchangeable(
-            np.repeat(one, shape[1]),
+            np.repeat(first, shape[1]),
             np.tile(other, shape[0]),
             np.full(gain.size, at_other[0]),
             np.full(gain.size, at_one[0]),
@@ -406,8 +406,8 @@ class AllocationSearch(Placement):
 
         ``None`` unless it is below `limit`.
         """
-        at = int(worst.argmin())
-        row, column = divmod(at, worst.shape[1])
+        flat = int(worst.argmin())
+        row, column = divmod(flat, worst.shape[1])
         if not worst[row, column] < limit - _PROGRESS:
             return None
         return _Step(

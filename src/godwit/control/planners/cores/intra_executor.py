@@ -82,10 +82,10 @@ class _Lanes:
             source, target = self._top(self._busiest, -1), self._top(self._idlest, 1)
             if self._load[source] <= limit:
                 return
-            at = self._best_position(source, self._load[source] - self._load[target])
-            if at < 0:
+            position = self._best_position(source, self._load[source] - self._load[target])
+            if position < 0:
                 return
-            self._reassign(source, at, target)
+            self._reassign(source, position, target)
             left -= 1
 
     def _top(self, heap: list[tuple[float, int]], sign: int) -> int:
@@ -115,9 +115,9 @@ class _Lanes:
         """
         mine = self._key_groups(source)
         half = difference / 2
-        at = bisect_left(mine, (half, -1))
+        position = bisect_left(mine, (half, -1))
         best, nearest = -1, half * (1 - 1e-12)
-        for candidate in (at - 1, at):
+        for candidate in (position - 1, position):
             if 0 <= candidate < len(mine):
                 away = abs(mine[candidate][0] - half)
                 if away < nearest:
