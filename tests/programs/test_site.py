@@ -112,5 +112,5 @@ def test_what_godwit_makes_shows_no_constructor(browser: Browser) -> None:
     with browser.tab((SITE / "reference/queries.html").as_uri()) as tab:
         tab.wait_for("document.readyState === 'complete'")
         shown = "document.getElementById('godwit.{}').innerText"
-        assert "(" not in tab.run(shown.format("Query"))
+        assert "(" not in tab.run(shown.format("types.Query"))
         assert "(" in tab.run(shown.format("Lanes"))
