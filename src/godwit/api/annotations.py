@@ -46,13 +46,13 @@ def check_annotations(
     hints = _parameter_types(function)
     if len(hints) < _PARAMETERS:
         return
-    (of_key, key), (of_rows, rows), (of_state, kept), *_ = hints
+    (of_key, key), (of_rows, rows), (of_state, state_hint), *_ = hints
     for wrong in (
         _key_mismatch(of_key, key, keys),
         _timer_mismatch(of_rows, rows)
         if for_timers
         else _rows_mismatch(of_rows, rows, row, has_timers),
-        _state_mismatch(of_state, kept, state),
+        _state_mismatch(of_state, state_hint, state),
     ):
         if wrong:
             taken, remedy = wrong
@@ -69,16 +69,16 @@ def _parameter_types(function: Callable[..., Any]) -> list[tuple[str, Any]]:
         return []
     own = inspect.unwrap(function)
     known = inspect.getclosurevars(own).nonlocals if inspect.isfunction(own) else {}
-    found = []
+    parameters = []
     for parameter in positional_parameters(function, _PARAMETERS):
         name, hint = parameter.name, parameter.annotation
         try:  # one by one: that of the result may stand for a type checker alone
-            one = types.SimpleNamespace(__annotations__={name: hint})
-            looked_up = typing.get_type_hints(one, getattr(own, "__globals__", {}), {**known})
+            carrier = types.SimpleNamespace(__annotations__={name: hint})
+            looked_up = typing.get_type_hints(carrier, getattr(own, "__globals__", {}), {**known})
         except Exception:  # noqa: BLE001 - annotations may be anything
             looked_up = {}
-        found.append((name, Any if hint is parameter.empty else looked_up.get(name, Any)))
-    return found
+        parameters.append((name, Any if hint is parameter.empty else looked_up.get(name, Any)))
+    return parameters
 
 
 def _key_mismatch(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] | None:
@@ -109,31 +109,31 @@ def _rows_mismatch(
 
     `row`: declared class of rows. `has_timers`: the operator has timers.
     """
-    of, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
-    told = hint_text(hint)
-    if of is TimedRows and not has_timers:
+    origin, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    hinted = hint_text(hint)
+    if origin is TimedRows and not has_timers:
         return (
-            f"{name}: {told}, and the operator has no timers",
+            f"{name}: {hinted}, and the operator has no timers",
             'Declare timers, as in timers="event", on_timer=..., or take gw.types.KeyRows.',
         )
-    if of in (KeyRows, TimedRows):
+    if origin in (KeyRows, TimedRows):
         if not parts or not is_row_class(parts[0]) or parts[0] is row:
             return None
         if row is None:
             return (
-                f"{name}: {told}, and rows are named tuples",
+                f"{name}: {hinted}, and rows are named tuples",
                 f"Say row={parts[0].__name__}, so that they are of that class.",
             )
         if issubclass(row, parts[0]):
             return None
         return (
-            f"{name}: {told}, and row={row.__name__}",
-            f"Take gw.types.{of.__name__}[{row.__name__}], or say row={parts[0].__name__}.",
+            f"{name}: {hinted}, and row={row.__name__}",
+            f"Take gw.types.{origin.__name__}[{row.__name__}], or say row={parts[0].__name__}.",
         )
     if _may_be_instance(hint, TimedRows if has_timers else KeyRows):
         return None
     kind = f"gw.types.KeyRows[{row.__name__ if row is not None else 'Any'}]"
-    return f"{name}: {told}, and gets a {kind}", f"Iterate over it; declare {name}: {kind}."
+    return f"{name}: {hinted}, and gets a {kind}", f"Iterate over it; declare {name}: {kind}."
 
 
 def _timer_mismatch(name: str, hint: Any) -> tuple[str, str] | None:
@@ -148,50 +148,52 @@ def _timer_mismatch(name: str, hint: Any) -> tuple[str, str] | None:
 
 def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
     """Return how the annotation of the state is wrong, and the remedy; ``None`` if it is right."""
-    told, of, parts = hint_text(hint), typing.get_origin(hint) or hint, typing.get_args(hint)
+    hinted, origin, parts = hint_text(hint), typing.get_origin(hint) or hint, typing.get_args(hint)
     if state is States:
         if _may_be_instance(hint, States):
             return None
-        return f"{name}: {told}, and has several states", f"Declare {name}: gw.types.States."
+        return f"{name}: {hinted}, and has several states", f"Declare {name}: gw.types.States."
     try:
-        held = is_immutable(state())
+        in_holder = is_immutable(state())
     except Exception:  # noqa: BLE001 - another check says what is wrong with the type
         return None
     text = hint_text(state)
-    if held:
-        if of is State:
+    if in_holder:
+        if origin is State:
             if not parts or _may_be_same(parts[0], state):
                 return None
-            return f"{name}: {told}, and state={text}", f"Take gw.types.State[{text}]."
+            return f"{name}: {hinted}, and state={text}", f"Take gw.types.State[{text}]."
         if _may_be_instance(hint, State):
             return None
         return (
-            f"{name}: {told}, and state={text} cannot be changed in place: it comes in a holder",
+            f"{name}: {hinted}, and state={text} cannot be changed in place: it comes in a holder",
             f"Declare {name}: gw.types.State[{text}], and assign {name}.value.",
         )
     root = typing.get_origin(state) or state
-    alike = of is root and (not parts or not typing.get_args(state) or _may_be_same(hint, state))
-    if alike or (of is not root and _may_be_instance(hint, root)):
+    alike = origin is root and (
+        not parts or not typing.get_args(state) or _may_be_same(hint, state)
+    )
+    if alike or (origin is not root and _may_be_instance(hint, root)):
         return None
-    return f"{name}: {told}, and state={text}", f"Declare {name}: {text}, or give state={told}."
+    return f"{name}: {hinted}, and state={text}", f"Declare {name}: {text}, or give state={hinted}."
 
 
 def holds_values(state: Any) -> bool:
     """Return whether a type of state is of collections, which ``rows`` may be a name for."""
-    of = typing.get_origin(state) or state
-    return isinstance(of, type) and issubclass(of, Collection) and not issubclass(of, _TEXTS)
+    cls = typing.get_origin(state) or state
+    return isinstance(cls, type) and issubclass(cls, Collection) and not issubclass(cls, _TEXTS)
 
 
-def _may_be_same(one: Any, other: Any) -> bool:
+def _may_be_same(first: Any, second: Any) -> bool:
     """Return whether two types may be the same; unspecified parts match anything."""
-    if one == other or any(_is_open(hint) for hint in (one, other)):
+    if first == second or any(_is_open(hint) for hint in (first, second)):
         return True
-    if (typing.get_origin(one) or one) is not (typing.get_origin(other) or other):
+    if (typing.get_origin(first) or first) is not (typing.get_origin(second) or second):
         return False
-    of_one, of_other = typing.get_args(one), typing.get_args(other)
-    if not of_one or not of_other:  # as of `dict`, or `typing.Dict`
+    parts, other_parts = typing.get_args(first), typing.get_args(second)
+    if not parts or not other_parts:  # as of `dict`, or `typing.Dict`
         return True
-    return len(of_one) == len(of_other) and all(map(_may_be_same, of_one, of_other))
+    return len(parts) == len(other_parts) and all(map(_may_be_same, parts, other_parts))
 
 
 def _is_open(hint: Any) -> bool:
@@ -203,13 +205,13 @@ def _is_open(hint: Any) -> bool:
 
 def _may_be_instance(hint: Any, cls: Any) -> bool:
     """Return whether an instance of `cls` may fit an annotation."""
-    of = typing.get_origin(hint) or hint
-    if of in _UNIONS:
+    origin = typing.get_origin(hint) or hint
+    if origin in _UNIONS:
         return any(_may_be_instance(part, cls) for part in typing.get_args(hint))
-    if not isinstance(of, type) or not isinstance(cls, type) or of is Any:
+    if not isinstance(origin, type) or not isinstance(cls, type) or origin is Any:
         return True
     try:
-        return issubclass(cls, of) or issubclass(of, cls)
+        return issubclass(cls, origin) or issubclass(origin, cls)
     except TypeError:  # a protocol with attributes
         return True
 

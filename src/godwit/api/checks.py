@@ -361,9 +361,9 @@ def read_output(
             remedy='Say what the function emits, as in output="symbol string, price double".',
             operator=name,
         )
-    of = row_class(output, where, example="output=Trade") if is_row_class(output) else None
-    columns = to_schema(output, where=where) if of is None else of.schema
-    return columns, of, *check_output_time(name, columns, event_time, slack)
+    cls = row_class(output, where, example="output=Trade") if is_row_class(output) else None
+    columns = to_schema(output, where=where) if cls is None else cls.schema
+    return columns, cls, *check_output_time(name, columns, event_time, slack)
 
 
 def read_state_columns(name: str, state: Any) -> StateColumns:
@@ -379,15 +379,15 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
     if not is_row_class(state):
         columns = StateColumns(columns=to_schema(state, where=where))
     else:
-        of = row_class(state, where, example="state=Total")
-        columns = StateColumns(columns=of.schema, defaults=of.defaults())
-        unset = [f.name for f in of.fields if not f.nullable and f.name not in columns.defaults]
+        cls = row_class(state, where, example="state=Total")
+        columns = StateColumns(columns=cls.schema, defaults=cls.defaults())
+        unset = [f.name for f in cls.fields if not f.nullable and f.name not in columns.defaults]
         if unset:
             raise InvalidFlowError(
                 f"{where}, {state.__qualname__}, has a field {unset[0]!r} without a default, "
                 "so a new key has no value for it.",
                 remedy=f"Give the field a default, or declare it as `| None`, as in "
-                f"{unset[0]}: {hint_text(of.field(unset[0]).hint)} | None = None.",
+                f"{unset[0]}: {hint_text(cls.field(unset[0]).hint)} | None = None.",
                 operator=name,
             )
     for column in columns.columns:
@@ -595,7 +595,7 @@ def check_state_classes(name: str, given: object) -> None:
     """Raise if ``state_classes=`` is not a collection of classes."""
     classes = [*given.values()] if isinstance(given, Mapping) else given
     if not isinstance(classes, list | tuple | set | frozenset) or not all(
-        isinstance(one, type) for one in classes
+        isinstance(cls, type) for cls in classes
     ):
         raise InvalidFlowError(
             f"Operator {name!r} has state_classes={given!r}.",

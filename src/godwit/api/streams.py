@@ -268,9 +268,9 @@ class Stream:
         where = f"feed_back_to on {describe(self.node)}"
         node = loop.node if isinstance(loop, Stream) else None
         if not isinstance(node, SourceNode) or not isinstance(node.own, FeedbackSource):
-            told = describe(node) if node is not None else f"a value of type {type_name(loop)}"
+            given = describe(node) if node is not None else f"a value of type {type_name(loop)}"
             raise InvalidFlowError(
-                f"{where} was given {told}, which is no loop.",
+                f"{where} was given {given}, which is no loop.",
                 remedy="Give it what flow.feedback(name, schema) returned, before any map.",
             )
         check_same_flow(self.flow, loop.flow, where)

@@ -77,9 +77,11 @@ def require_load(values: FloatArray, name: str) -> None:
     """
     bad = ~((values >= 0) & (values <= _MOST))  # false for NaN too
     if bad.any():
-        at = tuple(int(i) for i in np.argwhere(bad)[0])
-        place = ", ".join(map(str, at if values.shape[1:] != (1,) else at[:1]))
-        raise wrong_value(f"{name}[{place}]", float(values[at]), "give numbers from 0 to 1e100")
+        position = tuple(int(i) for i in np.argwhere(bad)[0])
+        place = ", ".join(map(str, position if values.shape[1:] != (1,) else position[:1]))
+        raise wrong_value(
+            f"{name}[{place}]", float(values[position]), "give numbers from 0 to 1e100"
+        )
 
 
 def require_index(values: IndexArray, count: int, name: str, what: str) -> None:

@@ -179,11 +179,11 @@ def _size_of(move: Move) -> int:
 def _matchings(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]]:
     """Yield the phases of transfers: bytes, and pairs; each uses the busiest link."""
     names = sorted({name for pair in pairs for name in pair})
-    at = {name: index for index, name in enumerate(names)}
+    index_of = {name: index for index, name in enumerate(names)}
     n = len(names)
     real = np.zeros((n, n), np.int64)
     for (source, destination), size in pairs.items():
-        real[at[source], at[destination]] = size
+        real[index_of[source], index_of[destination]] = size
     left = _pad_sums(real)
     rows = np.arange(2 * n)
     matched = np.full(2 * n, -1, np.int64)

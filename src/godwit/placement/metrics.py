@@ -121,9 +121,9 @@ class SplitKeys:
 
     def holders(self, executors: int) -> IntArray:
         """Return the number of key groups that have rows on each executor, shape ``(n,)``."""
-        one = np.bincount(self.first[self.share > 0], minlength=executors)
+        by_first = np.bincount(self.first[self.share > 0], minlength=executors)
         apart = (self.share < 1) & ((self.first != self.second) | (self.share == 0))
-        return (one + np.bincount(self.second[apart], minlength=executors)).astype(np.int32)
+        return (by_first + np.bincount(self.second[apart], minlength=executors)).astype(np.int32)
 
     def load_index(self, problem: Problem) -> FloatArray:
         """Return the load of each executor, merging included, divided by its capacity."""

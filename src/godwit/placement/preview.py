@@ -221,9 +221,9 @@ def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
             way += f": {route.why}" if route.why else ""
         ways.setdefault(way, []).append(route)
     return [
-        f"copies of {sum(len(r.key_groups) for r in of)} key groups, "
-        f"{human_bytes(sum(r.size_bytes for r in of))}, {way}"
-        for way, of in ways.items()
+        f"copies of {sum(len(r.key_groups) for r in copied)} key groups, "
+        f"{human_bytes(sum(r.size_bytes for r in copied))}, {way}"
+        for way, copied in ways.items()
     ]
 
 

@@ -458,8 +458,8 @@ def _draining_mask(draining: Collection[str], executors: Sequence[str]) -> BoolA
     """Return a mask of `executors` among `draining`, shape ``(n,)``; refuse unknown names."""
     unknown = sorted(set(draining) - set(executors))
     if unknown:
-        there = ", ".join(executors)
-        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
+        known = ", ".join(executors)
+        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {known}")
     return np.isin(executors, list(draining))
 
 

@@ -453,10 +453,10 @@ class ExecutablePlan:
         or its destination does not exist.
         """
         for move in self.moves:
-            there = current.executor(move.key_group)
-            if there != move.source:
+            owner = current.executor(move.key_group)
+            if owner != move.source:
                 raise InvalidPlanError(
-                    f"Key group {move.key_group} is on executor {there!r}; the plan of "
+                    f"Key group {move.key_group} is on executor {owner!r}; the plan of "
                     f"{self.method!r} found it on {move.source!r}.",
                     remedy="Plan again on the assignment there is now.",
                     key_group=move.key_group,

@@ -158,14 +158,14 @@ class ControllerThread:
 
         Unchanged if the backlog is unknown. `rows`: rows that the epoch read.
         """
-        told = self.backlog_rows()
+        backlog_rows = self.backlog_rows()
         pending = None if batch is None else self._pending.rows_after(batch, rows)
         if pending is not None:
             self._pending_rows = pending
-        elif told is None:
+        elif backlog_rows is None:
             return epoch
         # Where a flow mixes both kinds of sources, files are looked at less often than asked for.
-        backlog = self._pending_rows + (told or 0)
+        backlog = self._pending_rows + (backlog_rows or 0)
         seen_s = epoch.backlog_s if pending is None else self._clock.now_s()
         return replace(epoch, backlog_rows=backlog, backlog_s=seen_s)
 

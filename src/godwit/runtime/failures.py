@@ -36,7 +36,7 @@ _CRASHED = "Python worker exited unexpectedly"
 def short_message(error: BaseException) -> str:
     """Return an error's message without Java stacks and Spark's wrapping."""
     text = str(error)
-    text = text[: found.start()] if (found := _STACK.search(text)) else text
+    text = text[: stack.start()] if (stack := _STACK.search(text)) else text
     for preamble in _PREAMBLES:
         text = preamble.sub("", text, count=1)
     return text.strip() or repr(error)
@@ -44,10 +44,10 @@ def short_message(error: BaseException) -> str:
 
 def parse_traceback(text: str) -> GodwitError | None:
     """Return the `GodwitError` in the text of an executor's Python traceback; ``None`` if none."""
-    traceback, found, raised = text.rpartition(_RAISED)
+    traceback, separator, raised = text.rpartition(_RAISED)
     name, _, message = raised.partition(": ")
     kind = getattr(errors, name, None)
-    if not found or kind is None or _TRACEBACK not in traceback:
+    if not separator or kind is None or _TRACEBACK not in traceback:
         return None
     raised_by: GodwitError = kind(message.strip(), details=text)
     return raised_by
@@ -55,10 +55,10 @@ def parse_traceback(text: str) -> GodwitError | None:
 
 def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
     """Return an `EpochFailedError` for a foreign error; ``details`` has its full text."""
-    told = short_message(cause)
-    if (ours := parse_traceback(told)) is not None:
+    message = short_message(cause)
+    if (ours := parse_traceback(message)) is not None:
         return ours
-    if _CRASHED in told:
+    if _CRASHED in message:
         return EpochFailedError(
             f"Flow {flow!r} failed: a Python process of an executor ended in the middle of an "
             "epoch.",
@@ -69,7 +69,7 @@ def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
     kind = type(cause).__name__
     named = "" if kind.startswith("Py4J") else f"{kind}: "
     return EpochFailedError(
-        f"Flow {flow!r} failed: {named}{told}{'' if told.endswith('.') else '.'}",
+        f"Flow {flow!r} failed: {named}{message}{'' if message.endswith('.') else '.'}",
         remedy=_REMEDY,
         details=str(cause),
     )

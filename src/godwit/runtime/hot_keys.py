@@ -46,9 +46,9 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     def __getitem__(self, operator: str) -> Mapping[str, tuple[int, int]]:
         spreads = self._orders_by_operator[operator].spreads
         return {
-            of.key: (of.grid.rows, of.grid.columns)
-            for of in spreads.keys.values()
-            if of.grid != WHOLE
+            key_spread.key: (key_spread.grid.rows, key_spread.grid.columns)
+            for key_spread in spreads.keys.values()
+            if key_spread.grid != WHOLE
         }
 
     def __iter__(self) -> Iterator[str]:

@@ -70,8 +70,8 @@ class EpochDriver(ABC):
         """Return the status of a query whose loop has ended, or whose session is gone."""
         message, failure = "Stopped", self._gate.failure
         if failure is not None:
-            told = str(failure) if isinstance(failure, GodwitError) else one_line(failure)
-            message = f"Terminated with exception: {told}"
+            text = str(failure) if isinstance(failure, GodwitError) else one_line(failure)
+            message = f"Terminated with exception: {text}"
         return {"message": message, "isDataAvailable": False, "isTriggerActive": self._gate.busy}
 
     def _run_quiet_epoch(self) -> bool:
@@ -217,9 +217,9 @@ class Ending:
                 "sink that waits for this call would wait for ever.",
             )
         if self._finished and self._problems:
-            told = "; ".join(f"{what}: {error.rstrip('.')}" for what, error in self._problems)
+            problems = "; ".join(f"{what}: {error.rstrip('.')}" for what, error in self._problems)
             raise EndingError(
-                f"The query has ended, but not everything went well: {told}.",
+                f"The query has ended, but not everything went well: {problems}.",
                 remedy="What was committed is safe, and the flow can be started again from its "
                 "checkpoint.",
                 problems=[list(problem) for problem in self._problems],

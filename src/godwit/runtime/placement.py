@@ -423,12 +423,12 @@ class QueryPlacement:
         places = with_newcomers(self.assignments[known], view.executors)
         target, order = resolve_plan(plan, places)
         check_target(name, places, target, executors=places.executors, draining=self.draining)
-        found: dict[str, dict[int, str]] = {}
+        moves: dict[str, dict[int, str]] = {}
         for g in order or range(places.num_key_groups):
             if target.executor(g) != places.executor(g):
                 slot = next(n for n, takes in slots.items() if g in takes)
-                found.setdefault(slot, {})[g] = target.executor(g)
-        return found
+                moves.setdefault(slot, {})[g] = target.executor(g)
+        return moves
 
     def _check_running(self) -> None:
         """Raise `MigrationError` if the query has stopped."""
@@ -560,9 +560,9 @@ class QueryPlacement:
         with self._coordinator.locked() as coordinator:
             epochs = coordinator.recent_load.busy_ms(component)
         history = np.zeros((len(epochs), places.num_key_groups))
-        for at, epoch in enumerate(epochs):
+        for index, epoch in enumerate(epochs):
             for key_group, busy_ms in epoch.items():
-                history[at, key_group] = busy_ms
+                history[index, key_group] = busy_ms
         return ComponentFacts(
             assignment=places,
             load=history,
@@ -633,7 +633,7 @@ class QueryPlacement:
             executors=places.executors,
             draining=self.draining,
         )
-        number = {executor: at for at, executor in enumerate(problem.executors)}
+        number = {executor: index for index, executor in enumerate(problem.executors)}
         owner = np.array([number[executor] for executor in target.executors])
         return make_solution(problem, owner[target.executor_of], method="a plan by hand")
 
@@ -738,18 +738,18 @@ class QueryPlacement:
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
         """Move all key groups away from an executor; see `Query.drain`."""
-        there = sorted(
+        executors = sorted(
             {
                 e
                 for name in self._internal_assignments
                 for e in self._present_assignment(name).executors
             }
         )
-        if executor not in there or not set(there) - self.draining - {executor}:
+        if executor not in executors or not set(executors) - self.draining - {executor}:
             raise InvalidPlanError(
                 f"Executor {executor!r} cannot be drained: "
-                + ("nothing would be left." if executor in there else "it is not there."),
-                remedy=f"Executors are {', '.join(there)}.",
+                + ("nothing would be left." if executor in executors else "it is not there."),
+                remedy=f"Executors are {', '.join(executors)}.",
                 executor=executor,
             )
         new = executor not in self.draining

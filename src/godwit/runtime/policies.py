@@ -220,7 +220,7 @@ class OperatorPolicies:
         """Estimate the milliseconds that no epoch runs while an operator's state is rewritten."""
         parts = [o for o in self._flow.operators if operator in (o.name, o.part_of)]
         with self._log.lock:
-            sizes = [state_bytes(of.states, self._log.chains).sum() for of in parts]
+            sizes = [state_bytes(part.states, self._log.chains).sum() for part in parts]
         return _PAUSE_MS + _REWRITE_MS_PER_BYTE * float(sum(sizes))
 
     def act(self, proposal: Proposal) -> bool:

@@ -194,11 +194,11 @@ class Query:
             if name.startswith("_"):
                 message = f"A query has no attribute {name!r}"
                 raise AttributeError(message)
-            of = [part for part, its in _PARTS.items() if hasattr(its, name)]
+            owners = [part for part, its in _PARTS.items() if hasattr(its, name)]
             known = [*_PARTS, *(known for known in dir(self) if not known.startswith("_"))]
             remedy = f"{did_you_mean(name, known)}See dir(query)."
-            if of:
-                remedy = f"Use query.{of[0]}.{name}."
+            if owners:
+                remedy = f"Use query.{owners[0]}.{name}."
             raise NoSuchCallError(f"A query has no {name!r}.", remedy=remedy, call=name)
 
     # -- StreamingQuery -----------------------------------------------------------------------

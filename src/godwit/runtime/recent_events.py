@@ -75,11 +75,11 @@ class RecentEvents:
 
     def add(self, event: Event) -> None:
         """Add an event, and drop the oldest ones that have no room."""
-        kept = self._epochs if isinstance(event, EpochCommitted) else self._others
-        self.dropped += kept.add(self._number, event)
+        ring = self._epochs if isinstance(event, EpochCommitted) else self._others
+        self.dropped += ring.add(self._number, event)
         self._number, self._last = self._number + 1, event
         if len(self) > MAX_EVENTS:
-            first = (kept.events for kept in (self._epochs, self._others) if kept.events)
+            first = (ring.events for ring in (self._epochs, self._others) if ring.events)
             oldest = min(first, key=lambda events: events[0][0])
             (self._epochs if oldest is self._epochs.events else self._others).drop_oldest()
             self.dropped += 1
@@ -102,5 +102,5 @@ def size_of(value: Any) -> int:
     if isinstance(value, (tuple, list, set, frozenset)):
         return size + sum(map(size_of, value))
     if is_dataclass(value):
-        return size + sum(size_of(getattr(value, of.name)) for of in fields(value))
+        return size + sum(size_of(getattr(value, each.name)) for each in fields(value))
     return size

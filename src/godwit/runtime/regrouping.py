@@ -202,7 +202,7 @@ class QueryComponents(Collection[str]):
         limits, named = checked_bounds(bounds), checked_components(components)
         self._plan_regrouping(named)  # nothing gives way to what cannot be
         with self._run.policies.manual_regrouping(
-            name for of in named.values() for name in of
+            name for members in named.values() for name in members
         ) as asked_for:
             plan = self._plan_regrouping(named)
             regrouping = to_regrouping(plan, limits)

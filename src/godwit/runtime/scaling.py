@@ -196,13 +196,13 @@ class Scaling:
         grown = False
         while True:
             self._check_not_cancelled()
-            staying, there = self._pool.staying, self._staying_executors()
+            staying, present = self._pool.staying, self._staying_executors()
             if len(staying) < self.target and not missing:
                 missing = self._add_executors(self.target - len(staying))
                 grown = True
-            elif len(there) > self.target and len(staying) >= self.target:
+            elif len(present) > self.target and len(staying) >= self.target:
                 rounds += 1
-                self._remove_executors(there, staying, rounds)
+                self._remove_executors(present, staying, rounds)
             else:
                 break
         if grown and len(staying) > 1:
@@ -246,7 +246,7 @@ class Scaling:
         return ""
 
     def _remove_executors(
-        self, there: Collection[str], staying: Collection[str], rounds: int
+        self, present: Collection[str], staying: Collection[str], rounds: int
     ) -> None:
         """Move key groups off executors to be removed, and release the empty ones, or raise.
 
@@ -254,7 +254,7 @@ class Scaling:
         of rounds so far.
         """
         leaving = self._least_loaded(list(staying), len(staying) - self.target)
-        leaving |= {*there} - {*staying}
+        leaving |= {*present} - {*staying}
         with self._coordinator.locked() as coordinator:
             for name in leaving - coordinator.view.draining:
                 coordinator.drain(name)
@@ -463,9 +463,9 @@ class QueryScaling:
     ) -> Scaling:
         """Change the number of executors; see `Query.scale`."""
         if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
-            told = executors if isinstance(executors, int) else f"{executors!r}"
+            requested = executors if isinstance(executors, int) else f"{executors!r}"
             raise ScalingError(
-                f"scale was asked for {told} executors"
+                f"scale was asked for {requested} executors"
                 + ("." if isinstance(executors, int) else f", of type {type_name(executors)}."),
                 remedy="Give a whole number that is at least 1; query.stop() ends the query.",
             )

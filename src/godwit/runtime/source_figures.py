@@ -153,5 +153,5 @@ def _lag_as_text(lag: Lag | None) -> dict[str, str]:
     """Return a source's lag as text, in the fields of Spark's progress."""
     if lag is None:
         return {}
-    found = {"lagRows": lag.rows, "lagBytes": lag.size_bytes, "oldestUs": lag.oldest_us}
-    return {name: str(value) for name, value in found.items() if value is not None}
+    figures = {"lagRows": lag.rows, "lagBytes": lag.size_bytes, "oldestUs": lag.oldest_us}
+    return {name: str(value) for name, value in figures.items() if value is not None}

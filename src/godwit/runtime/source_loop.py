@@ -221,14 +221,14 @@ class SourceLoop(EpochDriver):
         """
         noted = self._figures.recorded()
         filled = []
-        for made in progress:
-            figures, took_ms = noted.get(made["batchId"], ([], 0.0))
+        for entry in progress:
+            figures, took_ms = noted.get(entry["batchId"], ([], 0.0))
             if figures:
-                took_ms = max(took_ms, made["durationMs"]["epoch"])
-                durations = {**made["durationMs"], "triggerExecution": round(took_ms, 1)}
-                filled.append({**made, "sources": figures, "durationMs": durations})
+                took_ms = max(took_ms, entry["durationMs"]["epoch"])
+                durations = {**entry["durationMs"], "triggerExecution": round(took_ms, 1)}
+                filled.append({**entry, "sources": figures, "durationMs": durations})
             else:
-                filled.append(made)
+                filled.append(entry)
         return filled
 
     # -- the thread -------------------------------------------------------------------------------

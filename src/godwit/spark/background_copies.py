@@ -185,14 +185,14 @@ class BackgroundCopies:
 
     def _copy_request(self, state: StateId, executor: str) -> CopyRequest:
         """Return the parameters of a Spark job on the copies of one state on an executor."""
-        there = self._cluster.executors[executor]
+        destination = self._cluster.executors[executor]
         return CopyRequest(
             state=state,
             schema=self._instructor.layout_of(state).schema,
             num_key_groups=self._instructor.num_key_groups,
             executor=executor,
-            location=there.location,
-            lanes=there.lanes,
+            location=destination.location,
+            lanes=destination.lanes,
             run_id=self._instructor.run_id,
             local_dir=self._instructor.local_dir,
         )

@@ -209,14 +209,14 @@ class LostExecutors:
         self._lost: str | None = None
 
     @contextmanager
-    def cancel_if_lost(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
+    def cancel_if_lost(self, executors: Iterable[str], present: Container[str]) -> Iterator[None]:
         """Context for an epoch's stages that cancels their jobs if one of `executors` is lost.
 
         Raises `ConnectionError` if one is not among the live executors `there`: it was lost since
         the epoch was planned.
         """
         used = frozenset(executors)
-        gone = sorted(name for name in used if name not in there)
+        gone = sorted(name for name in used if name not in present)
         with self._lock:
             self._used = frozenset() if gone else used
             self._lost = gone[0] if gone else None

@@ -150,13 +150,13 @@ class _LogPlan:
             if lines is None:
                 self._plan_impossible(path, "It is torn, and so are entries that it summed up.")
                 continue
-            kept = [line for line in lines if not _is_after(line, last)]
+            remaining = [line for line in lines if not _is_after(line, last)]
             self.steps.append(
                 RepairStep(
                     path=path,
                     problem=problem,
                     action="write",
-                    content=b"\n".join([b"v1", *kept]),
+                    content=b"\n".join([b"v1", *remaining]),
                 )
             )
 
@@ -354,7 +354,9 @@ def _source_entries(batch: BatchRef) -> dict[str, bytes]:
     if batch.lines or len(offsets_in(batch.offsets)) == 1:
         return batch.sources
     # Formerly the number of a line was taken for that of a source, which holds of the first.
-    return {name: of for name, of in batch.sources.items() if name.startswith("sources/0/")}
+    return {
+        name: entries for name, entries in batch.sources.items() if name.startswith("sources/0/")
+    }
 
 
 def _lines_of_entry(data: bytes, entry: int) -> list[bytes]:

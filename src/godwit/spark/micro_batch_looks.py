@@ -95,13 +95,16 @@ class MicroBatchLooks:
         progress = query.lastProgress
         if progress is None or progress["batchId"] != number:
             return {}
-        held: dict[str, list[tuple[int, float]]] = {}
+        backlogs: dict[str, list[tuple[int, float]]] = {}
         taken = 0
         for name, source in zip(self._names, progress["sources"], strict=True):
             begin, end, latest = (source.get(f"{w}Offset") for w in ("start", "end", "latest"))
             taken += offsets_behind(begin, end) or 0
             behind = offsets_behind(end, latest)
             if behind is not None:
-                held[name] = [(at_us, behind + held.get(name, [(0, 0.0)])[0][1])]
+                backlogs[name] = [(at_us, behind + backlogs.get(name, [(0, 0.0)])[0][1])]
         rows_an_offset = self._rows / taken if taken else 1.0
-        return {name: [(us, n * rows_an_offset) for us, n in at] for name, at in held.items()}
+        return {
+            name: [(us, n * rows_an_offset) for us, n in points]
+            for name, points in backlogs.items()
+        }

@@ -147,9 +147,11 @@ class MicroBatchQuery(EpochDriver):
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return epochs' progress with the figures of sources of both kinds."""
-        noted, made = self._figures.recorded(), list(progress)
+        noted, entries = self._figures.recorded(), list(progress)
         filled = []
-        for plain, of_frames in zip(made, add_source_figures(made, self.spark_query), strict=True):
+        for plain, of_frames in zip(
+            entries, add_source_figures(entries, self.spark_query), strict=True
+        ):
             epoch = plain["epoch"]
             figures = of_frames if self._epochs.had_micro_batch(epoch) else plain
             own = noted[epoch][0] if epoch in noted else []

@@ -331,7 +331,7 @@ class _Opener:
             None if context_is_stopped(context) else program.destroy()
         )
         set_locality_wait(context)
-        there = wait_for_executors(
+        started = wait_for_executors(
             context,
             executors,
             self._options.sizing.executors_timeout_s,
@@ -341,7 +341,7 @@ class _Opener:
         self._closing["work beside the epochs"] = beside.close
         return SparkCluster(
             context,
-            there,
+            started,
             program=program,
             source=source,
             sinks=sinks,
@@ -463,9 +463,11 @@ class _Opener:
         named, fusion = dict(self._options.components), self._options.adaptation.fusion
         fused: dict[str, tuple[str, ...]] = {}
         if fusion is not None and fusion.by == "attributes":
-            fused = by_attributes(flow, {name for of in named.values() for name in of})
+            fused = by_attributes(flow, {name for members in named.values() for name in members})
         if changed_only:
-            return {name: of for name, of in fused.items() if {*self._placed} & {*of}}
+            return {
+                name: members for name, members in fused.items() if {*self._placed} & {*members}
+            }
         return fused | named
 
     def _policies(
@@ -505,7 +507,7 @@ class _Opener:
             log=epochs.log,
             meters=times.sharing,
             spreading=times.spreading,
-            stated=[name for of in options.components.values() for name in of],
+            stated=[name for members in options.components.values() for name in members],
             respect_s=RESPECT_S if options.control is None else options.control.respect_s,
             past=past,
         )

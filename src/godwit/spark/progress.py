@@ -42,8 +42,8 @@ def rows_held_back(query: StreamingQuery) -> int | None:
     """
     progress = query.lastProgress
     sources = progress["sources"] if progress else ()
-    told = [offsets_behind(s.get("endOffset"), s.get("latestOffset")) for s in sources]
-    known = [count for count in told if count is not None]
+    counts = [offsets_behind(s.get("endOffset"), s.get("latestOffset")) for s in sources]
+    known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
@@ -53,8 +53,8 @@ def add_source_figures(
     """Return epochs' progress, with Spark's ``sources`` added to that of micro-batches."""
     sources = {p["batchId"]: p["sources"] for p in query.recentProgress}
     return [
-        {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
-        for made in progress
+        {**entry, "sources": sources[entry["batchId"]]} if entry["batchId"] in sources else entry
+        for entry in progress
     ]
 
 
@@ -91,8 +91,8 @@ def offsets_behind(end: Any, latest: Any) -> int | None:
     """
     end, latest = _parse_json(end), _parse_json(latest)
     if isinstance(end, dict) and isinstance(latest, dict):
-        told = [offsets_behind(end[key], latest[key]) for key in end.keys() & latest.keys()]
-        known = [count for count in told if count is not None]
+        counts = [offsets_behind(end[key], latest[key]) for key in end.keys() & latest.keys()]
+        known = [count for count in counts if count is not None]
         return sum(known) if known else None
     if _is_number(end) and _is_number(latest):
         return max(0, int(latest) - int(end))

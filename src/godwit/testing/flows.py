@@ -187,7 +187,9 @@ def run(
         played._stand_for(inputs)  # noqa: SLF001  one class in two parts
         played._end_with_what_is_there()  # noqa: SLF001
         for number in itertools.count() if epochs is None else range(epochs):
-            rows = {source: of[number] for source, of in cut.items() if number < len(of)}
+            rows = {
+                source: batches[number] for source, batches in cut.items() if number < len(batches)
+            }
             if not rows and not played._reads:  # noqa: SLF001
                 break
             if not played._play(rows, limit=rows_per_epoch):  # noqa: SLF001
@@ -1033,12 +1035,12 @@ class Run:
         """Run the epochs that are due; return sink → its rows from epoch `first` on."""
         for _ in self._driver.run_until_idle():
             pass
-        found = _NewRows(self)
+        rows = _NewRows(self)
         for sink, of_epochs in self._rows.items():
             tables = [table for epoch, table in sorted(of_epochs.items()) if epoch >= first]
             if tables:
-                found[sink] = _joined(tables, tables[-1].schema)
-        return found
+                rows[sink] = _joined(tables, tables[-1].schema)
+        return rows
 
     def _deliver_last(self) -> None:
         """Deliver the last committed epoch, if its run did not."""

@@ -162,7 +162,7 @@ def process(
             f"gw.testing.process makes one call, and was given order={options['order']!r}.",
             remedy="Play a flow by gw.testing.run, whose watermark says which rows are due.",
         )
-    call = _Call(function, on_timer, before, [_to_datetime(at) for at in timers_before])
+    call = _Call(function, on_timer, before, [_to_datetime(us) for us in timers_before])
     if key is not None and not isinstance(key, Mapping):
         raise InvalidInputError(
             f"gw.testing.process was given key={key!r:.100}.",
@@ -258,8 +258,8 @@ class _Call:
         if self.does == "seed":
             if self._before is not _UNSET:
                 _seed(state, self._before)
-            for at in self._timers_before:
-                rows.timers.set(at)
+            for time in self._timers_before:
+                rows.timers.set(time)
             return None
         if self.does == "read":
             self._read(rows, state)

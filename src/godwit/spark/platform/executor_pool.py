@@ -150,8 +150,8 @@ class SparkExecutorPool:
     def is_changing(self) -> bool:
         """True while requested executors have not joined, or released ones have not ended."""
         with self._changed:
-            there = self._coordinator.view.executors.keys()
-            return bool(self._pending() or self._leaving or there & self._returned)
+            present = self._coordinator.view.executors.keys()
+            return bool(self._pending() or self._leaving or present & self._returned)
 
     @property
     def returned(self) -> frozenset[str]:
@@ -296,8 +296,8 @@ class SparkExecutorPool:
         """Carry out due work: request executors, release some, cancel late requests."""
         self._release_idle()
         with self._changed:
-            total, told = self._total, self._told
-        if total is not None and total != told:
+            total, announced = self._total, self._told
+        if total is not None and total != announced:
             self._request_total(total)
         if self._is_late():
             self._give_up(f"the cluster had none to give within {self._waits_s:g} s")

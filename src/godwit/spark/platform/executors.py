@@ -60,7 +60,7 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
         )
     registered = jsc.getExecutorIds()
     alive = {registered.apply(i) for i in range(registered.size())}
-    found = []
+    executors = []
     for i in range(summaries.size()):
         summary = summaries.apply(i)
         name, cores = summary.id(), summary.totalCores()
@@ -70,8 +70,8 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
         host = summary.hostPort().rsplit(":", 1)[0]
         lanes = max(1, cores // cpus) - spare_slots
         if lanes > 0:
-            found.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
-    return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
+            executors.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
+    return tuple(sorted(executors, key=lambda e: (len(e.name), e.name)))
 
 
 def lanes_fit(spark: SparkContext) -> bool:
@@ -111,8 +111,8 @@ def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> 
     if not spare_slots:
         return
     if _is_one_process(spark):
-        there, wanted = len(live_executors(spark, spare_slots=spare_slots)), max(executors, 1)
-        if there < wanted:
+        available, wanted = len(live_executors(spark, spare_slots=spare_slots)), max(executors, 1)
+        if available < wanted:
             raise InvalidFlowError(
                 f"{spark.master} has too few cores: each of the {wanted} resident lanes "
                 f"takes one, and {spare_slots} more has to be free for everything else.",
@@ -204,12 +204,13 @@ def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> Non
     spark.setLocalProperty("spark.scheduler.pool", POOL)
     spark.setJobDescription(f"godwit: rehearsal of executor {executor.name}")
     locations = [executor.location] * executor.lanes
-    of = 0 if source is None else source.getNumPartitions()
-    if of == 0:
+    num_partitions = 0 if source is None else source.getNumPartitions()
+    if num_partitions == 0:
         read = on_executors(locations, lambda lane: _discard_rows(lane, iter(())), spark)
     else:
         read = PythonStage(
-            pair_with_locations(source.toJavaRDD(), locations, spark, count=of), _discard_rows
+            pair_with_locations(source.toJavaRDD(), locations, spark, count=num_partitions),
+            _discard_rows,
         )
     exchanged = exchange(read, executor.lanes, spark)
     fetch(
@@ -271,29 +272,31 @@ class ExecutorWatch:
     def check_executors(self) -> None:
         """Compare the live executors with the known ones; report changes to the coordinator."""
         live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
-        found = {e.name: e for e in live}
-        self._rehearsed &= found.keys()  # those that are gone never come back by their names
-        self._rehearsing &= found.keys()
-        for name in found.keys() - self._cluster.executors.keys() - self._rehearsing:
+        by_name = {e.name: e for e in live}
+        self._rehearsed &= by_name.keys()  # those that are gone never come back by their names
+        self._rehearsing &= by_name.keys()
+        for name in by_name.keys() - self._cluster.executors.keys() - self._rehearsing:
             self._rehearsing.add(name)
             threading.Thread(
                 target=inheritable_thread_target(self._spark)(self._run_trial_epoch),
-                args=(found[name],),
+                args=(by_name[name],),
                 name=f"godwit-rehearsal-{name}",
                 daemon=True,
             ).start()
         ready = {
             name: executor
-            for name, executor in found.items()
+            for name, executor in by_name.items()
             if name in self._cluster.executors or name in self._rehearsed
         }
-        found = ready or found
-        if found.keys() == self._cluster.executors.keys():
+        by_name = ready or by_name
+        if by_name.keys() == self._cluster.executors.keys():
             return
         # New ones are known before the coordinator can order anything for them, lost ones after.
-        self._cluster.executors = {**self._cluster.executors, **found}
-        gone = self._coordinator.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
-        self._cluster.executors = found
+        self._cluster.executors = {**self._cluster.executors, **by_name}
+        gone = self._coordinator.see(
+            {e.name: e.lanes for e in by_name.values()}, self._pool.returned
+        )
+        self._cluster.executors = by_name
         for name in gone:
             self._lost.record_loss(name)
 

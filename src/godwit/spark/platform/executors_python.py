@@ -38,8 +38,8 @@ def check_executors_python(spark: SparkContext) -> None:
         spark.pythonExec = sys.executable
     key = (spark.applicationId, spark.pythonExec)
     if key not in _checked:
-        for told in _query_versions(spark):
-            _check_versions(told, spark.pythonExec)
+        for report in _query_versions(spark):
+            _check_versions(report, spark.pythonExec)
         _checked.add(key)
 
 
@@ -53,23 +53,23 @@ def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
         import importlib as imports  # noqa: PLC0415
         import sys as system  # noqa: PLC0415
 
-        found: dict[str, str | None] = {}
+        versions: dict[str, str | None] = {}
         for package in packages:
             try:
                 module = imports.import_module(package)
-                found[package] = str(getattr(module, "__version__", "of another project"))
+                versions[package] = str(getattr(module, "__version__", "of another project"))
             except ImportError:
-                found[package] = None
+                versions[package] = None
         yield {
             "executable": system.executable,
             "python": tuple(system.version_info[:2]),
-            "packages": found,
+            "packages": versions,
         }
 
     tasks = 1
     if not (spark.master or "").startswith("local"):
-        there: Any = spark._jsc.sc().getExecutorIds()  # noqa: SLF001  no public Python API
-        tasks = min(max(there.size(), 1), _TASKS_AT_MOST)
+        executor_ids: Any = spark._jsc.sc().getExecutorIds()  # noqa: SLF001  no public Python API
+        tasks = min(max(executor_ids.size(), 1), _TASKS_AT_MOST)
     try:
         return spark.parallelize(range(tasks), tasks).mapPartitions(report).collect()
     except Exception as error:  # noqa: BLE001  Spark's and Python's alike

@@ -548,10 +548,10 @@ def _spark_home() -> str:
     """Return the directory of the Spark installation that PySpark uses."""
     if named := os.environ.get("SPARK_HOME"):
         return named
-    found = find_spec("pyspark")
-    assert found is not None, "Godwit depends on PySpark."
-    assert found.origin is not None, "PySpark is a package with a file."
-    return str(Path(found.origin).parent)
+    spec = find_spec("pyspark")
+    assert spec is not None, "Godwit depends on PySpark."
+    assert spec.origin is not None, "PySpark is a package with a file."
+    return str(Path(spec.origin).parent)
 
 
 def _require_java() -> None:
@@ -569,12 +569,12 @@ def children_of(pid: int) -> list[int]:
     """Return the process ids of a process's children."""
     # By each process's own parent: what the kernel lists per thread lacks some while threads end.
     parent = f"PPid:\t{pid}\n".encode()
-    found = []
+    children = []
     for path in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):  # it has ended meanwhile
             if parent in path.read_bytes():  # names that the kernel has cut are no text
-                found.append(int(path.parent.name))
-    return found
+                children.append(int(path.parent.name))
+    return children
 
 
 def arguments_of(pid: int) -> list[bytes]:
@@ -610,9 +610,9 @@ def undisturbed() -> Iterator[None]:
 
     The present handler of Ctrl-C is called then.
     """
-    held: list[int] = []
+    signals: list[int] = []
     try:
-        before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))
+        before = signal.signal(signal.SIGINT, lambda number, _frame: signals.append(number))
     except ValueError:  # not the main thread, which gets no signals
         yield
         return
@@ -621,5 +621,5 @@ def undisturbed() -> Iterator[None]:
     finally:
         # `None`: a handler that is not Python's, which Python cannot set again.
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-        if held:
+        if signals:
             signal.raise_signal(signal.SIGINT)

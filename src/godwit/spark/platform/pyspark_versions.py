@@ -56,7 +56,10 @@ def in_zone(dtype: pa.DataType, zone: str) -> pa.DataType:
     if pa.types.is_map(dtype):
         return pa.map_(within(dtype.key_field), within(dtype.item_field))
     make: Any = {pa.types.is_list: pa.list_, pa.types.is_large_list: pa.large_list}
-    return next((of(within(dtype.value_field)) for is_, of in make.items() if is_(dtype)), dtype)
+    return next(
+        (make_type(within(dtype.value_field)) for is_, make_type in make.items() if is_(dtype)),
+        dtype,
+    )
 
 
 def all_from_socket(served: Any, serializer: Serializer) -> list[Any]:

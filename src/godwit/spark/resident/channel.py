@@ -205,15 +205,15 @@ def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
     """Read exactly `size` bytes by a monotonic `deadline` (``None``: no limit); raise otherwise."""
     data = bytearray(size)
-    view, at = memoryview(data), 0
+    view, position = memoryview(data), 0
     try:
-        while at < size:
+        while position < size:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
             connection.settimeout(left)
-            count = connection.recv_into(view[at:])
+            count = connection.recv_into(view[position:])
             if count == 0:
                 raise ChannelError("it has closed the connection")  # noqa: TRY301
-            at += count
+            position += count
     except ChannelError:
         raise
     except OSError as error:

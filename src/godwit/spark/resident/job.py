@@ -133,19 +133,19 @@ class LaneJob:
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
         lanes = [self.lane_of[place] for place in places]
-        boxes: list[list[bytes]] = [list(payloads.get(at, ())) for at in range(len(places))]
+        boxes: list[list[bytes]] = [list(payloads.get(i, ())) for i in range(len(places))]
         reports: list[LaneReport] = []
         for level in range(1, instruction.levels + 1):
             later: list[list[bytes]] = [[] for _ in places]
             work: dict[int, bytes] = {}
-            for at, box in enumerate(boxes):
-                due, later[at] = split_by_level(level, box)
-                work[lanes[at]] = pickle.dumps(
+            for index, box in enumerate(boxes):
+                due, later[index] = split_by_level(level, box)
+                work[lanes[index]] = pickle.dumps(
                     Work(
                         attempt=attempt,
                         level=level,
-                        place=at,
-                        instruction=parts.for_executor(places[at][0]) if level == 1 else None,
+                        place=index,
+                        instruction=parts.for_executor(places[index][0]) if level == 1 else None,
                         payloads=due,
                         bytes_at_most=_BYTES_ON // len(places),
                     )
@@ -158,8 +158,8 @@ class LaneJob:
                         f"and was asked for level {level} of attempt {attempt}"
                     )
                 refused = refused or bool(answer.refusal)
-                for at, payload in answer.blobs:
-                    later[at].append(payload)
+                for index, payload in answer.blobs:
+                    later[index].append(payload)
                 if answer.report:
                     reports.append(LaneReport.loads(answer.report))
             if refused:

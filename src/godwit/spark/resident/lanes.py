@@ -219,8 +219,8 @@ class ResidentLanes:
         if job is None:
             return
         ended: Any = job.end()
-        told = reason if ended else f"{reason}; Spark's job goes on although it was cancelled"
-        self._announce(events.ResidentLanesEnded, reason=told)
+        text = reason if ended else f"{reason}; Spark's job goes on although it was cancelled"
+        self._announce(events.ResidentLanesEnded, reason=text)
 
     def close(self) -> None:
         """End the Spark job of the lanes, and start no other one."""

@@ -117,10 +117,10 @@ def _broadcast_list(broadcasts: tuple[Any, ...], spark: SparkContext) -> Any:
 
 def _java_list(items: Iterable[Any], spark: SparkContext) -> Any:
     """Return items as a Java list."""
-    made = jvm_classes(spark).array_list()
+    array = jvm_classes(spark).array_list()
     for item in items:
-        made.add(item)
-    return made
+        array.add(item)
+    return array
 
 
 def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:

@@ -45,8 +45,8 @@ def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterato
     in_one_process = here.startswith(_IN_ONE_PROCESS)
     directory: Path | None = None
     for place, payload in blobs:
-        there, _ = instruction.places[place]
-        near = there == here or (in_one_process and there.startswith(_IN_ONE_PROCESS))
+        destination, _ = instruction.places[place]
+        near = destination == here or (in_one_process and destination.startswith(_IN_ONE_PROCESS))
         if not near or len(payload) < _MIN_BYTES:
             yield place, payload
             continue

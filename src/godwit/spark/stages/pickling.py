@@ -170,9 +170,9 @@ def _make_struct(making: dict[str, Any]) -> Any:
     if making["post_init"]:
         later["__post_init__"] = _Later()
         namespace["__post_init__"] = later["__post_init__"].bound()
-    made = making["metaclass"](making["name"], making["bases"], namespace, **making["options"])
-    _unfinished.setdefault(made, later)
-    return _tracked(making["tracker"], made)
+    cls = making["metaclass"](making["name"], making["bases"], namespace, **making["options"])
+    _unfinished.setdefault(cls, later)
+    return _tracked(making["tracker"], cls)
 
 
 def _finish_struct(cls: Any, state: Any) -> Any:
@@ -250,9 +250,9 @@ def _map_functions(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]
             if isinstance(feed, SourceNode)
             else ("operator", "after operator")
         )
-        for one in branch.maps:
-            text = f"Map {function_name(one.function)!r} {where} {feed.name!r}"
-            yield text, one.function, {kind: feed.name}
+        for step in branch.maps:
+            text = f"Map {function_name(step.function)!r} {where} {feed.name!r}"
+            yield text, step.function, {kind: feed.name}
 
 
 def _check_value(value: Any, where: str, context: dict[str, str]) -> None:
@@ -265,12 +265,12 @@ def _check_value(value: Any, where: str, context: dict[str, str]) -> None:
         return
     path, culprit = _find_unpicklable(value, _DEPTH)
     kind = type(culprit)
-    told = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    qualified = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if path:
         what = f"its variable {path[-1]!r}"
         for name in reversed(path[:-1]):
             what += f" of {name!r}"
-        what += f", of type {told}, cannot be pickled"
+        what += f", of type {qualified}, cannot be pickled"
     else:
         what = f"it cannot be pickled ({error_line(error)})"
     if kind.__module__.startswith(_DRIVER_ONLY):

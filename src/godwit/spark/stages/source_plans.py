@@ -152,9 +152,9 @@ def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
     try:
         _check_for_streaming(dataframe, plan)
     except AnalysisException as error:
-        told = re.sub(r"^\[[^]]*\] | SQLSTATE: \w+$|[.;]+$", "", str(error).splitlines()[0])
+        reason = re.sub(r"^\[[^]]*\] | SQLSTATE: \w+$|[.;]+$", "", str(error).splitlines()[0])
         raise InvalidFlowError(
-            f"{where} does what Spark cannot do with a stream: {told}.",
+            f"{where} does what Spark cannot do with a stream: {reason}.",
             remedy="Take it out, or do it to a table before it is joined.",
             **context,
         ) from None
@@ -180,15 +180,15 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
 
 def streams_in(dataframe: DataFrame) -> list[Any]:
     """Return the nodes of a plan that read streams, in the order in which Spark visits them."""
-    found = []
+    streams = []
     pending = [_analysed_plan(dataframe)]
     while pending:
         node = pending.pop()
         children = _children(node)
         if not children and node.isStreaming():
-            found.append(node)
+            streams.append(node)
         pending.extend(reversed(children))
-    return found
+    return streams
 
 
 def _analysed_plan(dataframe: Any) -> Any:
@@ -246,11 +246,11 @@ _HOW: Final = re.compile(
 def check_offset_log(spark: SparkSession) -> None:
     """Raise if a session's settings change the format of Spark's offset log."""
     for setting, value in _ORDINARY.items():
-        found = spark.conf.get(setting, value)
-        if found != value:
+        setting_value = spark.conf.get(setting, value)
+        if setting_value != value:
             raise InvalidFlowError(
-                f"The session sets {setting} to {found!r}, but Godwit reads Spark's offset log in "
-                "its ordinary format.",
+                f"The session sets {setting} to {setting_value!r}, but Godwit reads Spark's "
+                "offset log in its ordinary format.",
                 remedy=f"spark.conf.unset({setting!r}) before the flow is started.",
             )
 
@@ -319,7 +319,7 @@ def directories_read(dataframe: DataFrame) -> list[FilesOfStream]:
 
     Left out are paths and filters with wildcards, whose meaning is Hadoop's.
     """
-    found = []
+    directories = []
     context = dataframe.sparkSession.sparkContext
     hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001  what is not in PySpark
     is_local = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
@@ -330,19 +330,19 @@ def directories_read(dataframe: DataFrame) -> list[FilesOfStream]:
             continue
         source = stream.dataSource()
         options = {key.lower(): value for key, value in _pairs(source.options())}
-        paths = [str(source.paths().apply(at)) for at in range(source.paths().size())]
+        paths = [str(source.paths().apply(index)) for index in range(source.paths().size())]
         pattern = options.get("pathglobfilter", "*")
         for path in [*paths, *([options["path"]] if "path" in options else [])]:
             is_known = is_local or _HAS_SCHEME.match(path)
             if is_known and not _WILDCARDS.intersection(path + pattern.replace("*", "")):
-                found.append(
+                directories.append(
                     FilesOfStream(
                         location=_hadoop_path(path),
                         pattern=pattern,
                         recursive=options.get("recursivefilelookup", "").lower() == "true",
                     )
                 )
-    return found
+    return directories
 
 
 _HAS_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:")
@@ -357,16 +357,16 @@ def _compaction_interval(spark: SparkSession) -> int:
 
 def _without_duplicates(streams: Sequence[Any]) -> list[Any]:
     """Return streams without duplicates."""
-    found: list[Any] = []
+    distinct: list[Any] = []
     for stream in streams:
-        if _index_of(stream, found) is None:
-            found.append(stream)
-    return found
+        if _index_of(stream, distinct) is None:
+            distinct.append(stream)
+    return distinct
 
 
 def _index_of(stream: Any, streams: Sequence[Any]) -> int | None:
     """Return the index of a stream among others, by Spark's equality; ``None`` if absent."""
-    return next((at for at, other in enumerate(streams) if other.equals(stream)), None)
+    return next((index for index, other in enumerate(streams) if other.equals(stream)), None)
 
 
 def _stream_identity(stream: Any) -> dict[str, str]:
@@ -376,7 +376,7 @@ def _stream_identity(stream: Any) -> dict[str, str]:
         source = stream.dataSource()
         name, options = str(source.className()), dict(_pairs(source.options()))
         paths = source.paths()
-        options |= {f"path {at}": str(paths.apply(at)) for at in range(paths.size())}
+        options |= {f"path {index}": str(paths.apply(index)) for index in range(paths.size())}
     elif kind == "StreamingRelationV2":
         name = str(stream.sourceName())
         options = {str(key): str(value) for key, value in stream.extraOptions().items()}
@@ -390,19 +390,19 @@ def _stream_identity(stream: Any) -> dict[str, str]:
         key: _hadoop_path(value) for key, value in options.items() if key.startswith("path")
     }
     if name in _WHAT:
-        found = {key: options[key] for key in _WHAT[name] if key in options}
+        identity = {key: options[key] for key in _WHAT[name] if key in options}
     elif "table" in options:
-        found = {"table": options["table"]}
+        identity = {"table": options["table"]}
     elif paths_only and (kind == "StreamingRelation" or name in _TABLES):
-        found = {key: value for key, value in paths_only.items() if not key.startswith("pathg")}
+        identity = {key: value for key, value in paths_only.items() if not key.startswith("pathg")}
     else:
         # Options may hold what must not be kept, such as a URL with a password.
-        found = {
+        identity = {
             key: hashlib.sha256(value.encode()).hexdigest()[:16]
             for key, value in options.items()
             if not _HOW.search(key)
         }
-    return {"format": name, **dict(sorted(found.items()))}
+    return {"format": name, **dict(sorted(identity.items()))}
 
 
 def _pairs(scala_map: Any) -> Iterator[tuple[str, str]]:

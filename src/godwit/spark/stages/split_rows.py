@@ -45,11 +45,11 @@ def distribute_splits(
         return [(split,) for split in splits]
     # The longest first, each to the task that has least.
     tasks: list[list[NumberedSplit]] = [[] for _ in range(cores)]
-    loads = [(0, at) for at in range(cores)]
+    loads = [(0, core) for core in range(cores)]
     for split in sorted(splits, key=lambda numbered: -_estimate_bytes(numbered.split)):
-        load, at = heapq.heappop(loads)
-        tasks[at].append(split)
-        heapq.heappush(loads, (load + max(_estimate_bytes(split.split), 1), at))
+        load, core = heapq.heappop(loads)
+        tasks[core].append(split)
+        heapq.heappush(loads, (load + max(_estimate_bytes(split.split), 1), core))
     return [tuple(sorted(task, key=lambda numbered: numbered.number)) for task in tasks]
 
 

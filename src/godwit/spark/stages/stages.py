@@ -298,10 +298,10 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
         if payloads is None:
             yield place, wrap_report(b"")
             return
-        told = orders.get().instruction.for_place(place)
+        for_lane = orders.get().instruction.for_place(place)
         if level == 1:
-            remove_earlier(told)
-        report = yield from run_lane(program.get().lanes, told, level, place, payloads)
+            remove_earlier(for_lane)
+        report = yield from run_lane(program.get().lanes, for_lane, level, place, payloads)
         yield place, wrap_report(report.dumps())
 
     return run
