@@ -1,22 +1,22 @@
 r"""Arrival rate at the sources, and when it last changed.
 
-The stream that is taken says what can be done, not what is needed (Kalavri et al., "Three steps is
-all you need", OSDI 2018).  All rows that have ever arrived are those that were taken and those that
-sources hold back, at the times at which they say so; the slope of that curve is the arrival rate.
-Sources that do not say are taken to hold nothing back when an epoch begins.
+The processing rate shows the capacity of a query, not the load it has to carry (Kalavri et al.,
+"Three steps is all you need", OSDI 2018).  All rows that have ever arrived are those that were
+taken and those that sources hold back, at the times at which they say so; the slope of that curve
+is the arrival rate. Sources that do not say are taken to hold nothing back when an epoch begins.
 
-A mean over a change of the rate is the rate of no time at all, and what is decided by it is decided
-again.  So the last change is looked for: the logarithms of the intervals' rates are taken to have a
-mean that steps, and normal noise, whose deviation is estimated from the intervals before (the
-median of what they differ by, so that a few that stray widely do not count).  For every number
+A mean over a change of the rate is the rate of no time at all, and a decision based on it has to be
+corrected.  So the last change is looked for: the logarithms of the intervals' rates are taken to
+have a mean that steps, and normal noise, whose deviation is estimated from the intervals before
+(the median of what they differ by, so that a few that stray widely do not count).  For every number
 :math:`k` of last intervals these are compared with those before by the generalised likelihood
 ratio; the :math:`k` that differs most is the change if it does by more than noise explains.  This
 is Page's CUSUM (1954) for a step of unknown size (Siegmund and Venkatraman, "Using the generalized
 likelihood ratio statistic for sequential detection of a change-point", 1995).
 
 The interval in which the rate changed has some of both rates, so the rate since a change is that of
-the intervals after it.  Where only the very last interval is another, nobody can tell a change from
-a bad moment; `ArrivalCurve.is_unsettled` says so, and a decision had better wait for the next.
+the intervals after it.  If only the last interval differs, a change cannot be told from noise;
+`ArrivalCurve.is_unsettled` says so, and a decision had better wait for the next.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _KEPT = 40
 _STEP = 2
 """Intervals in a row that a change takes."""
 _USUAL = 4
-"""Intervals before them that say what is usual, at least; and four times as many at most."""
+"""Min. number of earlier intervals for the usual rate; the max. is four times as many."""
 _LEAST_STEP = np.log(1.5)
 """A rise that ends the statistics period."""
 _LEAST_CHANGE = np.log(1.2)
-"""A change of the rate: of what is less, the mean will do."""
+"""Min. change of the rate that is detected; below it, the mean is accurate enough."""
 _ERRORS = 4.0
 _CHANGE_ERRORS = 5.0
 _MAD_TO_SIGMA = 1.4826

@@ -8,10 +8,10 @@ all that the key group holds, sent to where windows are consolidated, which all 
 
 Moves are made in the planner's order, no further than the budget goes and than it takes to be even
 enough; and none is made unless the load distance is above its bound, the gain is above its cost,
-and both are more than noise explains: loads are measured from so many rows, and chance alone makes
-executors differ.  With a scaling model the cost does not count while an executor has less than half
-of the mean: it was asked for because it is needed.  A plan that collocates may do so where the load
-stays even enough.
+and both are more than noise explains: loads are measured from a limited number of rows, and chance
+alone makes executors differ.  With a scaling model the cost does not count while an executor has
+less than half of the mean: it was asked for because it is needed.  A plan that collocates may do so
+where the load stays even enough.
 
 With ``Worth(gain="any")`` every move of a plan pays, and only the budget cuts it short.
 
@@ -50,7 +50,7 @@ Chance does so once in 16,000 looks: five hours of ten executors and periods of 
 _MARGIN = 2.0
 """Standard errors by which its difference must exceed the bound."""
 _WIDER, _WIDEST_AFTER = 0.25, 30
-"""Part by which the bound grows within so many periods in which nothing moved.
+"""Growth of the bound, as a share, and the periods without moves after which it is reached.
 
 A load just within the bound is looked at for hours, and would be found beyond it sooner or later.
 """
@@ -139,7 +139,7 @@ def is_uneven(
 
 
 def _widened(max_load_distance: float, even_for: int) -> float:
-    """Return the load distance from which on a load that was even for so many periods is uneven."""
+    """Return the bound on the load distance after `even_for` periods with an even load."""
     return max_load_distance * (1 + _WIDER * min(even_for / _WIDEST_AFTER, 1.0))
 
 

@@ -5,8 +5,8 @@ that took their cost for their own would be wrong wherever it puts them.  Key gr
 look the same, as long as they stay where they are.
 
 So nothing but a key group compared with itself tells of speed.  With :math:`y` the logarithm of
-what a key group costs in a period, relative to what so many rows and epochs cost in its component
-as a rule, a key group that was on executor :math:`i` and is on :math:`j` (mostly, :math:`i = j`)
+what a key group costs in a period, relative to the usual cost of its rows and epochs in its
+component, a key group that was on executor :math:`i` and is on :math:`j` (mostly, :math:`i = j`)
 differs by
 
 .. math:: y_{kj} - y_{ki} = s_j - s_i' + \varepsilon,
@@ -17,11 +17,11 @@ that a key of which rows have become dear changes nothing.  These measurements, 
 change rarely but then by factors of two, are a linear model of :math:`(s', s)` with normal errors;
 its estimate is the mean given both (a Kalman step; :math:`s'` is known from the steps before).
 
-Period after period the same key groups are compared where they stay, and the errors of so many
+Period after period the same key groups are compared where they stay, and the errors of many
 comparisons would add up to a difference.  So what noise explains there is taken for no change at
 all; and errors of what did change an estimate are carried along.  A period in which a machine
-became slow is a mixture.  So a change is measured anew in the periods after it, each against what
-was before the change, and the last one stands.
+became slow is a mixture.  So a change is measured again in the periods after it, each against the
+period before the change, and the last one stands.
 
 Invariants: executors that were never compared have speed 1 ("first assuming all nodes are
 homogeneous, then measuring the actual effect of state migration": paper 2 §3); the median executor
@@ -68,7 +68,7 @@ _CHANGED = np.log(1.5)
 _NEW = 0.33
 """Weight of the latest period in what a key group costs as a rule."""
 _FEW = 3
-"""Key groups of which the median is no better than one of them."""
+"""Max. number of key groups whose median is as uncertain as a single one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,7 +135,7 @@ class Speeds:
             if speed != 1.0:
                 differs.add(e)
                 if ended and abs(apart) < _SIGMA_SPEED and e not in self._differed:
-                    speed = 1.0  # what is less than usual must be seen twice
+                    speed = 1.0  # a small change must be seen twice
             estimates[e] = speed if changing else _smooth_speed(speed, self._latest.get(e))
         self._differed = frozenset(differs)
         self._latest = estimates
@@ -190,7 +190,7 @@ class Speeds:
         names = sorted({*here, *(name for part in differences for name in part.before)})
         number, n = {name: index for index, name in enumerate(names)}, len(names)
         known = np.array([self._slow.get(name, 0.0) for name in names])
-        # The unknowns are deviations from what is known: of the period before, then of this one.
+        # The unknowns are deviations from `known`: of the previous period, then of this one.
         prior = np.zeros((2 * n, 2 * n))
         each = np.arange(n)
         prior[each, each] = _SIGMA_KNOWN**-2 + _SIGMA_SPEED**-2
@@ -217,7 +217,7 @@ class Speeds:
         inverse = np.linalg.inv(prior + measured)
         slow = known + (inverse @ pull)[n:]
         # The errors of measurements, not of the assumption that machines are equal otherwise: of
-        # these ones, and what is left of the earlier ones.
+        # these ones, and the rest of the earlier ones.
         known_by = (inverse @ measured)[n:]
         rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
         before_errors = np.zeros((n, n))

@@ -54,8 +54,8 @@ _PER_PERIOD: Final = 8
 _SEASONAL: Final = 0.5
 """Autocorrelation from which on a load has a period."""
 _BETTER: Final = 0.8
-"""Error over that of the forecast that all stays as it is, below which a forecast is used; once it
-is, until it is no better."""
+"""Error over that of the forecast that all stays as it is, below which a forecast is used; it
+is dropped again at an error of 1."""
 _FIRST_LEAD_S: Final = 30.0
 """Time that executors take to come, as long as none has been seen to."""
 _LEADS: Final = 0.5
@@ -87,7 +87,7 @@ class Forecast:
     Raises
     ------
     InvalidControlError
-        If a setting is no length of time.
+        If a setting is not a duration.
 
     Examples
     --------
@@ -159,7 +159,7 @@ class Forecast:
 
 
 class RateHistory:
-    """Arrival rates in bins of equal width, oldest first; NaN where nobody looked."""
+    """Arrival rates in bins of equal width, oldest first; NaN in bins without measurements."""
 
     def __init__(self, width_s: float) -> None:
         self.width_s = width_s
@@ -325,7 +325,7 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
     first = max(len(rates) - round(period), math.ceil(period))
     errors = []
     for now in range(first, len(rates)):
-        # What is known `lead` bins before; the seasonal forecast knows no more than that.
+        # Only rates up to `lead` bins before are used, as by the seasonal forecast.
         said = seasonal_forecast(rates[: max(now - lead, 0)], float(now), period)
         values = said, rates[max(now - lead, 0)], rates[now]
         if not any(map(math.isnan, values)):
@@ -431,7 +431,7 @@ class Forecaster:
         if season.relative_error < (1.0 if self._used else _BETTER):
             self._announce_use(used=True, reason="it is better than a constant rate")
         else:
-            self._announce_use(used=False, reason="it is no better than a constant rate")
+            self._announce_use(used=False, reason="it is not more accurate than a constant rate")
 
     def _announce_use(self, *, used: bool, reason: str) -> None:
         """Record and announce (once per reason) whether forecasts are `used` from now on."""

@@ -3,8 +3,8 @@
 Problem: fusing two operators saves the exchange between them, and ties their key groups together;
 what it saves is known only while the stream runs.
 
-Invariants: only operators in a row whose rows surely stay in their lane are fused; what was put
-together or apart by hand is left alone.  The threshold for parting is below the one for fusing, so
+Invariants: only chained operators whose rows surely stay in their lane are fused; components that
+the user chose are not changed.  The threshold for parting is below the one for fusing, so
 that a stream that is steady is decided upon once.
 
 Source: fusion by traffic and by common partition attributes, Madsen et al. (Enorm) §4.4.1,
@@ -225,7 +225,7 @@ class Fusing:
                 f"{sender} → {receiver} is {share:.1%} of all rows"
                 for (sender, receiver), share in shown.items()
             ),
-            # In bytes: what is not sent any more, against the state that moves for it.
+            # In bytes: rows that are no longer sent, against the state that moves for it.
             gain=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
             numbers={f"{up}→{down}": share for (up, down), share in shown.items()},
             operators=frozenset(name for group in changed for name in group),

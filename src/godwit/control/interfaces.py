@@ -1,8 +1,8 @@
 """Interfaces of the controller: coordinator, pool of executors, clock, planners.
 
-Every call returns at once: it notes what is asked, and what comes of it is seen later, in the
-coordinator's view.  What cannot be done raises a `GodwitError`; the controller tells of it in an
-event and goes on.  Whoever drives the controller does so from one thread at a time; it needs no
+Every call returns at once: it records the request, and the result appears later in the
+coordinator's view.  An invalid request raises a `GodwitError`; the controller reports it as an
+event and goes on.  The controller is driven by one thread at a time; it needs no
 lock of the coordinator's while the controller thinks, since all that it reads are values.
 """
 

@@ -1,14 +1,14 @@
 """Verdicts on scaling decisions: what came of them beside what they expected.
 
 A decision expects a figure, such as a latency.  Once its executors work and the stream is steady
-for two periods, what was measured is compared.  More executors that brought less than a part of the
-expected gain, while the target is still missed, did not help: nobody is asked for again until the
-situation is another one, by its arrival rate or by the executors there are.  A model that is wrong
-therefore costs one decision and not one every period.
+for two periods, the measured figure is compared.  More executors that brought less than a part of
+the expected gain, while the target is still missed, did not help: no executor is requested again
+until the situation has changed, by its arrival rate or by the executors there are.  A model that is
+wrong therefore costs one decision and not one every period.
 
 Moves of key groups expect a load distance.  Where they ended it is measured by the time for which
-lanes were busy over one period, and not by the model that the plan was made with.  A verdict is
-told; what to do next, the next plan says by what was learned since.
+lanes were busy over one period, and not by the model that the plan was made with.  The result is
+reported as an event; the next plan decides how to react, from newer measurements.
 
 Source: Floratou et al., "Dhalion: self-regulating stream processing in Heron" (2017), §4: cures
 that did not help are blacklisted for the symptoms that they were to cure.
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from godwit.control.statistics import PeriodStatistics
 
 _PART = 0.25
-"""Part of the expected gain from which on executors that came have helped; and by which what came
-may exceed what was expected of executors that went."""
+"""Min. share of the expected gain for a scale-out to have helped; and the max. share by which the
+measured figure may exceed the expected one after a scale-in."""
 _SAME = 0.25
 """Share by which arrival rates may differ in one situation."""
 _RISEN = 1.1

@@ -1,4 +1,4 @@
-r"""Latency of rows by the number of executors: a model, and what is measured beside it.
+r"""Latency of rows by the number of executors: a model, and measurements that correct it.
 
 Rows wait for epochs.  Epochs begin :math:`I` apart: the trigger's interval, or their own length
 where that is more.  A row waits half of that for the next one to begin and the whole epoch for its
@@ -12,8 +12,8 @@ stage after stage, as long as the busiest lane needs for the rows that came mean
 :math:`w_g` are the key groups of all operators of a stage, heaviest first, as shares of a lane that
 they keep busy, since a lane serves all operators of its places; :math:`L` is the number of lanes.
 No assignment has less on its busiest lane than the maximum: the heaviest key group, an even share,
-or the lightest :math:`k + 1` of the first :math:`k L + 1`, since one lane has so many of these.
-Where lanes have few key groups each, the last counts: six on five lanes are as slow as ten.
+or the lightest :math:`k + 1` of the first :math:`k L + 1`, since one lane owns that number of
+these. Where lanes have few key groups each, the last counts: six on five lanes are as slow as ten.
 How much more it has in fact, :math:`u`, is measured.
 
 Where rows do not wait for epochs, all lanes together are one queue M/M/k.
@@ -25,7 +25,7 @@ off; latency is that of steady ones alone, beside what the model says with the c
 period.  All are smoothed; for a number that was never seen, the nearest that was stands.
 
 Epochs of a start are slow: processes compile what they run.  As long as those of one number of
-executors become quicker from period to period, what was measured last stands, and it is forgotten
+executors become quicker from period to period, the last measurement counts, and it is dropped
 once there is another number of executors, which would look cheaper beside it than it is.
 """
 

@@ -5,14 +5,14 @@ less.  More periods tell more, but only as long as nothing changes.  So a *load 
 to the last change of the load's distribution over key groups, as in adaptive windowing (Bifet and
 Gavaldà, "Learning from time-changing data with adaptive windowing", SDM 2007): after every epoch
 its latest part is compared with all before, for parts of several lengths, and where the two differ
-by more than noise, what is before is forgotten.  Statistics of a stream that stays as it is become
+by more than noise, the earlier part is dropped.  Statistics of a stream that stays as it is become
 ever more exact; those of one that shifts are of the new load alone, two epochs later.
 
-What is compared is *shares* of the component's load, so a rate that rises or falls is no change.
+The compared values are *shares* of the component's load, so a changed rate does not count.
 
 Noise is counted, and measured.  A key group that had :math:`N` rows and :math:`B` seconds has by
-chance (Poisson) a variance of :math:`B^2 / N`; from epoch to epoch it strays from its share by what
-is seen, which includes rows of unequal cost.  The more epochs, the more the second counts.  What
+chance (Poisson) a variance of :math:`B^2 / N`; its deviation from its share from epoch to epoch is
+measured, which includes rows of unequal cost.  The more epochs, the more the second counts.  What
 all key groups of an executor have in common, a machine that does other things besides, makes sums
 over executors stray by more than their parts; that factor is measured too.  Both are remembered
 when the window is cut.
@@ -47,8 +47,8 @@ _BEFORE = 4
 _CHANGED = 6.0
 """Standard errors that are a change.
 
-An hour of epochs is looked at in parts of many lengths on every executor, and what holds executors
-up is no normal error: at 5.5 one in fifty streams of an hour had such a change by chance.
+An hour of epochs is looked at in parts of many lengths on every executor, and pauses of executors
+are not normally distributed: at 5.5 one in fifty streams of an hour had such a change by chance.
 """
 _SKEW = (_CHANGED**2 - 1) / (6 * _CHANGED)
 """Part by which that rises with the skewness of an error (the expansion of Cornish and Fisher)."""

@@ -57,8 +57,8 @@ _IN_MIGRATION = "it is being migrated"
 class Controller:
     """Controller of one running flow: balances and scales it.
 
-    Deterministic: equal observations at equal times give equal decisions. Not thread-safe; whoever
-    drives it calls `observe` after every commit, and `step` between epochs and while none run.
+    Deterministic: equal observations at equal times give equal decisions. Not thread-safe; the
+    driving thread calls `observe` after every commit, and `step` between epochs and while none run.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Controller:
         *,
         topology: Topology,
         migrations: Coordinator,  # the coordinator
-        # adds and removes executors; ``None``: the number of executors is nobody's business
+        # adds and removes executors; ``None``: the number of executors is fixed
         pool: ExecutorPool | None = None,
         clock: Clock,  # tells the time; on the same scale as the events of `past`
         # runs planners and scaling models; ``None``: on a thread each, or where they may take as
@@ -75,8 +75,8 @@ class Controller:
         run_planner: PlannerRunner | None = None,
         # component → key group → bytes of state, as far as known when the run begins
         state_bytes: Mapping[str, Mapping[int, int]] | None = None,
-        # events of earlier runs of the same stream, oldest first: cool-downs, and what was
-        # decided by hand, go on. Statistics do not: no period counts for longer than one.
+        # events of earlier runs of the same stream, oldest first: cool-downs and manual
+        # overrides go on. Statistics are not restored: they are at most one period old.
         past: Iterable[events.Event] = (),
         memory: ControllerMemory | None = None,  # what the run before left, likewise
     ) -> None:
@@ -88,7 +88,7 @@ class Controller:
         self._speeds = Speeds()
         run_model = run_planner
         if run_planner is None or run_model is None:
-            # One each: what hangs in a scaling model is no fault of a planner, nor the other way.
+            # One each: a scaling model that hangs must not block a planner, nor the other way.
             timed = settings.search.time_limit is not None
             run_planner = PlannerThread() if timed else run_without_limit
             run_model = PlannerThread() if timed else run_without_limit
@@ -117,7 +117,7 @@ class Controller:
         self._joined_after: int | None = None
         self._lanes = LaneBalancing(settings, self._overrides, now_s)
 
-    # -- what whoever drives it calls -------------------------------------------------------------
+    # -- called by the driving thread -------------------------------------------------------------
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float | None = None) -> None:
         """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides.
@@ -243,8 +243,8 @@ class Controller:
     def _plans_for_joined(self, view: ProtocolView) -> bool:
         """Return whether to plan for executors that have joined.
 
-        While others are to join it is done once the epoch that runs has ended: each plan begins the
-        copies anew, and none takes effect within an epoch.
+        While others are to join it is done once the epoch that runs has ended: each plan restarts
+        the copies, and none takes effect within an epoch.
         """
         if self._joined_after is None:
             return False
@@ -343,7 +343,7 @@ class Controller:
         situation, steady = self._planning.learn(
             situation, changing=changing, settled=period.settled
         )
-        if busy:  # what is on its way is not in the plan
+        if busy:  # moves under way are not in the plan
             situation = replace(situation, idle="")
         if self._forecaster is not None:
             expected_per_s = self._forecaster.expected_per_s(now_s)
@@ -356,7 +356,7 @@ class Controller:
         """Yield the moves of a plan if they pay, unless moves under way are as good."""
         overtaken = self._rebalancing.replacement_reason(plan, self._migrations.view)
         if overtaken == "":
-            return  # what is under way leads to where it was to lead
+            return  # the moves under way still reach their target
         selected = plan.selected
         if len(selected.order) or selected.reason:
             yield Proposal(

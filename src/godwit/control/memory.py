@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ControllerMemory:
     """Overrides, the last scaling decision, usual rates, and numbers of executors."""
 
-    # what was decided by hand → until when it is left alone, in Unix time
+    # manual change → end of its override, in Unix time
     overrides: Mapping[str, float] = field(default_factory=dict)
     scaled: str = ""  # ``"out"``, ``"in"``, or nothing yet
     scaled_s: float = 0.0  # when

@@ -7,7 +7,7 @@ the two is more depends on how many areas there are, and how large they are.
 `place_by_attributes` decides for operators that have no state yet, by numbers of values that the
 user states.  `ComparePlacing` measures what a running query would gain or lose, tells it, and
 proposes it where `Fusion.repartition` allows that.  A start that may change the columns of state
-gets what was measured before (`place_as_measured`).  Either way the state is rewritten by
+uses earlier measurements (`place_as_measured`).  Either way the state is rewritten by
 `godwit.engine.repartition`.
 
 Invariant: no operator is placed by fewer columns unless the numbers say that lanes stay as evenly
@@ -219,7 +219,7 @@ class ComparePlacing:
     def __init__(
         self, flow: CompiledFlow, settings: Fusion, exchange: ExchangeCosts, *, announce: Announce
     ) -> None:
-        # Of a receiver that others feed too, nobody knows whose rows its key groups are sent.
+        # If several operators feed a receiver, its rows cannot be attributed to one of them.
         self._streams = [
             edge for edge in partly_common_inputs(flow) if len(flow.inputs_of(edge.operator)) == 1
         ]

@@ -60,7 +60,7 @@ class _Call(Generic[T]):
         self._returned: list[T] = []
         self._failed: list[BaseException] = []
         self._ending = threading.Lock()
-        self._begun = False  # before, nobody would catch what is raised in its thread
+        self._begun = False  # before, an exception raised in its thread would not be caught
         self._thread = threading.Thread(target=self._run_thread, name="godwit-planner", daemon=True)
         self._thread.start()
 
@@ -90,7 +90,7 @@ class _Call(Generic[T]):
 
     def _run_thread(self) -> None:
         """Call the function, and store its result or its error."""
-        # What is raised here late, between the lines below, has nobody to tell.
+        # An exception raised after the time limit is dropped.
         with contextlib.suppress(_PlannerEnded):
             try:
                 self._begun = True

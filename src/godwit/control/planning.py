@@ -7,12 +7,12 @@ and memory are shares of what one executor has, so that the bottleneck (paper 2 
 comparing like with like.  State is what a move would carry: nothing, where a key group switches to
 an empty slot at its destination (instant migration, paper 3 §4.5).
 
-What is planned together is what runs at the same time: one *stage* (see `Topology`), or everything
-where the planner collocates, as in paper 2; a style of placement may say otherwise
+Components that run at the same time are planned together: one *stage* (see `Topology`), or
+everything where the planner collocates, as in paper 2; a style of placement may say otherwise
 (`godwit.control.styles`).  The most unbalanced goes first, since all of them share one budget.
 
-A planner may be a function of the user's: it may raise, return something that is no plan, or never
-return.  What comes out here is a plan that can be carried out, or `PlannerFailedError` with the
+A planner may be a user's function: it may raise, return something other than a plan, or never
+return.  The result here is a plan that can be executed, or `PlannerFailedError` with the
 reason in words.  A planner may also know nothing of draining, or refuse it: as long as a key group
 is on a draining executor, every plan that leaves here moves at least one off; so draining ends.
 """
@@ -301,7 +301,7 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
     if values.shape != problem.current.shape or not (values == np.floor(values)).all():
         raise _planner_failed(
             name,
-            f"it returned a {type(answer).__name__} that is no vector of "
+            f"it returned a {type(answer).__name__} instead of a vector of "
             f"{problem.num_key_groups} executors' indices",
         )
     within = np.clip(values, -1, problem.num_executors).astype(np.int32)
@@ -375,7 +375,7 @@ class Planning:
         self._learning = Learning()
         # the last period in which nothing changed
         self._unchanged: ScalingSituation | None = None
-        # time, key groups and bytes of what was carried out within a period
+        # time, key groups and bytes of the moves of the last period
         self._spent: list[tuple[float, ...]] = []
 
     @property
@@ -612,7 +612,7 @@ class Planning:
 
         A low limit is tried first, since a planner uses all moves that it may. Twice the moves
         needed to remove load above the mean usually suffice. If the problems are large, only one
-        limit is tried. ``None`` is no limit.
+        limit is tried. ``None``: unlimited.
         """
         known, most = self._settings.registered, problem.limits.max_moves
         if self._any_gain or known is None or "max_moves" in known.refuses:

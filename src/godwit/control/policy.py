@@ -2,13 +2,13 @@
 
 A *policy* observes committed epochs and proposes changes, each with its reason, and with what it is
 expected to gain and to cost.  How it measures, and how it prices, is its own.  `PolicyLoop` decides
-and has an *actor* carry out what was decided, the same way for all:
+and has an *actor* execute the decision, the same way for all:
 
-1. What somebody decided by hand is left alone (`ManualOverrides`).
+1. Manual changes are respected (`ManualOverrides`).
 2. A proposal stands until it is answered, or its policy takes it back: so a change that cannot be
    made now, since another one is under way, is made when it can.
 3. A change that costs more than it gains is answered by not making it.  Then it must be confirmed
-   anew (`Hysteresis`), which sees whether there is less to pay, or more to gain.
+   again (`Hysteresis`), which sees whether there is less to pay, or more to gain.
 
 Invariant: policies ask nothing of the world, so that equal epochs lead to equal decisions.
 """
@@ -57,7 +57,7 @@ class AdaptationPolicy(Protocol[Epoch_contra]):
 
 
 class Actor(Protocol):
-    """Carries out what was decided."""
+    """Executes the decisions of policies."""
 
     def cost(self, proposal: Proposal) -> float:
         """Return the present cost of a proposed change, in the unit of its gain."""
@@ -107,12 +107,12 @@ class ManualOverrides:
     Problem: a user who migrates, drains, scales or regroups knows something that the statistics do
     not; a loop that took it back a period later would be at war with its owner.
 
-    The rule: it is left alone until a stated time has passed since it was last under way.  What is
-    stated when the query starts, by its options or in the flow, is left alone as long as it runs.
+    The rule: an override ends a stated time after the change was last under way.  Choices
+    stated when the query starts, by its options or in the flow, are respected as long as it runs.
 
-    Nobody has to tell of migrations and drains.  The coordinator's view says which migrations a
-    person decided, and counts those that have begun, so that none is too short to be noticed; a
-    drain that the controller did not ask for is somebody's decision.
+    Manual migrations and drains are detected from the coordinator's view.  It says which
+    migrations were requested by a user, and counts those that have begun, so that none is too
+    short to be noticed; a drain that the controller did not request is a manual one.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ManualOverrides:
     ) -> None:
         self._respect_s, self._announce = respect_s, announce
         self._stated = frozenset(stated)
-        self._until_s: dict[str, float] = {}  # what was decided → until when it is left alone
+        self._until_s: dict[str, float] = {}  # manual change → end of its override
         self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
         self._drained: frozenset[str] = frozenset()
 
@@ -243,7 +243,7 @@ class PolicyLoop(Generic[Epoch]):
 
 
 def check_epoch_settings(settings: Any) -> None:
-    """Raise `InvalidFlowError` if a policy's setting that counts epochs is no integer from 1."""
+    """Raise `InvalidFlowError` unless a policy's settings that count epochs are integers from 1."""
     for name in ("epochs", "confirm", "payback_epochs"):
         if not hasattr(settings, name):
             continue

@@ -1,8 +1,8 @@
 """Carrying plans out: migrations between executors, and lanes within them.
 
 A plan may take longer than a period.  Executors come meanwhile, some are to leave, loads shift; to
-wait for the end of a plan that no longer leads anywhere is as wrong as to begin anew every period
-because a fresh plan looks a little better.  The rule: a plan is *overtaken* if what is left of it
+wait for the end of a plan that is out of date is as wrong as to start over every period
+because a fresh plan looks a little better.  The rule: a plan is *overtaken* if its remaining moves
 would leave key groups on an executor that was to leave only after it was made, or would miss by
 more than a move is worth the balance it was to reach; and if the plan that would be made today does
 better.  Under noise a plan still leads to where it was to lead, so it is completed.
@@ -101,7 +101,7 @@ class Rebalance:
     """Proposal's change: the selected moves of a plan."""
 
     plan: Planned
-    instead: str = ""  # why what is under way of its components is given up for it, if anything is
+    instead: str = ""  # why the moves under way are replaced; empty if there are none
 
 
 class Rebalancing:
@@ -443,7 +443,7 @@ class LaneBalancing:
                     counts = (same & enough)[owner[component][seen.key_groups]]
                     load[seen.key_groups] += seen.busy_s * counts
                     rows[seen.key_groups] += seen.rows * counts
-            # Of so many rows by chance, see `godwit.control.load_window`.
+            # Variance by chance of a number of rows, see `godwit.control.load_window`.
             variance = load * load / np.maximum(rows, 1.0)
             loads[component] = LaneLoads(assignment=now, load=load, variance=variance)
         return loads

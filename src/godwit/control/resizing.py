@@ -1,6 +1,6 @@
 """Changes of the number of executors: request more, drain some, give them back.
 
-Scaling models answer anew every period, from measurements that are noisy and that the last answer
+Scaling models answer every period, from measurements that are noisy and that the last answer
 has not yet changed.  The rules of the pace: (1) nothing is decided while executors that were asked
 for are on their way and would be enough; (2) out at once, in only after several periods have wanted
 it; (3) between wanting more and wanting fewer lies a range in which nothing changes
@@ -10,8 +10,8 @@ to show: one period after everybody has come, however long it is; both unless ro
 quarter above the one that it was made for; (5) what a cluster refuses is asked for again only after
 the cool-down; (6) where a latency is measured, a decision is corrected once: by as many executors
 as all of three periods at rest show to be too many; and what noise may explain does not ask for
-more; (7) nobody goes while a backlog is worked off, and of executors of unequal speeds as many as
-those that stay allow.
+more; (7) no executor is removed while a backlog is worked off, and of executors of unequal speeds
+as many as those that stay allow.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -191,8 +191,8 @@ class Pace:
         most = situation.most if pool.most is None else min(situation.most, pool.most)
         bounded = min(max(wanted.executors, situation.least), most)
         roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
-        # What waits takes longer than the model says of a stream at rest: nobody goes before the
-        # target is met, or the stream is at rest and misses it by what no executor changes.
+        # With a backlog, latency is above the model's for a stream at rest: no executor is
+        # removed before the target is met, or missed at rest for reasons other than executors.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
         backlog = situation.backlog_rows or 0
         behind = backlog > situation.arrival_per_s * situation.epoch_s
@@ -218,7 +218,7 @@ class Pace:
             as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
             if as_decided and self._more_in_a_row < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
-            # Into the range: at its edge noise would soon ask for one more. What is too many is
+            # Into the range: at its edge noise would soon ask for one more. A surplus is
             # corrected once, so a second decision for a step asks for what suffices. A backlog
             # after a step that was answered is a matter of its own.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
@@ -231,9 +231,9 @@ class Pace:
             )
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer)
-            # Out of reach is a target also for as long as a backlog is worked off: nobody goes
-            # meanwhile. Of a stream at rest those go that make no difference, unless a lane is so
-            # busy that a little more would make one.
+            # Out of reach is a target also while a backlog is worked off: no executor is
+            # removed meanwhile. At rest those are removed that make no difference, unless a lane
+            # is so busy that a little more load would make one.
             calm = steady and busy_share(situation, roomy, situation.learned) < _CALM
             if not wanted.unattainable or (calm and step.kind == "in"):
                 return step
@@ -303,7 +303,7 @@ _NEARLY = 1.05
 _LEADS = 8
 """Requests that say how long executors take to come."""
 _FLICKER = 2
-"""Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
+"""Periods in a row without a request, after which a refusal is announced again."""
 _OUT_OF_REACH = "the target is out of reach"
 _CALM = 0.7
 """Share of its time that the busiest lane may be busy for executors to go that bring nothing."""

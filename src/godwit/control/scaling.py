@@ -6,7 +6,7 @@ anything at any time.  `godwit.control.resizing` follows it at a pace that the s
 The latency of rows by the number of executors is `godwit.control.latency_model`.
 
 Rows that sources hold back (`ScalingSituation.backlog_rows`) wait besides, for as long as there are
-any.  They are to be worked off within a set time, so they count as so many more rows a second for
+any.  They are to be worked off within a set time, so they are added to the arrival rate for
 which the target is to be met; otherwise a stream that just keeps up would stay behind for good.
 
 Invariant: a target that no number of executors meets asks for no more of them than still make a
@@ -77,7 +77,7 @@ class ScalingSituation:
     epoch_s: float
     fixed_s: float
     waits_for_epochs: bool = True  # whether rows wait for the end of an epoch
-    # rows that the sources held back at last, since they give no more than so many at once;
+    # rows that the sources held back at last, because of their limit of rows per epoch;
     # ``None`` where they do not say
     backlog_rows: int | None = None
     # measured latency of rows, of the period and of the last few
@@ -122,7 +122,7 @@ class WantedExecutors:
     # how many to ask for where there are too few, such that noise asks for no more soon after;
     # ``None``: halfway between the two
     aim: int | None = None
-    # fewest that suffice by what is measured; once a stream at rest has said so several times in
+    # fewest that suffice by measurements; once a stream at rest has said so several times in
     # a row, which tells it from noise, more are too many. ``None``: `comfortable` alone counts
     sufficient: int | None = None
     # the figure that the model goes by: as measured, what it is to be at most, and as predicted
@@ -285,7 +285,7 @@ def utilisation(
     Raises
     ------
     InvalidControlError
-        If a share is out of range, or `catch_up` is no length of time.
+        If a share is out of range, or `catch_up` is not a duration.
 
     Examples
     --------
@@ -328,8 +328,8 @@ which some may go: what lies between is the knee of the curve."""
 
 
 _SOON_S = 3.0
-"""Time in which a small backlog is worked off: what is left of 15 s after a step once it is known,
-and executors have come and have their key groups."""
+"""Time in which a small backlog is worked off: the rest of 15 s after a step, once it is known,
+and executors have joined and have their key groups."""
 _SOONER = 0.5
 """Time in which others are worked off, as a share of the time in which they arrived."""
 
@@ -523,7 +523,7 @@ def latency(
     Raises
     ------
     InvalidControlError
-        If the target or `catch_up` is no length of time, or the quantile is not between 0 and 1.
+        If the target or `catch_up` is not a duration, or the quantile is not between 0 and 1.
 
     Examples
     --------
@@ -670,7 +670,7 @@ def fixed(executors: int) -> Fixed:
     Raises
     ------
     InvalidControlError
-        If it is no integer, or less than 1.
+        If it is not an integer, or less than 1.
 
     Examples
     --------
@@ -695,7 +695,7 @@ def scripted(steps: Mapping[Duration | Literal[0], int]) -> Scripted:
     Raises
     ------
     InvalidControlError
-        If there is no step, a time is no length of time, or a number is no integer above 0.
+        If `steps` is empty, a time is not a duration, or a number is not an integer above 0.
 
     Examples
     --------

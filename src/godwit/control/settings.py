@@ -61,7 +61,7 @@ class Budget:
                 check_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
-        """Return what is left of the budget after some moves.
+        """Return the budget that remains after some moves.
 
         Parameters
         ----------

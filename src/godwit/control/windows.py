@@ -459,7 +459,7 @@ class SplitOrCombine:
         """Yield the most beneficial change of a layout."""
         first = most_beneficial(self._choices)
         if first is not None:
-            # What is beside the consolidate part may have changed since it was decided.
+            # Operators fused with the consolidate part may have changed since the decision.
             wanted = components_for(self._flow, self._parts[first], self._choices[first].layout)
             change = Regroup(components=wanted, plan=self._flow.physical_plan)
             yield replace(self._standing[first], change=change)

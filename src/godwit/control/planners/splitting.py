@@ -124,7 +124,7 @@ class Choice:
     within: bool  # whether its migrations take no longer than they may
     # CPU time a period that is saved by changing; negative if latency is bought with it
     saved_ms: float = 0.0
-    relieved_ms: float = 0.0  # latency above what is allowed that changing takes away
+    relieved_ms: float = 0.0  # latency above the limit that a change removes
 
 
 def choose_layout(

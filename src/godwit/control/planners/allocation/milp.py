@@ -427,7 +427,7 @@ _URGENT = 0.01
 _PROGRESS = 1e-3
 """A plan that gains less than this share of the mean takes a key group off a draining executor."""
 _SHAKES = 32
-"""One of so many rounds goes to HiGHS, which takes as long as a dozen of the others."""
+"""One in this number of rounds goes to HiGHS, which takes as long as a dozen of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -558,7 +558,7 @@ def allocate_units(
             place,
             free=np.arange(len(model.units), dtype=np.int32),
             executors=np.arange(len(model.speed), dtype=np.int32),
-            # What is found already need not be searched again: all that is worse is cut off.
+            # Cut off all solutions that are worse than the incumbent.
             cutoff=max(model.over_under(place)) * (1 + 1e-9) + 1e-9 if within_room else np.inf,
             floor=floor,
             time_limit_s=max(1e-3, (deadline - limits.clock()) / 2),
@@ -699,7 +699,7 @@ def _search_neighbourhoods(
 def _replan_some(
     model: AllocationModel, place: IntArray, size: int, limits: SolverLimits, time_limit_s: float
 ) -> IntArray:
-    """Return a placement in which HiGHS placed the units of `size` executors anew.
+    """Return a placement in which HiGHS reassigned the units of `size` executors.
 
     The executor with the largest deviation is among them.
     """

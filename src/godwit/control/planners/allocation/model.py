@@ -1,4 +1,4 @@
-"""Allocation model of paper 2 §4.3.1: units to place on executors, limits, and what is minimised.
+"""Allocation model of paper 2 §4.3.1: units to place on executors, limits, and the objective.
 
 A *unit* is a set of key groups that move together or not at all (§4.3.2, step 2): single key groups
 for the MILP, sets of collocated ones for ALBIC.  Invariant: its key groups are on one executor
@@ -107,7 +107,7 @@ class SolverLimits:
     rounds: int = 10_000  # searches after the first, at most
     patience: int = 400  # searches in a row that bring nothing before it stops
     clock: Clock = time.perf_counter  # where time is read
-    # draws what is taken back or re-planned
+    # chooses the units that are taken back or re-planned
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class SolverLimits:
 class AllocationModel:
     """Units to place on executors; loads are in units of the fair index (so ``mean`` is 1 or 0)."""
 
-    units: Units  # what is placed
+    units: Units  # to be placed
     weight: FloatArray  # shape ``(U,)``: load, scaled
     usage: FloatArray  # shape ``(U, r)``: use of each limited resource; r is 0 without limits
     speed: FloatArray  # shape ``(n,)``: capacity of each executor for the bottleneck

@@ -93,7 +93,7 @@ class Placement:
 
     def _extra_bytes(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
         """Return the bytes of state that each placement adds to the plan; negative if saved."""
-        if self.model.max_bytes == np.inf:  # then nobody asks how many
+        if self.model.max_bytes == np.inf:  # unlimited, so the bytes do not matter
             return np.zeros(1)
         home = self.model.units.home[unit]
         away = (executor != home).astype(np.float64) - self._away[unit]
@@ -271,7 +271,7 @@ class AllocationSearch(Placement):
         # Where no move is left, only what moved already can go elsewhere for nothing.
         candidate = self.movable & (self._away if self._full(1, may_cost=may_cost) else True)
         on_executor = self.place == h
-        # One with too much is helped only by what leaves it, one with too little by what comes.
+        # An overloaded executor has to lose units, an underloaded one has to gain some.
         if float(self._deviations()[h]) > 0:
             return self._best_leaving(
                 h, np.flatnonzero(on_executor & candidate), limit, may_cost=may_cost

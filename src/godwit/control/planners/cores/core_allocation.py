@@ -7,7 +7,7 @@ its mean latency is convex and decreasing in ``k``.  So adding, core by core, th
 n cores for every n, and the first that meets the target uses the fewest.
 
 The paper starts at ``⌈λ_j/μ_j⌉ + 1``; that is one core more than stability needs wherever λ_j/μ_j
-is no integer, so it can miss the optimum.  We start at ``⌊λ_j/μ_j⌋ + 1``.
+is not an integer, so it can miss the optimum.  We start at ``⌊λ_j/μ_j⌋ + 1``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CoreAllocation:
     latency_s: float  # E[T] of `cores`; infinite if some executor stays unstable
     # ``optimal``: the fewest cores that meet the target. ``infeasible``: the target cannot be met;
     # `cores` is the best that the available cores give, or, where no number of cores could meet it,
-    # as many as bring the latency within a millionth of what is possible.
+    # as many as bring the latency within a millionth of the minimum.
     status: Literal["optimal", "infeasible"]
     reason: str = ""  # why it is infeasible; empty otherwise
 
@@ -227,7 +227,7 @@ def _add_cores(stations: dict[int, _Station], *, spare: int, until: float) -> No
         spare -= 1
         total += fall
         heapq.heapreplace(gains, (-stations[j].gain(), j))
-        if total <= until * (1 + 1e-6):  # what was taken off bit by bit has rounding errors
+        if total <= until * (1 + 1e-6):  # incremental subtraction has rounding errors
             total = sum(s.waiting for s in stations.values())
 
 
