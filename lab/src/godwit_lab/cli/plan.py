@@ -228,9 +228,9 @@ def _run_compare(args: argparse.Namespace) -> int:
         for name, reason in refused:
             print(f"not {name}: {reason}")
     if args.plot:
-        one = shown[0] if len(shown) == 1 else None
+        single = shown[0] if len(shown) == 1 else None
         save_picture(
-            lambda plots: plots.preview_figure(one) if one else plots.compare_figure(shown),
+            lambda plots: plots.preview_figure(single) if single else plots.compare_figure(shown),
             args.plot,
             module=_PLOTS,
         )

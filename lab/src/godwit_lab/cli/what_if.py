@@ -133,18 +133,18 @@ def _run_what_if(args: argparse.Namespace) -> int:
         quantile=args.quantile,
     )
     known = accuracy(stream, question, seed=args.seed)
-    found = list(answers(stream, question, known, seed=args.seed))
+    predictions = list(answers(stream, question, known, seed=args.seed))
     flow = flow_name(storage)
     if args.plot is not None:
         save_picture(
-            lambda plots: plots.what_if_figure(found, target_s=target_s, title=flow),
+            lambda plots: plots.what_if_figure(predictions, target_s=target_s, title=flow),
             args.plot,
             module="godwit_lab.cli.plots",
         )
     if args.json:
-        print(json.dumps(_plain(flow, stream, question, known, found), indent=2))
+        print(json.dumps(_plain(flow, stream, question, known, predictions), indent=2))
     else:
-        _tell(flow, stream, question, known, found)
+        _tell(flow, stream, question, known, predictions)
     return 0
 
 
@@ -236,13 +236,13 @@ def _plain(
     stream: MeasuredStream,
     question: Question,
     known: Accuracy,
-    found: Sequence[Answer],
+    predictions: Sequence[Answer],
 ) -> dict[str, Any]:
     """Return the question, the data and the answers as plain values for JSON.
 
-    `known`: accuracy of the simulation. `found`: the answers.
+    `known`: accuracy of the simulation. `predictions`: the answers.
     """
-    best = fewest(found)
+    best = fewest(predictions)
     return {
         "flow": flow,
         "measured": {
@@ -263,7 +263,7 @@ def _plain(
             "predicted": known.predicted,
             "source": known.source,
         },
-        "answers": [asdict(answer) for answer in found],
+        "answers": [asdict(answer) for answer in predictions],
         "fewest": None if best is None else best.executors,
     }
 
@@ -273,11 +273,11 @@ def _tell(
     stream: MeasuredStream,
     question: Question,
     known: Accuracy,
-    found: Sequence[Answer],
+    predictions: Sequence[Answer],
 ) -> None:
     """Print the table of answers, and the data that they rest on.
 
-    `known`: accuracy of the simulation. `found`: the answers.
+    `known`: accuracy of the simulation. `predictions`: the answers.
     """
     console = wide_console()
     lanes = sum(stream.executors.values())
@@ -309,11 +309,11 @@ def _tell(
             *([answer.met] if wanted else []),
             answer.note,
         )
-        for answer in found
+        for answer in predictions
     ]
     console.print(figures_table(head, rows, title=f"With {asked}"))
     if question.target_s is not None:
-        tell(console, _verdict(question, found))
+        tell(console, _verdict(question, predictions))
     tell(
         console,
         f"Error bars: {known.replayed:.0%} by which parts of the measured time stray from the "
@@ -321,17 +321,17 @@ def _tell(
     )
 
 
-def _verdict(question: Question, found: Sequence[Answer]) -> str:
-    """Return a sentence with the fewest executors that meet the target; `found`: the answers."""
+def _verdict(question: Question, predictions: Sequence[Answer]) -> str:
+    """Return a sentence with the fewest executors whose prediction meets the target."""
     target = f"{question.quantile:.4g} of rows within {question.target_s:g} s"
-    best = fewest(found)
+    best = fewest(predictions)
     if best is None:
-        close = min(found, key=lambda answer: answer.targeted.seconds)
+        close = min(predictions, key=lambda answer: answer.targeted.seconds)
         return (
             f"None of these meets the target ({target}); {close.executors} come nearest, with "
             f"{_s_text(close.targeted.seconds)}."
         )
-    sure = [answer.executors for answer in found if answer.met == "yes"]
+    sure = [answer.executors for answer in predictions if answer.met == "yes"]
     beyond = (
         ""
         if best.met == "yes"

@@ -172,14 +172,14 @@ def _read(
         )
     loads = _without_none(LoadSummary.from_dict(e["load"]) for e in entries if "load" in e)
     summaries = _without_none(StreamSummary.from_dict(e[STREAM]) for e in entries if STREAM in e)
-    told = any("load" in entry for entry in entries)
-    if told and not (loads and summaries):
+    has_loads = any("load" in entry for entry in entries)
+    if has_loads and not (loads and summaries):
         raise CheckpointError(
             f"The journal of {uri!r} is of another version of Godwit: it has loads of key groups, "
             "and not what else is needed to play the stream.",
             remedy="Let the stream run for some minutes under this version, and ask again.",
         )
-    if not told:
+    if not has_loads:
         raise CheckpointError(
             f"The journal of {uri!r} is too short: it tells of no load yet.",
             remedy="Loads are written every 16 epochs with input, rarer for more than 32,768 key "
@@ -215,18 +215,18 @@ def _time(
         )
     usual = float(np.median(between))
     steps: list[tuple[float, float]] = []
-    at = 0.0
+    time_s = 0.0
     for passed_s, rows in zip(between.tolist(), epochs.rows[1:].tolist(), strict=True):
         busy_s = min(passed_s, _IDLE * usual)
         if busy_s < passed_s:
-            steps.append((at, 0.0))
-        steps.append((at + passed_s - busy_s, rows / busy_s))
-        at += passed_s
-    mean = total / at
+            steps.append((time_s, 0.0))
+        steps.append((time_s + passed_s - busy_s, rows / busy_s))
+        time_s += passed_s
+    mean = total / time_s
     return MeasuredTime(
         rate_per_s=mean,
         steps=tuple((since, rate / mean) for since, rate in steps),
-        duration_s=at,
+        duration_s=time_s,
         parts=tuple(_parts(epochs, latencies or {})),
     )
 
@@ -253,12 +253,12 @@ def _since_change(summaries: Sequence[StreamSummary], *, last_s: float, most: in
     The effects of a change of executors are over by then. `last_s`: maximum age in seconds, from
     the last epoch back. `most`: maximum number of epochs.
     """
-    at = len(summaries) - 1
-    while at > 0 and summaries[at - 1].lanes == summaries[-1].lanes:
-        at -= 1
-    epochs = EpochColumns.joined([summary.epochs for summary in summaries[at:]])
+    first_summary = len(summaries) - 1
+    while first_summary > 0 and summaries[first_summary - 1].lanes == summaries[-1].lanes:
+        first_summary -= 1
+    epochs = EpochColumns.joined([summary.epochs for summary in summaries[first_summary:]])
     recent = epochs.ended_s >= epochs.ended_s[-1] - last_s
-    first = max(len(epochs) - most, int(_BEFORE_STEADY * len(epochs)) if at else 0)
+    first = max(len(epochs) - most, int(_BEFORE_STEADY * len(epochs)) if first_summary else 0)
     recent[:first] = False
     return epochs.where(recent)
 
@@ -304,13 +304,13 @@ def _least_squares(columns: list[FloatArray], values: FloatArray) -> FloatArray:
     from scipy.optimize import nnls  # noqa: PLC0415  slow to import
 
     matrix = np.column_stack(columns)
-    kept = np.ones(len(values), np.bool_)
+    inliers = np.ones(len(values), np.bool_)
     for _ in range(2):
-        factors, _ = nnls(matrix[kept], values[kept])
+        factors, _ = nnls(matrix[inliers], values[inliers])
         off = np.abs(values - matrix @ factors)
-        kept = off <= np.quantile(off, 1 - _TRIMMED)
-    found: FloatArray = factors
-    return found
+        inliers = off <= np.quantile(off, 1 - _TRIMMED)
+    solution: FloatArray = factors
+    return solution
 
 
 def _components(
@@ -374,13 +374,13 @@ def _key_groups(
 
 def _latencies(entries: Iterable[Mapping[str, Any]]) -> dict[int, LatencyHistogram]:
     """Return epoch → measured latency of its rows; damaged entries are left out."""
-    found: dict[int, LatencyHistogram] = {}
+    latencies: dict[int, LatencyHistogram] = {}
     for entry in entries:
         with suppress(LookupError, TypeError, ValueError, AttributeError):
-            told = entry["latency"]
-            sources = map(LatencyHistogram.from_dict, told["sources"].values())
-            found[int(told["epoch"])] = LatencyHistogram.merged(sources)
-    return found
+            measured = entry["latency"]
+            sources = map(LatencyHistogram.from_dict, measured["sources"].values())
+            latencies[int(measured["epoch"])] = LatencyHistogram.merged(sources)
+    return latencies
 
 
 def _misses(entries: Iterable[Mapping[str, Any]]) -> Iterable[float]:

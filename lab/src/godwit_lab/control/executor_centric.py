@@ -103,7 +103,7 @@ class Homes:
             float(rates[1]) if away.any() else 0.0,
         )
         elastic = problem.operator_of.astype(np.int64) * problem.num_executors + home
-        numbers, of = np.unique(elastic, return_inverse=True)
+        numbers, executor_of = np.unique(elastic, return_inverse=True)
         names = [
             (
                 measured.components[int(n) // problem.num_executors],
@@ -120,10 +120,10 @@ class Homes:
                 current=self._current_slots(names, measured, machine_slots, slots),
                 machine_cores=machine_slots,
                 cores=_allocate_servers(
-                    problem.weight * slots, rows_per_s, of, int(machine_slots.sum())
+                    problem.weight * slots, rows_per_s, executor_of, int(machine_slots.sum())
                 ),
-                state_bytes=np.bincount(of, problem.state_bytes).astype(np.float64),
-                data_bytes_per_s=_data_bytes_per_s(measured, of),
+                state_bytes=np.bincount(executor_of, problem.state_bytes).astype(np.float64),
+                data_bytes_per_s=_data_bytes_per_s(measured, executor_of),
                 home=numbers % problem.num_executors,
             ),
             measured,
@@ -131,7 +131,7 @@ class Homes:
         )
         planned = problem.current.copy()
         for j in range(len(numbers)):
-            mine = np.flatnonzero(of == j)
+            mine = np.flatnonzero(executor_of == j)
             if shares[:, j].any():
                 of_one = problem.speed / np.maximum(problem.cores, 1)
                 planned[mine] = share_out(
@@ -147,11 +147,11 @@ class Homes:
         for name in measured.components:
             current = problem.current[measured.parts[name]]
             known = self._homes.setdefault(name, [problem.executors[e] for e in current.tolist()])
-            at = measured.parts[name].start
+            first = measured.parts[name].start
             for k, (home, e) in enumerate(zip(known, current.tolist(), strict=True)):
                 if home not in number or problem.draining[number[home]]:
                     known[k] = problem.executors[e]
-                homes[at + k] = number[known[k]]
+                homes[first + k] = number[known[k]]
         return homes
 
     def _current_slots(
@@ -194,7 +194,11 @@ class Homes:
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
         shares, executors = plan(problem).cores, measured.problem.executors
         # Components of other stages are planned by themselves, and keep theirs.
-        others = {n: of for n, of in self._cores.items() if n[0] not in measured.components}
+        others = {
+            n: shares_now
+            for n, shares_now in self._cores.items()
+            if n[0] not in measured.components
+        }
         self._cores = others | {
             name: {executors[i]: shares[i, j] / slots for i in np.flatnonzero(shares[:, j])}
             for j, name in enumerate(names)
@@ -203,15 +207,15 @@ class Homes:
 
 
 def _allocate_servers(
-    weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int
+    weight: FloatArray, rows_per_s: FloatArray, executor_of: Counts, available: int
 ) -> Counts:
     """Return the number of servers of each elastic executor, by the queueing model.
 
-    `weight`, `rows_per_s`, `of`: of each key group, servers that it keeps busy, its arrival rate,
-    its elastic executor. If `available` servers cannot keep all stable, they are divided in
-    proportion to the work.
+    `weight`, `rows_per_s`, `executor_of`: of each key group, servers that it keeps busy, its
+    arrival rate, its elastic executor. If `available` servers cannot keep all stable, they are
+    divided in proportion to the work.
     """
-    busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
+    busy, rows = np.bincount(executor_of, weight), np.bincount(executor_of, rows_per_s)
     works = (busy > _IDLE) & (rows > 0)
     if not works.any():
         return np.zeros(len(busy), np.int64)
@@ -229,16 +233,16 @@ def _allocate_servers(
     return allocate_all_cores(network, available, idle_cores=0).cores
 
 
-def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
+def _data_bytes_per_s(measured: MeasuredProblem, executor_of: Counts) -> FloatArray:
     """Return the bytes per second that reach each elastic executor; 0 if unknown.
 
-    `of`: elastic executor of each key group.
+    `executor_of`: elastic executor of each key group.
     """
     problem = measured.problem
     if "network" not in problem.resources:
-        return np.zeros(int(of.max()) + 1)
+        return np.zeros(int(executor_of.max()) + 1)
     column = problem.load[:, problem.resources.index("network")]
-    return np.bincount(of, column * measured.link_bytes_per_s).astype(np.float64)
+    return np.bincount(executor_of, column * measured.link_bytes_per_s).astype(np.float64)
 
 
 def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:

@@ -234,7 +234,7 @@ def _with_executors(problem: Problem, wanted: tuple[int, ...]) -> Problem:
     like = np.append(np.arange(problem.num_executors), np.repeat(problem.available[:1], missing))
     return replace(
         problem,
-        executors=(*problem.executors, *(f"(to come: {at})" for at in range(missing))),
+        executors=(*problem.executors, *(f"(to come: {index})" for index in range(missing))),
         capacity=problem.capacity[like],
         cores=problem.cores[like],
         draining=problem.draining[like],

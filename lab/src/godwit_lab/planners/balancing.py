@@ -157,9 +157,9 @@ def _assign_given(problem: Problem, assignment: IntArray, moved: IntArray, used:
     load = np.bincount(assignment[left], weights=weight[left], minlength=problem.num_executors)
     load = load[used]
     for k in moved[np.lexsort((moved, -weight[moved]))].tolist():
-        at = int(((load + weight[k]) / speed).argmin())
-        load[at] += weight[k]
-        assignment[k] = used[at]
+        target = int(((load + weight[k]) / speed).argmin())
+        load[target] += weight[k]
+        assignment[k] = used[target]
 
 
 def _why_outside(problem: Problem, goal: int, available: int, width: float) -> str:
@@ -338,14 +338,14 @@ def _covariance_sums(centred: FloatArray, bar: float) -> FloatArray:
     """
     tiles = _tiles(centred)
     sums = np.zeros(tiles.shape[:2])
-    for at, tile in enumerate(tiles):
-        for first in range(at, len(tiles), _STACK):
+    for index, tile in enumerate(tiles):
+        for first in range(index, len(tiles), _STACK):
             covariance = _zero_below(tiles[first : first + _STACK] @ tile.T, bar)
-            if first == at:
+            if first == index:
                 np.fill_diagonal(covariance[0], 0.0)
             sums[first : first + _STACK] += covariance.sum(axis=2)
             # Covariance is symmetric: what is beyond the diagonal's tile counts both ways.
-            sums[at] += covariance[1 if first == at else 0 :].sum(axis=(0, 1))
+            sums[index] += covariance[1 if first == index else 0 :].sum(axis=(0, 1))
     return sums.ravel()[: len(centred)]
 
 
@@ -359,11 +359,11 @@ def _covariances_between(
     """
     left, right = _tiles(centred[rows]), _tiles(centred[columns])
     of_rows, of_columns = np.zeros(left.shape[:2]), np.zeros(right.shape[:2])
-    for at, tile in enumerate(right):
+    for index, tile in enumerate(right):
         for first in range(0, len(left), _STACK):
             covariance = _zero_below(left[first : first + _STACK] @ tile.T, bar)
             of_rows[first : first + _STACK] += covariance.sum(axis=2)
-            of_columns[at] += covariance.sum(axis=(0, 1))
+            of_columns[index] += covariance.sum(axis=(0, 1))
     return of_rows.ravel()[: len(rows)], of_columns.ravel()[: len(columns)]
 
 

@@ -110,8 +110,8 @@ def levels_of(
             remedy="Let rows flow one way.",
         )
     return tuple(
-        tuple(c for c in components if level[c.name] == at)
-        for at in range(1, max(level.values()) + 1)
+        tuple(c for c in components if level[c.name] == depth)
+        for depth in range(1, max(level.values()) + 1)
     )
 
 
@@ -162,11 +162,11 @@ def distribute_rows(
     for feed, upstream in feeds:
         sent = _round_randomly(upstream.processed * feed.selectivity, rng)
         paired = _round_randomly(sent * feed.paired, rng).clip(max=sent)
-        there = upstream.plan.assignment
+        source = upstream.plan.assignment
         target = np.arange(len(sent)) % m
-        number = {name: at for at, name in enumerate(assignment.executors)}
-        places = np.array([number.get(name, -1) for name in there.executors])
-        sender = places[there.executor_of]
+        number = {name: index for index, name in enumerate(assignment.executors)}
+        places = np.array([number.get(name, -1) for name in source.executors])
+        sender = places[source.executor_of]
         arrives = np.bincount(target, weights=paired, minlength=m)
         away = sender != assignment.executor_of[target]
         crossed = np.bincount(target, weights=paired * away, minlength=m)
@@ -269,7 +269,7 @@ def slowest_lane_ms(
     executor with more lanes than cores cannot end before its cores have done all of the work.
     `parts`: work of each component of the level. `cores`: executor → number of cores.
     """
-    number = {name: at for at, name in enumerate(cores)}
+    number = {name: index for index, name in enumerate(cores)}
     width = max(max(part.plan.assignment.lanes) for part in parts)
     ms = np.zeros(len(number) * width)
     for part in parts:
@@ -338,8 +338,8 @@ def build_outcome(
         used = np.flatnonzero(part.used)
         owner, brought = assignment.executor_of[used], np.full(len(used), work.epoch - 1)
         reach[name] = {
-            executor: PerKeyGroup(used[mine := owner == at], brought[mine])
-            for at, executor in enumerate(assignment.executors)
+            executor: PerKeyGroup(used[mine := owner == index], brought[mine])
+            for index, executor in enumerate(assignment.executors)
         }
         if part.routed is not None:
             sent = np.flatnonzero(part.routed.rows)
@@ -390,8 +390,8 @@ class SimulatedFlow:
         self._keys, self._costs, self._rng, self._on_loss = keys, costs, rng, on_loss
         self._row_bytes = row_bytes
         self._spread: dict[str, KeySpread | MeasuredKeyGroups] = {
-            name: c.measured or KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, at))
-            for at, (name, c) in enumerate(sorted(self.components.items()))
+            name: c.measured or KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, index))
+            for index, (name, c) in enumerate(sorted(self.components.items()))
         }
         self.holdings = {
             name: Holdings(key_groups=c.key_groups, key_bytes=c.key_bytes)
@@ -572,7 +572,7 @@ class SimulatedFlow:
         astray = np.zeros(assignment.num_key_groups, np.bool_)
         if self._on_loss is LossPolicy.LOAD:
             return astray
-        gone = touched & ~holdings.copies.there(assignment)
+        gone = touched & ~holdings.copies.exists(assignment)
         if gone.any():
             for g in np.flatnonzero(gone & (holdings.state_bytes > 0)).tolist():
                 expected = copies.reach(name, assignment.executor(g), g) >= 0

@@ -72,22 +72,22 @@ class Delays:
         count, least, most = self.pieces.T
         wide = most - least > _TOGETHER_S
         slope = count[wide] / (most - least)[wide]
-        at = np.concatenate((least[wide], most[wide], least[~wide]))
+        times = np.concatenate((least[wide], most[wide], least[~wide]))
         bend = np.concatenate((slope, -slope, np.zeros(int((~wide).sum()))))
         jump = np.concatenate((np.zeros(2 * len(slope)), count[~wide]))
-        order = np.argsort(at, kind="stable")
-        at, bend, jump = at[order], bend[order], jump[order]
-        grown = np.cumsum(bend)[:-1] * np.diff(at)
+        order = np.argsort(times, kind="stable")
+        times, bend, jump = times[order], bend[order], jump[order]
+        grown = np.cumsum(bend)[:-1] * np.diff(times)
         after = np.cumsum(jump) + np.concatenate(([0.0], np.cumsum(grown)))
         wanted = share * count.sum()
         k = int(np.searchsorted(after, wanted - 1e-9))
-        if k >= len(at):
-            return float(at[-1])
+        if k >= len(times):
+            return float(times[-1])
         before = after[k] - jump[k]
         if k == 0 or wanted >= before:
-            return float(at[k])
+            return float(times[k])
         rise = before - after[k - 1]
-        return float(at[k - 1] + (at[k] - at[k - 1]) * (wanted - after[k - 1]) / rise)
+        return float(times[k - 1] + (times[k] - times[k - 1]) * (wanted - after[k - 1]) / rise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

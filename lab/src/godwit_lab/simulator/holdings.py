@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Copy:
     """Copies of one component's key groups on one executor."""
 
-    there: BoolArray  # shape ``(m,)``: whether there is a copy
+    exists: BoolArray  # shape ``(m,)``: whether there is a copy
     # shape ``(m,)``: how much of the changelog, since the beginning, is in it
     seen_bytes: FloatArray
 
@@ -39,7 +39,7 @@ class SimulatedCopies:
 
     def __init__(self, key_groups: int) -> None:
         self._row: dict[str, int] = {}
-        self._there = np.zeros((0, key_groups), np.bool_)
+        self._exists = np.zeros((0, key_groups), np.bool_)
         self._seen = np.zeros((0, key_groups))
         self._groups = np.arange(key_groups)
         self._last: tuple[Assignment | None, np.ndarray] = None, self._groups
@@ -49,16 +49,16 @@ class SimulatedCopies:
         row = self._row.get(executor)
         if row is None:
             return None
-        return Copy(there=self._there[row], seen_bytes=self._seen[row])
+        return Copy(exists=self._exists[row], seen_bytes=self._seen[row])
 
     def add(self, executor: str) -> None:
         """Add an executor without copies, if it is not there."""
         if executor in self._row:
             return
         self._row[executor] = row = len(self._row)
-        if row == len(self._there):
+        if row == len(self._exists):
             more = max(8, row), len(self._groups)
-            self._there = np.vstack((self._there, np.zeros(more, np.bool_)))
+            self._exists = np.vstack((self._exists, np.zeros(more, np.bool_)))
             self._seen = np.vstack((self._seen, np.zeros(more)))
 
     def pop(self, executor: str) -> None:
@@ -68,16 +68,16 @@ class SimulatedCopies:
             return
         self._last = None, self._groups
         last = len(self._row)
-        self._there[row], self._seen[row] = self._there[last], self._seen[last]
-        self._there[last], self._seen[last] = False, 0.0
-        for name, of in self._row.items():
-            if of == last:
+        self._exists[row], self._seen[row] = self._exists[last], self._seen[last]
+        self._exists[last], self._seen[last] = False, 0.0
+        for name, position in self._row.items():
+            if position == last:
                 self._row[name] = row
 
     def clear(self) -> None:
         """Delete all copies."""
         self._row.clear()
-        self._there[:], self._seen[:] = False, 0.0
+        self._exists[:], self._seen[:] = False, 0.0
         self._last = None, self._groups
 
     def owners(self, assignment: Assignment) -> tuple[np.ndarray, np.ndarray]:
@@ -89,24 +89,24 @@ class SimulatedCopies:
             self._last = assignment, rows[assignment.executor_of]
         return self._last[1], self._groups
 
-    def there(self, assignment: Assignment) -> BoolArray:
+    def exists(self, assignment: Assignment) -> BoolArray:
         """Return a mask of the key groups whose owner has a copy, shape ``(m,)``."""
-        at = self.owners(assignment)  # which may make room for others, so it comes first
-        there: BoolArray = self._there[at]
-        return there
+        entries = self.owners(assignment)  # which may make room for others, so it comes first
+        exists: BoolArray = self._exists[entries]
+        return exists
 
     def seen_bytes(self, assignment: Assignment) -> FloatArray:
         """Return the bytes of changelog that each owner's copy includes, shape ``(m,)``."""
-        at = self.owners(assignment)
-        seen: FloatArray = self._seen[at]
+        entries = self.owners(assignment)
+        seen: FloatArray = self._seen[entries]
         return seen
 
     def bring_forward(self, assignment: Assignment, used: BoolArray, seen: FloatArray) -> None:
         """Record that owners' copies of `used` key groups (a mask) include `seen` bytes of log."""
         rows, groups = self.owners(assignment)
-        at = rows[used], groups[used]
-        self._there[at] = True
-        self._seen[at] = np.maximum(self._seen[at], seen[used])
+        entries = rows[used], groups[used]
+        self._exists[entries] = True
+        self._seen[entries] = np.maximum(self._seen[entries], seen[used])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,38 +144,38 @@ class Holdings:
     def copy(self, executor: str) -> Copy:
         """Return an executor's copies, to be read or changed; empty at first."""
         self.copies.add(executor)
-        found = self.copies.get(executor)
-        assert found is not None
-        return found
+        copies = self.copies.get(executor)
+        assert copies is not None
+        return copies
 
     def missing_bytes(self, executor: str) -> FloatArray:
         """Return the bytes that an executor reads to bring its copies up to date, per key group."""
         copy = self.copy(executor)
-        return self._missing(copy.there, copy.seen_bytes)
+        return self._missing(copy.exists, copy.seen_bytes)
 
     def missing_at_owners(self, assignment: Assignment) -> FloatArray:
         """Return the bytes that each owner reads to bring its copy of a key group up to date."""
-        return self._missing(self.copies.there(assignment), self.copies.seen_bytes(assignment))
+        return self._missing(self.copies.exists(assignment), self.copies.seen_bytes(assignment))
 
-    def _missing(self, there: BoolArray, seen_bytes: FloatArray) -> FloatArray:
+    def _missing(self, exists: BoolArray, seen_bytes: FloatArray) -> FloatArray:
         """Return the bytes to read per copy: the rest of the changelog, at most all state.
 
-        `there`: mask of copies that exist. `seen_bytes`: bytes of changelog that they include.
+        `exists`: mask of copies that exist. `seen_bytes`: bytes of changelog that they include.
         """
         state_bytes = self.state_bytes
         behind = self.written_bytes - seen_bytes
-        return np.where(there, np.minimum(behind, state_bytes), state_bytes)
+        return np.where(exists, np.minimum(behind, state_bytes), state_bytes)
 
     def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
         """Record that an executor's copies include `seen_bytes` bytes of the changelog."""
         copy = self.copy(executor)
-        copy.there[key_groups] = True
+        copy.exists[key_groups] = True
         copy.seen_bytes[key_groups] = np.maximum(copy.seen_bytes[key_groups], seen_bytes)
 
     def drop(self, executor: str, key_groups: Iterable[int]) -> None:
         """Delete an executor's copies of key groups."""
         copy = self.copy(executor)
-        copy.there[list(key_groups)] = False
+        copy.exists[list(key_groups)] = False
         copy.seen_bytes[list(key_groups)] = 0
 
     def set_initial_state(self, keys: FloatArray) -> None:

@@ -70,7 +70,7 @@ class Simulation:
         # takes kind and values of entries for a journal, as a real run writes them
         note: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
-        draws = [np.random.default_rng([seed, at]) for at in range(3)]
+        draws = [np.random.default_rng([seed, number]) for number in range(3)]
         self.scenario, self.history = scenario, History()
         self.executors = Executors(cluster=scenario.cluster, rng=draws[0])
         # the flow with its state
@@ -425,15 +425,15 @@ class Simulation:
         rows, view = int(float(f"{rows:.0e}")), self.coordinator.view
         speeds = tuple((name, self.executors.speed(name)) for name in self.executors.alive)
         places = tuple(component.assignment for component in view.components.values())
-        of = rows, phase, speeds, frozenset(view.executors), view.draining
+        state = rows, phase, speeds, frozenset(view.executors), view.draining
         *before, known = self._distance[0] or (None,) * 6
-        if tuple(before) == of and all(map(operator.is_, known, places)):
+        if tuple(before) == state and all(map(operator.is_, known, places)):
             return self._distance[1]
         distance = max(
             _load_distance(*self.load_and_capacity(stage, rows, phase))
             for stage in self.topology.stages
         )
-        self._distance = (*of, places), distance
+        self._distance = (*state, places), distance
         return distance
 
     def load_and_capacity(
@@ -448,12 +448,12 @@ class Simulation:
         view, expected = self.coordinator.view, self.flow.expected_ms(rows, phase)
         names = sorted(self.executors.alive.keys() & view.executors.keys())
         names.sort(key=lambda name: name in view.draining)
-        number = {name: at for at, name in enumerate(names)}
+        number = {name: index for index, name in enumerate(names)}
         load = np.zeros(len(names))
         for component in stage:
             assignment = view.components[component].assignment
-            at = np.array([number.get(name, -1) for name in assignment.executors])
-            owner = at[assignment.executor_of]
+            index = np.array([number.get(name, -1) for name in assignment.executors])
+            owner = index[assignment.executor_of]
             load += np.bincount(
                 owner[owner >= 0], weights=expected[component][owner >= 0], minlength=len(names)
             )

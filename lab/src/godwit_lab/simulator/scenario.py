@@ -180,9 +180,9 @@ def pairs(size: Size) -> Scenario:
             name=name,
             key_groups=size.key_groups,
             row_ms=_ROW_MS,
-            feeds=(UpstreamFeed(upstream=names[at - 1], paired=0.8),) if at else (),
+            feeds=(UpstreamFeed(upstream=names[index - 1], paired=0.8),) if index else (),
         )
-        for at, name in enumerate(names)
+        for index, name in enumerate(names)
     )
     return _scenario(size, components=chain)
 

@@ -262,11 +262,11 @@ class Warming:
                 if isinstance(order, DropCopies):
                     self.holdings[order.component].drop(executor, order.key_groups)
                 else:
-                    there = self.holdings[order.component].copy(executor).there
+                    exists = self.holdings[order.component].copy(executor).exists
                     self._jobs[executor] = _Job(
                         order=order,
                         began_s=self._links.now_s,
-                        nothing_here=frozenset(g for g in order.key_groups if not there[g]),
+                        nothing_here=frozenset(g for g in order.key_groups if not exists[g]),
                     )
         for job in self._jobs.values():
             if not job.reading and job.peer is None:
@@ -298,7 +298,7 @@ class Warming:
             return
         groups = list(job.peer.key_groups)
         source = holdings.copies.get(job.peer.executor)
-        if source is None or not source.there[groups].all():
+        if source is None or not source.exists[groups].all():
             self._end_transfer(job, "it does not hold all of them")
             return
         size = float(holdings.copied_bytes[groups].sum())

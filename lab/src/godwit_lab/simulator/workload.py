@@ -61,8 +61,8 @@ class Rate:
         rate = np.full(len(times_s), self.rows_per_s, np.float64)
         if self.steps:
             since, factors = np.array(self.steps, np.float64).T
-            at = np.searchsorted(since, times_s, "right") - 1
-            rate *= np.where(at < 0, 1.0, factors[at.clip(min=0)])
+            step = np.searchsorted(since, times_s, "right") - 1
+            rate *= np.where(step < 0, 1.0, factors[step.clip(min=0)])
         for surge in self.surges:
             rate[(times_s >= surge.start_s) & (times_s < surge.end_s)] *= surge.factor
         return rate
@@ -151,10 +151,10 @@ class Phase:
 
     def keys_among(self, rows: np.ndarray) -> FloatArray:
         """Return the expected number of distinct keys among `rows` rows of each key group."""
-        at = np.searchsorted(_ROWS, rows, side="right").clip(1, len(_ROWS) - 1)
+        index = np.searchsorted(_ROWS, rows, side="right").clip(1, len(_ROWS) - 1)
         groups = np.arange(len(self.share))
-        low, high = self.distinct[groups, at - 1], self.distinct[groups, at]
-        part = (rows - _ROWS[at - 1]) / (_ROWS[at] - _ROWS[at - 1])
+        low, high = self.distinct[groups, index - 1], self.distinct[groups, index]
+        part = (rows - _ROWS[index - 1]) / (_ROWS[index] - _ROWS[index - 1])
         keys: FloatArray = low + (high - low) * part.clip(0, 1)
         return keys
 
@@ -195,9 +195,9 @@ class KeySpread:
         within = frequency / share[self._home]
         distinct = np.empty((self.key_groups, len(_ROWS)))
         unseen = np.log1p(-within.clip(max=1 - 1e-12))
-        for at, rows in enumerate(_ROWS):
+        for index, rows in enumerate(_ROWS):
             seen = -np.expm1(rows * unseen)
-            distinct[:, at] = np.bincount(self._home, weights=seen, minlength=self.key_groups)
+            distinct[:, index] = np.bincount(self._home, weights=seen, minlength=self.key_groups)
         return Phase(share=share, distinct=distinct)
 
 

@@ -68,9 +68,9 @@ def test_copies_of_an_executor_that_goes_leave_those_of_others_as_they_are() -> 
     held.copies.bring_forward(places, np.ones(4, np.bool_), held.written_bytes)
     held.copies.pop("a")
     assert held.copies.get("a") is None
-    assert held.copy("c").there.tolist() == [False, False, True, False]
-    assert held.copies.there(places).tolist() == [False, True, True, False]
+    assert held.copy("c").exists.tolist() == [False, False, True, False]
+    assert held.copies.exists(places).tolist() == [False, True, True, False]
     assert held.missing_at_owners(places)[1:3].tolist() == [0, 0]
     for name in map(str, range(20)):
         held.bring_forward(name, np.array([3]), np.zeros(1))
-    assert held.copy("b").there.tolist() == [False, True, False, False]
+    assert held.copy("b").exists.tolist() == [False, True, False, False]

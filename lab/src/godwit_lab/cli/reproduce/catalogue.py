@@ -84,18 +84,18 @@ def papers() -> Mapping[str, Paper]:
 
 def entries() -> tuple[Entry, ...]:
     """Return the entries of all figures, paper by paper."""
-    found = []
+    figures = []
     for name, paper in papers().items():
-        found += [
+        figures += [
             Entry(name=f"{name}/{missing}", title=title, reason=reason)
             for missing, (title, reason) in paper.missing.items()
         ]
-        found += [
-            Entry(name=f"{name}/{one or other}", module=f"{name}.{script.stem}")
+        figures += [
+            Entry(name=f"{name}/{function or other}", module=f"{name}.{script.stem}")
             for script in (home() / name).glob("*.py")
-            for one, other in _FIGURES.findall(script.read_text("utf-8"))
+            for function, other in _FIGURES.findall(script.read_text("utf-8"))
         ]
-    return tuple(sorted(found, key=lambda entry: entry.order))
+    return tuple(sorted(figures, key=lambda entry: entry.order))
 
 
 def choose(asked: Sequence[str]) -> tuple[Entry, ...]:
@@ -108,8 +108,8 @@ def choose(asked: Sequence[str]) -> tuple[Entry, ...]:
     chosen: dict[str, Entry] = {}
     for wish in asked or sorted({entry.paper for entry in every}):
         name = _full(wish)
-        found = [entry for entry in every if name in (entry.name, entry.paper)]
-        if not found:
+        matches = [entry for entry in every if name in (entry.name, entry.paper)]
+        if not matches:
             names = [entry.name for entry in every]
             near = difflib.get_close_matches(name, [*names, *papers()], 3, 0.5)
             raise GodwitError(
@@ -118,7 +118,7 @@ def choose(asked: Sequence[str]) -> tuple[Entry, ...]:
                 + "`godwit reproduce --list` shows all.",
                 figure=wish,
             )
-        chosen.update({entry.name: entry for entry in found})
+        chosen.update({entry.name: entry for entry in matches})
     return tuple(sorted(chosen.values(), key=lambda entry: entry.order))
 
 

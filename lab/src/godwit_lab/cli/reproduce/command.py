@@ -107,10 +107,10 @@ def _run_reproduce(args: argparse.Namespace) -> int:
 
 def _with_mechanism(chosen: Sequence[Entry]) -> list[Entry]:
     """Return the figures whose mechanism can be switched off; raise if there are none."""
-    found = [entry for entry in chosen if entry.load().mechanism]
-    if not found:
+    figures = [entry for entry in chosen if entry.load().mechanism]
+    if not figures:
         raise no_mechanism(chosen[0])
-    return found
+    return figures
 
 
 def _run_all(
@@ -123,10 +123,10 @@ def _run_all(
     results: list[Result] = []
     failed: list[str] = []
     for number, entry in enumerate(entries, 1):
-        there = None if again else stored(out, entry, off=settings.off)
+        previous = None if again else stored(out, entry, off=settings.off)
         try:
-            if there is not None and there.answers(entry, settings):
-                result = there
+            if previous is not None and previous.answers(entry, settings):
+                result = previous
                 print(f"[{number}/{len(entries)}] {entry.name}: there already; --again runs it")
             else:
                 print(f"[{number}/{len(entries)}] {entry.name}: {entry.load().title}", flush=True)

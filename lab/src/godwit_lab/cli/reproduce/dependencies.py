@@ -60,18 +60,18 @@ def _hash_file(file: Path) -> bytes:
 def _find_imports(module: Path, roots: Roots) -> frozenset[Path]:
     """Return the files of `roots` that a module imports directly."""
     tree = ast.parse(module.read_bytes())
-    found: set[Path] = set()
+    files: set[Path] = set()
     for node in _walk_runtime_nodes(tree):
         if isinstance(node, ast.Import):
-            found |= {file for name in node.names if (file := _find_module_file(name.name, roots))}
+            files |= {file for name in node.names if (file := _find_module_file(name.name, roots))}
         elif isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
                 file = _find_module_file(f"{node.module}.{name.name}", roots)
                 file = file or _find_module_file(node.module, roots)
-                found |= {file} if file else set()
+                files |= {file} if file else set()
         elif isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in _BY_NAME:
-            found |= set(module.parent.rglob("*.py"))
-    return frozenset(found)
+            files |= set(module.parent.rglob("*.py"))
+    return frozenset(files)
 
 
 def _walk_runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -80,18 +80,18 @@ def _draw_chart(chart: Chart, axes: Any, rows: Sequence[Row]) -> None:
     names = _distinct(str(row[chart.by]) for row in rows) if chart.by else [""]
     places = _distinct(row[chart.x] for row in rows)
     by_place = chart.kind == "bars" or any(isinstance(place, str) for place in places)
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         mine = [row for row in rows if not chart.by or str(row[chart.by]) == name]
         x = [places.index(row[chart.x]) if by_place else row[chart.x] for row in mine]
         y = [float(row[chart.y]) for row in mine]
-        look = {"color": _COLOURS[at % len(_COLOURS)], "label": name or None}
+        look = {"color": _COLOURS[index % len(_COLOURS)], "label": name or None}
         if chart.kind == "bars":
             width = 0.8 / len(names)
-            axes.bar(np.asarray(x) + width * (at - (len(names) - 1) / 2), y, 0.9 * width, **look)
+            axes.bar(np.asarray(x) + width * (index - (len(names) - 1) / 2), y, 0.9 * width, **look)
             continue
-        look["linestyle"] = _DASHES[at % len(_DASHES)]
+        look["linestyle"] = _DASHES[index % len(_DASHES)]
         if len(mine) <= _FEW_POINTS:
-            look["marker"] = _MARKERS[at % len(_MARKERS)]
+            look["marker"] = _MARKERS[index % len(_MARKERS)]
         axes.plot(x, y, drawstyle="steps-post" if chart.kind == "steps" else "default", **look)
     if chart.paper is not None:
         axes.axhline(chart.paper, color="0.4", linewidth=1, linestyle=(0, (1, 2)), label="paper")

@@ -222,9 +222,9 @@ def sweep(
     """
     rows: list[Row] = []
     for combination in product(*values.values()):
-        at = dict(zip(values, combination, strict=True))
-        run.progress(", ".join(f"{name} {value}" for name, value in at.items()))
-        rows.append({**at, **measure(**at)})
+        values_now = dict(zip(values, combination, strict=True))
+        run.progress(", ".join(f"{name} {value}" for name, value in values_now.items()))
+        rows.append({**values_now, **measure(**values_now)})
     return rows
 
 

@@ -79,14 +79,14 @@ def _with_results(page: Path) -> list[str]:
 
 def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None]) -> str:
     """Return a sentence about how many figures were made, and how many agree."""
-    made = [result for result in results.values() if result is not None]
+    figures = [result for result in results.values() if result is not None]
     parts = [
-        f"{sum(result.verdict is verdict for result in made)} {words}"
+        f"{sum(result.verdict is verdict for result in figures)} {words}"
         for verdict, words in zip(Verdict, ("agree", "agree partly", "do not agree"), strict=True)
     ]
     missing = sum(bool(entry.reason) for entry in entries)
-    waiting = len(entries) - len(made) - missing
-    text = f"{len(made)} figures and tables: {', '.join(parts)}. {missing} cannot be redrawn."
+    waiting = len(entries) - len(figures) - missing
+    text = f"{len(figures)} figures and tables: {', '.join(parts)}. {missing} cannot be redrawn."
     return text + (f" {waiting} were not run for this page.\n\n" if waiting else "\n\n")
 
 

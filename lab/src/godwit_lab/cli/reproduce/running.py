@@ -137,17 +137,17 @@ def _store(figure: Figure, outcome: FigureResult, result: Result, place: Path) -
     place.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
-        made = scratch / "new"
-        made.mkdir()
-        _write_csv(made / "data.csv", outcome.rows)
+        target = scratch / "new"
+        target.mkdir()
+        _write_csv(target / "data.csv", outcome.rows)
         picture = drawing.draw(figure, outcome.rows)
         for suffix in ("png", "svg"):
-            drawing.save(picture, made / f"figure.{suffix}")
+            drawing.save(picture, target / f"figure.{suffix}")
         text = msgspec.json.format(msgspec.json.encode(result), indent=2)
-        (made / RESULT).write_bytes(text + b"\n")
+        (target / RESULT).write_bytes(text + b"\n")
         with suppress(FileNotFoundError):
             place.rename(scratch / "old")
-        made.rename(place)
+        target.rename(place)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

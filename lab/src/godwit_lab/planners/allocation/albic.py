@@ -128,10 +128,10 @@ def pin_pairs(
     apart = np.flatnonzero(~scored.together)
     order = apart[np.lexsort((rng.random(len(apart)), -scored.rate[apart]))]
     chosen: list[tuple[int, int]] = []
-    for at in order.tolist():
+    for edge in order.tolist():
         if len(chosen) == pairs:
             break
-        g, h = int(scored.source[at]), int(scored.target[at])
+        g, h = int(scored.source[edge]), int(scored.target[edge])
         a, b = int(unit_of[g]), int(unit_of[h])
         if pinned[a] != FREE or pinned[b] != FREE:
             continue
@@ -152,15 +152,15 @@ def pin_pairs(
 
 
 def _ways_to_meet(
-    index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
+    index: FloatArray, first: tuple[int, bool], other: tuple[int, bool], home: IntArray
 ) -> list[tuple[int, int]]:
     """Return the two (unit, executor) moves that collocate two units, the better one first.
 
-    `one`, `other`: unit, and whether it is a single key group. They are collocated on the
+    `first`, `other`: unit, and whether it is a single key group. They are collocated on the
     partition's executor if one of them is a single key group, otherwise on the less loaded one.
     `index`: load index per executor. `home`: executor of each unit.
     """
-    (a, a_is_partition), (b, b_is_partition) = one, other
+    (a, a_is_partition), (b, b_is_partition) = first, other
     b_goes, a_goes = (b, a), (a, b)
     if a_is_partition == b_is_partition:
         a_first = (index[home[b]], home[b]) < (index[home[a]], home[a])
@@ -331,8 +331,8 @@ def _best_step(
     between = [np.empty((0, 0))] * len(stays)
     best: list[tuple[int, int]] = []
     greatest = 0.0
-    for at in np.argsort(-bound, axis=None, kind="stable").tolist():
-        a, b = divmod(at, len(stays))
+    for index in np.argsort(-bound, axis=None, kind="stable").tolist():
+        a, b = divmod(index, len(stays))
         if bound[a, b] <= greatest or not go_on():
             break
         for own, other in ((a, b), (b, a)):

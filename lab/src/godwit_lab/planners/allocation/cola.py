@@ -57,14 +57,14 @@ def plan_cola(
                 best, distance = assignment, now
             if now <= goal:
                 break
-        _, at = heapq.heappop(heap)
-        if len(parts[at]) < 2:
+        _, index = heapq.heappop(heap)
+        if len(parts[index]) < 2:
             continue
-        members = parts[at]
+        members = parts[index]
         part = graph.partition(members, weight, 2)
-        parts[at] = members[part == 0]
+        parts[index] = members[part == 0]
         parts.append(members[part == 1])
-        for name in (at, len(parts) - 1):
+        for name in (index, len(parts) - 1):
             heapq.heappush(heap, (-float(weight[parts[name]].sum()), name))
     return make_solution(
         problem,
@@ -84,8 +84,8 @@ def _assign_parts(problem: Problem, parts: list[IndexArray], weight: FloatArray)
     available, speed = problem.available, problem.speed
     heap = [(0.0, e) for e in available.tolist()]
     assignment = np.empty(problem.num_key_groups, np.int32)
-    for at in np.argsort(-load, kind="stable").tolist():
+    for number in np.argsort(-load, kind="stable").tolist():
         index, e = heapq.heappop(heap)
-        assignment[parts[at]] = e
-        heapq.heappush(heap, (index + float(load[at] / speed[e]), e))
+        assignment[parts[number]] = e
+        heapq.heappush(heap, (index + float(load[number] / speed[e]), e))
     return assignment

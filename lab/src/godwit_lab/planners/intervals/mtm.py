@@ -96,8 +96,8 @@ def plan_mtm(
             objective=fallback.objective,
         )  # fmt: skip
     now = _bytes_now(problem, rows)
-    at = int((now + projected.space.gamma * later).argmin())
-    best = (rows[at], float(now[at]), float(later[at]))
+    index = int((now + projected.space.gamma * later).argmin())
+    best = (rows[index], float(now[index]), float(later[index]))
     if not projected.exact:
         best = _improve_candidate(problem, projected, best, last_cut)
     cuts, moved, future = best
@@ -126,8 +126,8 @@ def plan_mtm(
 def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
     """Return the bytes that a migration to each partitioning (row of cuts) moves now."""
     cuts = present_cuts(problem)
-    kept = line_of(problem, np.inf, use=False).kept
-    stays: FloatArray = kept_bytes(cuts[None], rows, kept)[0]
+    state_before = line_of(problem, np.inf, use=False).kept
+    stays: FloatArray = kept_bytes(cuts[None], rows, state_before)[0]
     return float(problem.state_bytes.sum()) - stays
 
 
@@ -143,8 +143,8 @@ def _add_ssm_candidate(
     Return their rows, and projected costs (`later`).
     """
     cuts = present_cuts(problem)
-    kept = line_of(problem, np.inf, use=False).kept
-    next_cuts = cheapest_step(cuts, last_cut, problem.target_executors, kept)
+    state_before = line_of(problem, np.inf, use=False).kept
+    next_cuts = cheapest_step(cuts, last_cut, problem.target_executors, state_before)
     if next_cuts is None:
         return rows, later
     ahead = _look_ahead(projected, next_cuts[None])
@@ -175,8 +175,8 @@ def _improve_candidate(
             break
         later = _look_ahead(projected, around[promising])
         total = now[promising] + gamma * later
-        at = int(total.argmin())
-        if total[at] >= best[1] + gamma * best[2]:
+        index = int(total.argmin())
+        if total[index] >= best[1] + gamma * best[2]:
             break
-        best = (around[promising[at]], float(now[promising[at]]), float(later[at]))
+        best = (around[promising[index]], float(now[promising[index]]), float(later[index]))
     return best

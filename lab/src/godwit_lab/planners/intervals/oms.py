@@ -284,14 +284,16 @@ def _shortest_path(
         choices.append(to_go.argmin(axis=1).astype(np.int32))
         cost = to_go.min(axis=1)
     first = everything - kept_bytes(present_cuts(problem)[None], layers[0], now.kept)[0]
-    at = int((first + cost).argmin())
-    cuts_of_steps, moved = [layers[0][at]], [float(first[at])]
+    index = int((first + cost).argmin())
+    cuts_of_steps, moved = [layers[0][index]], [float(first[index])]
     for i, choice in enumerate(reversed(choices)):
-        at = int(choice[at])
-        moved.append(everything - _kept_bytes(cuts_of_steps[-1], layers[i + 1][at], state_before))
-        cuts_of_steps.append(layers[i + 1][at])
-    moved.append(everything - _kept_bytes(cuts_of_steps[-1], final[at], state_before))
-    return [*cuts_of_steps, final[at]], moved
+        index = int(choice[index])
+        moved.append(
+            everything - _kept_bytes(cuts_of_steps[-1], layers[i + 1][index], state_before)
+        )
+        cuts_of_steps.append(layers[i + 1][index])
+    moved.append(everything - _kept_bytes(cuts_of_steps[-1], final[index], state_before))
+    return [*cuts_of_steps, final[index]], moved
 
 
 def _drop_empty(cuts: IntArray) -> IntArray:

@@ -197,11 +197,11 @@ class Sample:
         visited, all sizes one after another.
         """
         first = np.cumsum([0, *(len(rows) for rows in cuts)])
-        for at in np.argsort(-visits, kind="stable").tolist():
+        for index in np.argsort(-visits, kind="stable").tolist():
             if len(self._visited) >= count:
                 return
-            size = int(np.searchsorted(first, at, side="right")) - 1
-            row = cuts[size][at - first[size]]
+            size = int(np.searchsorted(first, index, side="right")) - 1
+            row = cuts[size][index - first[size]]
             self.add_steps(row)
             around = neighbours(row, self._last_cuts[size])
             for i in self._rng.permutation(len(around))[:8].tolist():
@@ -309,12 +309,12 @@ def _cheapest_target(
     chosen = np.zeros(len(rows), np.int32)
     step = max(1, BLOCK_PAIRS // max(1, len(rows)))
     for low in range(0, len(targets), step):
-        there = later[low : low + step] - kept_bytes(rows, targets[low : low + step], kept)
-        at = there.argmin(axis=1)
-        value = there[np.arange(len(rows)), at]
+        total = later[low : low + step] - kept_bytes(rows, targets[low : low + step], kept)
+        cheapest = total.argmin(axis=1)
+        value = total[np.arange(len(rows)), cheapest]
         better = value < best
         best[better] = value[better]
-        chosen[better] = low + at[better]
+        chosen[better] = low + cheapest[better]
     return best + kept[-1], chosen
 
 
@@ -472,12 +472,12 @@ def _improving_partitionings(
         worth = np.zeros(len(around))
         for i in np.flatnonzero(space.transitions.probability[:, j]).tolist():
             rows = space.cuts[i]
-            value, at = _cheapest_target(rows, around, space.gamma * ahead, space.kept)
+            value, cheapest = _cheapest_target(rows, around, space.gamma * ahead, space.kept)
             today, _ = _cheapest_target(
                 rows, space.cuts[j], space.gamma * solved.cost[j], space.kept
             )
             gain = np.where(value < today * (1 - 1e-9), today - value, 0.0)
-            np.add.at(worth, at, space.transitions.probability[i, j] * often[i] * gain)
+            np.add.at(worth, cheapest, space.transitions.probability[i, j] * often[i] * gain)
         offers += [(-worth[k], j, around[k]) for k in np.flatnonzero(worth > 0).tolist()]
     offers.sort(key=lambda offer: offer[:2])
     return [cuts for _, _, cuts in offers]

@@ -337,8 +337,8 @@ def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntA
             free.remove(owner)
     for x, y, keeper in cuts:
         if keeper < 0:
-            there = np.bincount(problem.current[x:y], minlength=problem.num_executors)
-            owner = max(sorted(free), key=lambda e: int(there[e]))
+            counts = np.bincount(problem.current[x:y], minlength=problem.num_executors)
+            owner = max(sorted(free), key=lambda e: int(counts[e]))
             assignment[x:y] = owner
             free.remove(owner)
     return assignment
@@ -422,9 +422,9 @@ def _best_by_recursion(
         if y <= last_cut[x]:
             gain, keeper = 0.0, -1
             for begin, end in old[first:last]:
-                kept = float(state[min(y, end)] - state[max(x, begin)])
-                if kept > gain:
-                    gain, keeper = kept, max(x, begin)
+                overlap = float(state[min(y, end)] - state[max(x, begin)])
+                if overlap > gain:
+                    gain, keeper = overlap, max(x, begin)
             best = (gain, ((x, y, keeper),))
         for part in range(1, parts):
             for cut in range(x + 1, y):
