@@ -40,10 +40,10 @@ what the figures mean:
 
 how it is done:
   The last minutes of the stream, as its journal tells them, are played on a simulated cluster by
-  the real controller and planner. Before that they are played as they were: what was measured
-  then corrects all latencies. The error bar comes from how well that fits, and from how far
-  predictions for this stream were off before (decisions that were judged).
-  It knows what the journal knows: not that a network, a store or a sink may be the next bottleneck.
+  the real controller and planner. Before that they are played as they were: the measured
+  latencies of that part correct all predictions. The error bar comes from how well that fits, and
+  from how far predictions for this stream were off before (decisions that were judged). It knows
+  what the journal knows: not that a network, a store or a sink may be the next bottleneck.
 
 examples:
   godwit what-if ck/ --executors 2..8                     the same load, other executors
@@ -98,7 +98,7 @@ def add_what_if_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="how much of the end of the journal is played, at most (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw latency by executors (.png, .svg, .pdf)"
@@ -108,7 +108,7 @@ def add_what_if_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_what_if(args: argparse.Namespace) -> int:
     """Predict latencies of a stream with other executors or rates; return the exit status."""
-    # What is wrong with the question is said before the journal is read.
+    # Validate the question before reading the journal.
     planner = _planner(args.planner)
     target_s = None if args.latency is None else _time(args.latency, "--latency")
     trigger_s = None if args.trigger is None else _time(args.trigger, "--trigger")
@@ -187,7 +187,7 @@ def _rate(text: str) -> tuple[float, float | None]:
         value = float("nan")
     if not 0 < value < float("inf"):
         raise InvalidControlError(
-            f"The rate is {text!r}, which is no positive number.",
+            f"The rate is {text!r}, which is not a positive number.",
             remedy="Give it times the measured one, as in --rate 10x, or in rows a second, as in "
             "--rate 50000.",
         )

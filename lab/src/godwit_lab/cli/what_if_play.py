@@ -2,8 +2,8 @@
 
 Each number of executors is a simulated run: the stream begins as it is, with today's executors and
 placement; others come or go, and key groups move, by the real controller and planner; and then the
-rows come as they came, so many times as many.  Latency and utilisation are of that last part, moves
-of both.
+rows come as they came, at a multiple of the rate.  Latency and utilisation are of that last part,
+moves of both.
 
 Every answer is corrected, and has an error bar.  The stream is first played as it was, over the
 time for which it has been measured: measured over simulated latency, by quantile, is the
@@ -253,19 +253,19 @@ def _answer(
     base, played = _as_it_was(stream, stream.played), stream.played
     low = min(question.factor, 1.0)
     machine = Machine(cores=each)
-    anew = question.lanes_each is not None and question.lanes_each != stream.lanes_each
+    other_lanes = question.lanes_each is not None and question.lanes_each != stream.lanes_each
     scenario = replace(
         base,
         cluster=SimulatedCluster(
             machines=(machine,) * executors, added=machine, pool=Pool(most=executors)
         )
-        if anew
+        if other_lanes
         else replace(
             base.cluster,
             added=machine,
             pool=Pool(most=max(executors, len(stream.executors)), start_s=(0.5, 0.5)),
         ),
-        assignments={} if anew else base.assignments,
+        assignments={} if other_lanes else base.assignments,
         rate=Rate(
             rows_per_s=played.rate_per_s,
             steps=(

@@ -1,12 +1,12 @@
 """A measured stream, as a checkpoint's journal tells it: what `godwit what-if` plays again.
 
 The journal has loads of key groups and figures of epochs (`godwit.control.stream_record`), measured
-latencies, and decisions with what was expected of them and what came.  From these come the numbers
+latencies, and decisions with their expected and measured effect.  From these come the numbers
 of a simulated flow:
 
 - An epoch's time beside its busiest lanes is fixed, or grows with rows over lanes; non-negative
-  least squares over the epochs tell, where the number of rows varied.  Where it did not, nobody can
-  tell, and all of it is taken to be fixed.
+  least squares over the epochs tell, where the number of rows varied.  Where it did not, all of it
+  is assumed to be fixed.
 - The time of a lane for a key group is that of its rows, and a little for every key group touched,
   by the same fit.  Where it cannot be told, all of it is of rows, so that a higher rate is not
   taken for cheaper than it is.
@@ -43,11 +43,11 @@ _T = TypeVar("_T")
 _ENTRIES = 1_000_000
 """More than a journal holds."""
 _SHORTEST_S = 10.0
-"""A statistics period of the controller, if nobody has set another."""
+"""The controller's default statistics period."""
 _FEWEST_PLAYED, _MOST_PLAYED = 60, 600
 """Epochs that are played."""
 _CHEAP = 2048
-"""Key groups up to which so many are."""
+"""Max. number of key groups for which `_MOST_PLAYED` epochs are played."""
 _PARTS = 4
 """Parts of the steady time that are looked at by themselves."""
 _BEFORE_STEADY = 0.25
@@ -89,7 +89,7 @@ class MeasuredStream:
     components: tuple[SimulatedComponent, ...]
     costs: CostModel
     lane_ms: float  # by which every lane lengthens an epoch, besides
-    played: MeasuredTime  # what is played with other executors
+    played: MeasuredTime  # the period that is played with other executors
     steady: MeasuredTime  # the end of it, since executors are as they are
     # natural logarithms of measured over expected latency, of decisions that were judged
     misses: tuple[float, ...]
@@ -369,7 +369,7 @@ def _key_groups(
     return MeasuredKeyGroups(share=share / share.sum(), row_ms=row_ms, state_bytes=state_bytes)
 
 
-# -- what was measured ----------------------------------------------------------------------------
+# -- measurements ---------------------------------------------------------------------------------
 
 
 def _latencies(entries: Iterable[Mapping[str, Any]]) -> dict[int, LatencyHistogram]:

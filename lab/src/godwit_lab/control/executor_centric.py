@@ -7,10 +7,10 @@ given as much of the cores as the queueing network wants (§4.1), on its home as
 (§4.2), and its key groups are shared out over the executors whose cores it has.  The paper's cores
 serve one elastic executor each; our lanes serve all components, so where elastic executors are many
 a core is divided into *slots*, and a component may need less than a core.  *Naive executor-centric*
-deals the cores out anew every time, minding neither state nor locality (§5.4).  *Static*: nothing
+reassigns all cores every time, minding neither state nor locality (§5.4).  *Static*: nothing
 moves.
 
-Whatever the policy, what comes out is a plan for the same problem, budgeted and carried out alike.
+Every policy returns a plan for the same problem, with the same budget and execution.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class NaiveExecutorCentric(ExecutorCentric):
 class Homes:
     """Home executor of each key group, and the cores that components use (paper 5)."""
 
-    def __init__(self, *, naive: bool) -> None:  # naive: cores are dealt out anew every time
+    def __init__(self, *, naive: bool) -> None:  # naive: all cores are reassigned every time
         self._naive = naive
         self._homes: dict[str, list[str]] = {}
         # component and home → executor → share of one core, and how many its elastic executor has

@@ -5,9 +5,9 @@ the first of the cheapest sequence.  `plan_oms` gives the cuts of every step at 
 takes the cuts that were planned for it, and only which executor gets which range is decided when
 the step is made, since executors that come have no names before.
 
-Invariant: a planned step is taken as it was planned, or the rest of the sequence is planned anew,
+Invariant: a planned step is taken as it was planned, or the rest of the sequence is planned again,
 and an event says why: other numbers of executors than were planned for, or a load that has left τ
-by more than noise explains.  Planning anew from where the stream is costs no more than going on, as
+by more than noise explains.  Planning again from the present step costs no more than going on, as
 long as loads and sizes stay: the rest of a cheapest path is a cheapest path.
 """
 
@@ -92,7 +92,7 @@ class SequencePlacement(RangePlacement):
         """Return ranges of about equal load where there are none; a planned sequence then ends."""
         ranges = super().before(measured, turn)
         if ranges is not None and not turn.hypothetical:
-            self._sequence.forget(measured.components, "ranges were laid out anew")
+            self._sequence.forget(measured.components, "ranges were laid out again")
         return ranges
 
     def plan(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
@@ -154,7 +154,7 @@ class MigrationSequence:
         plan: Callable[[Problem, tuple[int, ...]], Solution | None],
         hypothetical: bool = False,
     ) -> IntArray:
-        """Return each key group's executor in the present step; plan an outdated sequence anew.
+        """Return each key group's executor in the present step; replace an outdated sequence.
 
         `problem`: by ranges; its executors are those of the present step. `executors`: numbers of
         executors to come, that of `problem` first. `variance`: of each key group's measured load,
@@ -198,7 +198,7 @@ def _why_anew(
 ) -> str:
     """Return the reason to plan the rest of a sequence again; empty if it is still valid.
 
-    `known`: the sequence as planned; `path`: what is left of it. `wanted`: numbers of executors to
+    `known`: the sequence as planned; `path`: its remaining steps. `wanted`: numbers of executors to
     come. `variance`: of key groups' loads; ``None``: these are exact.
     """
     if path is None:

@@ -44,9 +44,9 @@ def plan_elb(
     above u give, and the others above the mean only while one is below v: the range is the goal,
     and inside it state need not move.
 
-    The paper bounds what is given by (u - v)/2 besides, since it assumes that no key group is
+    The paper also bounds the moved load by (u - v)/2, since it assumes that no key group is
     heavier. Then the bound says nothing; where one is, it would keep all of them where they are.
-    And what is left above the mean, less than the lightest key group, may be out of range then, as
+    And the rest above the mean, less than the lightest key group, may be out of range then, as
     on a slow executor of few key groups: that one goes, too, if it brings the executor nearer to
     the mean ("as close as possible to (u + v)/2").
 
@@ -344,7 +344,7 @@ def _covariance_sums(centred: FloatArray, bar: float) -> FloatArray:
             if first == index:
                 np.fill_diagonal(covariance[0], 0.0)
             sums[first : first + _STACK] += covariance.sum(axis=2)
-            # Covariance is symmetric: what is beyond the diagonal's tile counts both ways.
+            # Covariance is symmetric: tiles off the diagonal count twice.
             sums[index] += covariance[1 if first == index else 0 :].sum(axis=(0, 1))
     return sums.ravel()[: len(centred)]
 

@@ -135,7 +135,7 @@ def plan_redistribution(
 
     After Gedik's partitioning functions for stateful data parallelism (VLDB Journal 2014), in our
     own words. A key group is heavy if its load is at least `heavy_share` of one executor's fair
-    share. All heavy ones are placed anew one by one, heaviest first, each where the imbalance
+    share. All heavy ones are placed again one by one, heaviest first, each where the imbalance
     penalty (load after placing over the fair share) and `migration_weight` times the migration
     penalty (bytes moved over the mean state of an executor) are least. Ties go to the executor that
     comes first.

@@ -8,7 +8,7 @@ is another world behind the same ports.  `Simulation` drives the very `Coordinat
 migration protocol) and the very controller that Spark drives; planners are those of the registry;
 what an epoch did is the same `EpochOutcome`.  Only what runs is replaced by arithmetic.
 
-What is modelled, one file each, in the order to read them:
+The models, one file each, in the order to read them:
 
 ============== ====================================================================================
 `scenario`     everything a run is given, as one value; scenarios by name
@@ -22,9 +22,9 @@ What is modelled, one file each, in the order to read them:
 `history`      what a run tells, with the exact delays of rows
 ============== ====================================================================================
 
-What is not: rows have no contents (they are counted and numbered per key group); within an epoch
-time stands still (a slowdown takes effect at the next one); distinct keys are expectations; Spark's
-scheduler, garbage collection, disks and the network's core cost nothing.
+Simplifications: rows have no contents (they are counted and numbered per key group); within an
+epoch time stands still (a slowdown takes effect at the next one); distinct keys are expectations;
+Spark's scheduler, garbage collection, disks and the network's core cost nothing.
 
 Equal scenarios and seeds give equal histories, whatever the machine.
 

@@ -54,7 +54,7 @@ class Join:
 class Pool:
     """A cluster's answer to requests for executors: limit, delay and failures."""
 
-    # executors that there can be; what is asked for beyond is refused at once
+    # maximum number of executors; requests beyond it are refused at once
     most: int | None = None
     # least and greatest time until one comes, evenly spread
     start_s: tuple[float, float] = (1.0, 1.0)
@@ -94,7 +94,7 @@ class Executors:
 
     cluster: SimulatedCluster  # what happens to them
     rng: np.random.Generator  # draws how long new ones take
-    now_s: float = 0.0  # the time; whoever runs the simulation moves it on
+    now_s: float = 0.0  # the time; advanced by the simulation
     alive: dict[str, Machine] = field(init=False)  # name → machine of those that are there
     _coming: list[tuple[float, int, str, str]] = field(init=False, default_factory=list)
     _named: int = field(init=False, default=0)

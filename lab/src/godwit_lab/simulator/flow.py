@@ -148,7 +148,7 @@ def distribute_rows(
     ],  # each with what the component upstream did
     assignment: Assignment,  # where the receiver's key groups are
     share: FloatArray,  # shape ``(m,)``: share of each key group in the receiver's rows
-    rng: np.random.Generator,  # draws what is left of a row, and where rows go that are not paired
+    rng: np.random.Generator,  # rounds fractions of rows, and chooses the targets of unpaired rows
 ) -> Routed:
     """Draw the key groups that rows of upstream components go to; return rows and bytes.
 
@@ -316,7 +316,7 @@ def build_outcome(
     work: EpochWork,
     holdings: Mapping[str, Holdings],  # state after it
     *,
-    sinks: Collection[str],  # components that nobody is downstream of: what they process goes out
+    sinks: Collection[str],  # components without downstream components; their rows are the output
     changelog_bytes: int,
     snapshot_bytes: int,
 ) -> EpochOutcome:
@@ -369,7 +369,7 @@ class SimulatedFlow:
     """Components of a scenario, with their state and wait buffers."""
 
     # called with a component, what feeds it, its assignment, its keys and a generator: which rows
-    # go where. Whoever carries real rows puts something else in its place.
+    # go where. Replaced where real rows are processed.
     deal: Callable[..., Routed] = staticmethod(distribute_rows)
 
     def __init__(

@@ -1,7 +1,7 @@
 """Simulated state: sizes per key group, copies on executors, and wait buffers.
 
-What is durable is a snapshot and the changelog after it; a copy on an executor is a committed
-version, brought forward by reading what it misses.  So one number per key group says how much
+A snapshot and the changelog after it are durable; a copy on an executor is a committed version,
+brought up to date by reading the rest of the changelog.  So one number per key group says how much
 changelog there has ever been, and one per copy how much of it the copy has seen.
 
 Rows of a key group are numbered as they come, and those that are processed or wait are ranges of
@@ -256,7 +256,7 @@ class WaitBuffers:
         """
         waiting = self.waiting
         if not self._entries and runs.all():
-            # Nothing waits, as in most epochs: what comes in goes out.
+            # Nothing waits, as in most epochs: input equals output.
             self.processed += new
             self.arrived += new
             return arrived if new.any() else np.empty((0, 3))

@@ -64,7 +64,7 @@ class Simulation:
         # of everything that is drawn: equal scenarios and seeds give equal histories
         seed: int = 0,
         # makes the controller, given this simulation: its `coordinator`, `executors` (the pool),
-        # `topology` and clock (`now_s`). None: nobody decides anything
+        # `topology` and clock (`now_s`). None: no controller
         control: Callable[[Simulation], Driven] | None = None,
         source: SimulatedSource | None = None,  # where rows come from, if not as the scenario says
         # takes kind and values of entries for a journal, as a real run writes them

@@ -33,9 +33,9 @@ class Scenario:
     duration_s: float  # how long rows come
     # least time from the start of a micro-batch to that of the next; 0: as soon as possible
     trigger_s: float = 0.0
-    # rows that a micro-batch takes at most: what comes faster waits at the source
+    # max. rows of a micro-batch; the others wait at the source
     max_rows: int | None = None
-    # seconds that an epoch is to last: what was not processed of late in such a time waits at the
+    # target length of an epoch in seconds: rows above the recent processing rate wait at the
     # source, too (`godwit.engine.row_limit`). ``None``: epochs grow without end
     longest_epoch_s: float | None = None
     costs: CostModel = field(default_factory=CostModel.calibrated)  # what an epoch costs

@@ -153,9 +153,9 @@ class _Job:
     step_s: float = 0.0  # when the step began
     # when its bytes begin to flow: infinity while they do, and while all who could send are sending
     starts_s: float = float("inf")
-    # who sends; ``None`` while the checkpoint is read, or nobody is free
+    # sender; ``None`` while the checkpoint is read, or no sender is free
     peer: PeerCopies | None = None
-    # what copies will have seen when the step is over
+    # changelog bytes in the copies at the end of the step
     written_bytes: FloatArray = field(default_factory=lambda: np.empty(0))
     committed: int = -1  # version that they are brought to; -1 before the reading
     reading: bool = False

@@ -42,9 +42,10 @@ class Rate:
     rows_per_s: float  # the usual rate
     # times at which it is another one; where they overlap, their factors multiply
     surges: tuple[Surge, ...] = ()
-    # (time, factor), ascending: from each time on the rate is so many times the usual; as measured
+    # (time, factor), ascending: from each time on the usual rate is multiplied by the factor; as
+    # measured
     steps: tuple[tuple[float, float], ...] = ()
-    # share by which the rate strays, up or down, evenly and anew in every `noise_s`
+    # share by which the rate strays, up or down, uniform, drawn again every `noise_s`
     noise: float = 0.0
     noise_s: float = 1.0  # how long one such deviation lasts
 
@@ -146,7 +147,7 @@ class Phase:
     """Key frequencies of one component between two shifts."""
 
     share: FloatArray  # shape ``(m,)``: share of the rows
-    # shape ``(m, n)``: expected distinct keys among so many rows as `_ROWS` has
+    # shape ``(m, n)``: expected distinct keys among each number of rows in `_ROWS`
     distinct: FloatArray
 
     def keys_among(self, rows: np.ndarray) -> FloatArray:

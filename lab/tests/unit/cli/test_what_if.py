@@ -183,9 +183,9 @@ def test_equal_questions_have_equal_answers_and_the_table_says_what_it_rests_on(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rate", "fast"], "no positive number"),
-        (["--rate=-2x"], "no positive number"),
-        (["--rate", "nan"], "no positive number"),
+        (["--rate", "fast"], "not a positive number"),
+        (["--rate=-2x"], "not a positive number"),
+        (["--rate", "nan"], "not a positive number"),
         (["--executors", "8..4"], "4..8"),
         (["--executors", "0..4"], "from 1 to"),
         (["--executors", "four"], "from 1 to"),

@@ -114,7 +114,7 @@ def test_an_executor_that_is_lost_has_the_rest_planned_anew() -> None:
     world.run(60)
     first, *later = world.told(events.MigrationsPlanned)
     assert first.executors == (2, 3, 4)
-    assert later[0].reason == "ranges were laid out anew"
+    assert later[0].reason == "ranges were laid out again"
     assert len(world.executors) == 4
     assert len(cuts(world)) == 3
     assert not world.told(events.PlannerFailed)

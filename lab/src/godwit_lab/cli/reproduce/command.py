@@ -29,8 +29,8 @@ examples:
   godwit reproduce --quick --gallery lab/docs the page with all of them
 
 A result is a directory with result.json, data.csv, figure.png and figure.svg. Seeds are fixed; only
-times depend on the machine. What is there already is not made again, so a run that was stopped goes
-on where it was. Exit status 0: all agree, at least partly; 1: one does not agree; 2: one could not
+times depend on the machine. Existing results are not computed again, so a run that was stopped is
+resumed. Exit status 0: all agree, at least partly; 1: one does not agree; 2: one could not
 be run; 130: stopped by Ctrl-C.
 """
 
@@ -50,7 +50,7 @@ def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="shorter runs, within minutes")
     parser.add_argument("--off", action="store_true", help="switch the figure's mechanism off")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--again", action="store_true", help="run what is there already, too")
+    parser.add_argument("--again", action="store_true", help="run figures with stored results, too")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="directory with tweets.parquet (column text), for paper 4, and "
                         "orders.parquet (columns ts and symbol), for figure 18 of paper 5; without "

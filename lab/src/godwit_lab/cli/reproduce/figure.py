@@ -47,7 +47,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One comparison of what the paper shows with what was found here."""
+    """One comparison of the paper's figure with the result here."""
 
     claim: str
     expected: str  # bound that it must keep, such as "≤ 2 ms"

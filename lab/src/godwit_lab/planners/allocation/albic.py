@@ -183,7 +183,7 @@ _LEAST_APART = 0.03
 class Reached:
     """Distances of an assignment from the aims, compared in order; less is better."""
 
-    excess: float  # sum of what is above limits on use, in shares of the limit
+    excess: float  # sum of use above limits, in shares of the limit
     left: int  # key groups on draining executors
     distance: float  # load distance in fair shares, ``max_load_distance`` where it is below that
     # traffic of pairs that are apart, in mean pairs, and the load distance from ``even_enough`` to
@@ -361,7 +361,7 @@ def _best_step(
 
 
 _DRAWS = 3
-"""Times that as many pairs are drawn anew before fewer are tried."""
+"""Number of draws with the same number of pairs before fewer are tried."""
 
 
 def plan_albic(

@@ -3,7 +3,7 @@
 Invariant: no machine gives more cores than it has; no core is taken from an executor that then has
 fewer than it needs, unless that executor is not data-intensive and gets another core later.
 
-Algorithm 1, made definite where the paper is silent: cores that nobody holds are taken at no cost;
+Algorithm 1, made definite where the paper is silent: unassigned cores are taken at no cost;
 remote cores of data-intensive executors are given back first, since constraint (c) wants all of
 theirs local; an executor that lost a core joins the queue again; when φ exceeds every data
 intensity no executor is bound to its machine and the doubling ends.
@@ -266,7 +266,7 @@ class _Attempt:
 
 
 def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment:
-    """Plan cores anew, in order, round robin over machines (naive-EC: paper 5 §5.4).
+    """Reassign all cores, in order, round robin over machines (naive-EC: paper 5 §5.4).
 
     The baseline: the scheduler without its optimisations of migration cost and locality. The paper
     does not say which cores are taken. No executor is bound to its machine, so φ is infinite. O(Σk)

@@ -4,7 +4,7 @@ The numbers of executors n₁, ..., nₚ of the next p migrations are known; fin
 intervals, each within its τ, with the fewest bytes moved in all.  Taking the cheapest migration
 each time (`ssm`) is not optimal: see table 3 of the paper.
 
-Only cuts matter to what comes after, not who owns which interval (lemmas 5.1 and 5.2), so a
+Only cuts matter to later steps, not who owns which interval (lemmas 5.1 and 5.2), so a
 *partitioning* is a row of p + 1 ascending cuts, from 0 to m; it may have fewer than p intervals
 that are not empty, and then m is repeated at its end.  This is a shortest path through layers of
 partitionings, found backwards; the last step is `ssm`.  Ties: the lexicographically first.

@@ -6,11 +6,11 @@ executor, so that the *gain*, the bytes of state that stay, is greatest.
 
 Executors that keep something keep their order, so the only memory needed at a cut x is whether the
 executor that owned the key groups around x before has been used already: S(k, x, used) is the
-greatest gain of covering [x, m) with at most k intervals.  One interval [x, y) is given to nobody
-(gain 0), to an executor that y leaves behind, or to the one that y cuts in two, which is then used.
-These are the O(m·n') states of the paper's SSM (figure 7), with one max-plus product per k over the
-r cuts y that B allows after x, all x at once, in place of its case analysis: O(m·r·n') time with r
-≤ m the longest interval within B, against O(m²·n').
+greatest gain of covering [x, m) with at most k intervals.  An interval [x, y) goes to no former
+owner (gain 0), to an executor that y leaves behind, or to the one that y cuts in two, which is then
+used. These are the O(m·n') states of the paper's SSM (figure 7), with one max-plus product per k
+over the r cuts y that B allows after x, all x at once, in place of its case analysis: O(m·r·n')
+time with r ≤ m the longest interval within B, against O(m²·n').
 
 Ties are broken towards the earlier cut, then towards an executor that is left behind; intervals
 without gain go to the unused executor with most of those key groups already (then the lowest
@@ -431,7 +431,7 @@ def _best_by_recursion(
                 for middle in range(first, last + 1):
                     left = solve(x, cut, first, middle, part)
                     if left is None:
-                        break  # so many parts cannot hold it, whoever has them
+                        break  # this number of parts cannot hold it, whatever their owners
                     right = solve(cut, y, middle, last, parts - part)
                     if right and (best is None or left[0] + right[0] > best[0]):
                         best = (left[0] + right[0], left[1] + right[1])
