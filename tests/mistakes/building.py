@@ -45,7 +45,7 @@ SPARK_NAMES = (
     _M('gw.sources.delta("in")', "no attribute 'delta'", "godwit.sources", "spark.readStream"),
     _M(
         'keyed.compute(outputMode="complete", n=gw.count())',
-        *("no aggregate", "result 'outputMode'", "is output= here"),
+        *("not an aggregate", "result 'outputMode'", "is output= here"),
     ),
     _M(
         'start(checkpointLocation="ck")', "no argument 'checkpointL", "start", "is checkpoint= here"
@@ -76,7 +76,7 @@ ARGUMENTS = (
         "Sink 'out'",
         "compute or process",
     ),
-    _M('keyed.compute(n="count")', "no aggregate, but str", "result 'n'", "gw.sum("),
+    _M('keyed.compute(n="count")', "not an aggregate, but str", "result 'n'", "gw.sum("),
     _M('orders.key_by(["k"])', "type list", "key_by on source 'orders'", "Name columns by text"),
     _M(
         'start(checkpoint="ck", trigger="10 seconds")', "text", "trigger of", 'Time": "10 seconds"}'

@@ -7,7 +7,7 @@ from tests.mistakes.mistake import Mistake
 _M = Mistake
 
 MISTAKES = (
-    _M('rows.key_by("k").compute(t=F.sum("v"))', "no aggregate", "result 't'", "gw.sum("),
+    _M('rows.key_by("k").compute(t=F.sum("v"))', "not an aggregate", "result 't'", "gw.sum("),
     _M(
         'rows.key_by("k").compute(t=gw.sum(F.col("v")))',
         "type Column",

@@ -58,7 +58,7 @@ def test_a_micro_batch_planned_anew_with_other_files_is_refused(
     shutil.copytree(checkpoint, kept)
     lose(checkpoint, *lost)
     inbox.put([("a", 8)])
-    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 anew") as caught:
+    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 again") as caught:
         drain(totals(inbox, gw.sinks.memory()), checkpoint)
     assert "godwit checkpoint repair" in caught.value.remedy
     # Spark's log as it was: nothing is lost, and nothing was touched.

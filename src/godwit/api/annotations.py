@@ -1,8 +1,8 @@
 """Annotations of a function per key, against what it is going to be called with.
 
-A type checker finds these mistakes too (`KeyedStream.process` is typed); here they are found by
-those who use none, when the flow is built.  Only what is certainly wrong is refused: an annotation
-that cannot be looked up, or says less than it could, passes.
+A type checker finds these mistakes too (`KeyedStream.process` is typed); without one, building the
+flow finds them.  Only annotations that are certainly wrong are refused: one that cannot be looked
+up, or is less precise than it could be, passes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
         return f"{name}: {hinted}, and has several states", f"Declare {name}: gw.types.States."
     try:
         in_holder = is_immutable(state())
-    except Exception:  # noqa: BLE001 - another check says what is wrong with the type
+    except Exception:  # noqa: BLE001 - another check reports the type
         return None
     text = hint_text(state)
     if in_holder:

@@ -173,8 +173,8 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
         if not isinstance(column, str):
             raise InvalidFlowError(
                 f"{where} was given a value of type {type_name(column)}.",
-                remedy=f"Name columns by text, as in {example}; compute a key that is no column "
-                "yet in a map before.",
+                remedy=f"Name columns by text, as in {example}; compute any other "
+                "key in a map before.",
             )
         if column in keys:
             raise InvalidFlowError(
@@ -205,7 +205,8 @@ def check_partition_by(
     others = [column for column in chosen if column not in keys]
     if others:
         raise InvalidFlowError(
-            f"{where} has partition_by={listing(chosen)}, and {listing(others)} is no key column.",
+            f"{where} has partition_by={listing(chosen)}, and {listing(others)} is not a key "
+            "column.",
             remedy=f"{did_you_mean(others[0], keys)}Rows of one key have to meet in one place, so "
             f"only key columns can place them: {listing(keys)}."
             if keys
@@ -268,7 +269,7 @@ def is_sink(value: object) -> bool:
 
 
 def check_late(late: object, where: str) -> None:
-    """Raise if a value of ``late=`` is no sink. `where`: the call, for errors."""
+    """Raise if a value of ``late=`` is not a sink. `where`: the call, for errors."""
     if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
@@ -292,7 +293,7 @@ def check_one_of(
 
 
 def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
-    """Raise if the value for a result is no aggregate, or its columns are not given by name."""
+    """Raise if the value for a result is not an aggregate, or its columns are not given by name."""
     # Asked of the type, since a column of Spark's has an attribute of any name.
     if not callable(getattr(type(aggregate), "bind", None)):
         if result in ("name", "formerly", "output", "late") and isinstance(aggregate, str):
@@ -305,14 +306,14 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
             )
         if ours := spark_argument(result, ("output", "name")):
             raise InvalidFlowError(
-                f"Operator {operator!r} has a result {result!r} that is no aggregate.",
+                f"Operator {operator!r} has a result {result!r} that is not an aggregate.",
                 remedy=f"What others call {result} is {ours}= here, as in "
                 'compute(..., output="complete"), or window(..., output="update").',
                 operator=operator,
                 column=result,
             )
         raise InvalidFlowError(
-            f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
+            f"Operator {operator!r} has a result {result!r} that is not an aggregate, but "
             f"{_spark_function(aggregate) or type_name(aggregate)}.",
             remedy=f'Give an aggregate of Godwit\'s, as in compute({result}=gw.sum("column")); '
             f"there are {', '.join(f'gw.{name}' for name in builtin.__all__ if name.islower())}.",
@@ -576,7 +577,7 @@ def _check_divisible(name: str, others: Mapping[str, object]) -> None:
 
 
 def check_table_names(name: str, broadcast: object, example: str) -> None:
-    """Raise if ``broadcast=`` is no mapping whose names can be names of states.
+    """Raise unless ``broadcast=`` is a mapping whose names can be names of states.
 
     `example`: names and streams as text, for the error.
     """
@@ -813,8 +814,8 @@ def _check_rows(where: str, options: Mapping[str, Any]) -> None:
 
 # -- functions that give the name of their state to something else, which is then lost ------------
 #
-# ``state = {"n": 1}`` makes the name `state` mean another dict; the state of the key stays as it
-# was, and Python has no way to notice. What counts is what is changed in place: ``state["n"] = 1``.
+# ``state = {"n": 1}`` rebinds the name `state` to another dict; the state of the key does not
+# change, and Python has no way to notice. Only changes in place count: ``state["n"] = 1``.
 
 _STATE = 2
 """Position of the state among the arguments."""

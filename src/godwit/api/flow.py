@@ -300,7 +300,7 @@ class LogicalFlow:
         self._feedbacks[loop.name] = FeedbackNode(loop=loop, upstream=stream)
 
     def _check_own(self, name: str, source: Source) -> None:
-        """Raise if a source object was added before, or its identity is no text."""
+        """Raise if a source object was added before, or its identity is not text."""
         for other, known in self.own_sources.items():
             if known is source:
                 raise InvalidFlowError(
@@ -319,7 +319,7 @@ class LogicalFlow:
             )
 
     def _check_dataframe(self, name: str, dataframe: DataFrame) -> None:
-        """Raise if a value is no streaming DataFrame, or cannot be run."""
+        """Raise if a value is not a streaming DataFrame, or cannot be run."""
         streaming = getattr(dataframe, "isStreaming", None)
         if not isinstance(streaming, bool):
             raise InvalidFlowError(
@@ -360,7 +360,7 @@ class LogicalFlow:
         Raises
         ------
         InvalidFlowError
-            If the name is taken, the stream belongs to another flow, or `sink` is no sink.
+            If the name is taken, the stream belongs to another flow, or `sink` is not a sink.
 
         Examples
         --------
@@ -428,8 +428,7 @@ class LogicalFlow:
             schema of the source's rows after these maps.
         retimed
             Called as ``retimed(source, maps, column)`` for them; returns the number of the last map
-            (from 1) that computes the event-time column anew, and 0 if none does. By default none
-            does.
+            (from 1) that changes the event-time column, and 0 if none does. By default none does.
         zone
             Time zone of datetimes without a zone that functions return.
 

@@ -1,6 +1,6 @@
-"""Names that modules, streams and queries do not have, and what was meant by them.
+"""Names that modules, streams and queries do not have, and the names to use instead.
 
-Who knows PySpark tries the methods of DataFrames; who forgets ``key_by`` tries ``compute``.
+Users of PySpark try the methods of DataFrames; without a key they try ``compute``.
 """
 
 from __future__ import annotations

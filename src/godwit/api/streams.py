@@ -209,8 +209,8 @@ class Stream:
         Raises
         ------
         InvalidFlowError
-            If no other stream is given, an argument is no `Stream`, or a stream belongs to another
-            flow.
+            If no other stream is given, an argument is not a `Stream`, or a stream belongs to
+            another flow.
 
         Examples
         --------
@@ -248,8 +248,8 @@ class Stream:
         Raises
         ------
         InvalidFlowError
-            If `loop` is no loop, belongs to another flow, or already has a stream that is fed back
-            to it; or if there is no keyed operator between a source and this stream.
+            If `loop` is not a loop, belongs to another flow, or already has a stream that is fed
+            back to it; or if there is no keyed operator between a source and this stream.
 
         Examples
         --------
@@ -270,7 +270,7 @@ class Stream:
         if not isinstance(node, SourceNode) or not isinstance(node.own, FeedbackSource):
             given = describe(node) if node is not None else f"a value of type {type_name(loop)}"
             raise InvalidFlowError(
-                f"{where} was given {given}, which is no loop.",
+                f"{where} was given {given}, which is not a loop.",
                 remedy="Give it what flow.feedback(name, schema) returned, before any map.",
             )
         check_same_flow(self.flow, loop.flow, where)
@@ -436,7 +436,7 @@ class KeyedStream:
     flow: LogicalFlow
     node: StreamNode
     keys: tuple[str, ...]
-    # key columns that place rows; empty: all of them do, ``None``: nobody has said
+    # key columns that place rows; empty: all of them do, ``None``: not stated
     partition_by: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
@@ -501,8 +501,8 @@ class KeyedStream:
         Raises
         ------
         InvalidFlowError
-            If no aggregate is given, a value is no aggregate, a result has the name of a key column
-            or a reserved name, or another operator has the same name.
+            If no aggregate is given, a value is not an aggregate, a result has the name of a key
+            column or a reserved name, or another operator has the same name.
 
         Examples
         --------
@@ -1136,8 +1136,9 @@ class KeyedStream:
         Raises
         ------
         InvalidFlowError
-            If `other` is no keyed stream of the same flow, or an option has a wrong value. If the
-            key types differ or columns have the same name, when the flow is explained or started.
+            If `other` is not a keyed stream of the same flow, or an option has a wrong value. If
+            the key types differ or columns have the same name, when the flow is explained or
+            started.
 
         Examples
         --------
@@ -1219,8 +1220,9 @@ class KeyedStream:
         Raises
         ------
         InvalidFlowError
-            If `other` is no keyed stream of the same flow, or an option has a wrong value. If the
-            key types differ or columns have the same name, when the flow is explained or started.
+            If `other` is not a keyed stream of the same flow, or an option has a wrong value. If
+            the key types differ or columns have the same name, when the flow is explained or
+            started.
 
         Examples
         --------
@@ -1377,7 +1379,7 @@ class WindowedStream:
         Raises
         ------
         InvalidFlowError
-            If no aggregate is given, a value is no aggregate, a result has the name of another
+            If no aggregate is given, a value is not an aggregate, a result has the name of another
             column, or another operator has the same name.
 
         Examples

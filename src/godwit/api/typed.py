@@ -4,7 +4,7 @@ The class of the rows, the type of the state and the class of the output are sai
 of the call; a checker finds whether the function, the one for timers and ``merge=`` agree.
 
 `O` has a bound, so that a function that emits instances of one class where another was said has no
-solution: what the two have in common is no class of rows.
+solution: what the two have in common is not a class of rows.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class LocalRun:
     """One run of a flow, from the recovery of its checkpoint on.
 
     `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
-    `components` what is to be changed of the one that there is; `emit` takes every event,
+    `components` the changes to the stored plan; `emit` takes every event,
     `on_commit` the outcome and `on_delivery` the record of every epoch, first that of the last one
     of the run before, which may have died before its delivery. `delivered`: see `recover_flow`.
     `row_check` returns the check for the rows of a sink, by the sink's output and the query's id.

@@ -45,7 +45,7 @@ def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
         if name in loops:
             raise InvalidInputError(
                 f"Rows were given for {name!r}, which is a loop.",
-                remedy="Give rows of a source; the loop has what is fed back to it.",
+                remedy="Give rows of a source; the flow itself feeds rows to a loop.",
                 source=name,
             )
 

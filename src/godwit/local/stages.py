@@ -98,5 +98,5 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
             ):
                 next_boxes[lane].append(payload)
         boxes = next_boxes
-    assert not any(boxes), "the last level has nobody to send rows to"
+    assert not any(boxes), "the last level has no receivers"
     return reports

@@ -85,7 +85,7 @@ def require_load(values: FloatArray, name: str) -> None:
 
 
 def require_index(values: IndexArray, count: int, name: str, what: str) -> None:
-    """Raise `InvalidProblemError` if a number is no index of `count` things; `what`: their name."""
+    """Raise `InvalidProblemError` if a number is not below `count`; `what`: name of the things."""
     bad = (values < 0) | (values >= count)
     if bad.any():
         k = int(bad.argmax())

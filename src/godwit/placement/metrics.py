@@ -104,8 +104,8 @@ def collocation_factor(problem: Problem, assignment: IntArray) -> float:
 class SplitKeys:
     """Executors of split key groups: at most two each.
 
-    A method that splits keys has no owner per key group; pretending that it has would show moves
-    that nobody makes and a load that nobody has. Partials are merged on the first executor.
+    A method that splits keys has no owner per key group; a made-up owner would show moves
+    that do not happen and a load that does not exist. Partials are merged on the first executor.
     """
 
     # shape ``(m,)``: executors that get rows of each key group

@@ -138,7 +138,7 @@ class Problem:
     """A planner's whole input: m key groups, n executors, r resources.
 
     A vector stands for `load` when there is one resource, and for `capacity` when all resources
-    share it; what is stored are read-only copies with the shapes below.
+    share it; the fields are read-only copies with the shapes below.
 
     Attributes
     ----------

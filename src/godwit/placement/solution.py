@@ -79,7 +79,7 @@ def move_order(
     while heap:
         _, negative_index, e = heapq.heappop(heap)
         if not queues[e] or -loads[e] / speed[e] != negative_index:
-            continue  # whatever changed its load has pushed it anew
+            continue  # it was pushed again when its load changed
         k = queues[e].pop()
         order.append(k)
         destination, weight = int(after[k]), float(load[k])
@@ -139,7 +139,7 @@ class Solution:
     Attributes
     ----------
     problem
-        What was asked.
+        The problem that was solved.
     method
         Name of the planner, as in the registry.
     assignment

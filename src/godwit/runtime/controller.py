@@ -3,8 +3,8 @@
 Problem: planning may take a second, and a function of the user's any time; epochs go on meanwhile.
 
 Invariant: an epoch hands over what it did and goes on; the coordinator's lock is held only for as
-long as one question or one order takes, never while anything is planned; whatever the controller
-fails at is told of, and neither it nor the stream stops by it.
+long as one query or one command takes, never while anything is planned; errors of the controller
+become events and stop neither the controller nor the stream.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ControllerThread:
         settings: Control,
         flow: CompiledFlow,
         *,
-        coordinator: Coordinator,  # the coordinator
-        pool: ExecutorPool | None,  # adds and removes executors; ``None`` where nobody can
+        coordinator: Coordinator,
+        pool: ExecutorPool | None,  # adds and removes executors; ``None``: their number is fixed
         # component → key group → bytes of state when the run begins
         state_bytes: Mapping[str, Mapping[int, int]],
         past: list[events.Event],  # events of earlier runs, oldest first

@@ -1,7 +1,7 @@
 """Dispatch of events to listeners and recorders, on their own threads, in order.
 
-The problem: whoever makes an event holds locks and orders that a listener must not meet.  A
-listener may be slow, raise, wait for ever, migrate, or stop the query.
+The problem: an event is emitted by a thread that holds locks, under which no listener may run.  A
+listener may be slow, raise, block for ever, migrate, or stop the query.
 
 The invariant: `EventDispatcher.emit` returns at once and never runs a listener; every listener
 hears every event since it was added, once, in order; what a listener does or raises changes
@@ -130,7 +130,7 @@ class EventDispatcher:
     def __init__(self, name: str, names: UserNames | None = None) -> None:
         self._name, self._names = name, names
         self._recent = RecentEvents()
-        self._order = threading.RLock()  # what is recent and what is queued come in one order
+        self._order = threading.RLock()  # recent and queued events have the same order
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self._hearings: list[_Hearing] = []
         self._recorders: dict[str, Recorder] = {}

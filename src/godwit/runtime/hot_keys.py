@@ -186,7 +186,7 @@ def change_by_hand(
         )
     if operator.part_states and right > 1:
         raise InvalidPlanError(
-            f"Operator {name!r} was to divide a key in right={right!r} parts, and is no join.",
+            f"Operator {name!r} cannot divide a key into right={right!r} parts: it is not a join.",
             remedy=f"Give the number of parts alone, as in left={left * right}.",
             operator=name,
         )

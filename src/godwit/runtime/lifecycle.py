@@ -5,10 +5,10 @@ ours beside it (`godwit.spark.micro_batch_query`), and by a loop of ours where a
 sources are Godwit's own (`godwit.runtime.source_loop`). A query needs little of either:
 `EpochDriver`.
 
-The invariants of the end: there is one, on a thread of its own, whoever asks for it and however
-often (`Ending`).  It closes the gate, waits for the epoch that is being carried out, and only then
-closes everything, each part whatever becomes of the others; so no checkpoint is let go of while an
-epoch commits or delivers.  The threads of an epoch and of its delivery, and a listener, never wait
+Invariants of the end: a query is closed once, on its own thread, however often ``stop`` is called
+(`Ending`).  It closes the gate, waits for the running epoch, and only then closes every part, even
+if another one fails to close; so the claim on the checkpoint is not released while an epoch commits
+or delivers.  The threads of an epoch and of its delivery, and a listener, never wait
 for the end.
 """
 
@@ -185,7 +185,7 @@ class Ending:
         gate: EpochGate,
         driver: EpochDriver,
         dispatcher: EventDispatcher,  # whose listeners hear of the end
-        cancel: Callable[[], None],  # breaks off jobs of ours that stopping the driver does not
+        cancel: Callable[[], None],  # cancels our jobs that outlive the driver
         # Closes the run, once no epoch runs; from what could not be stopped to that and what could
         # not be closed either.
         close: Callable[[list[tuple[str, str]]], list[tuple[str, str]]],
@@ -220,7 +220,7 @@ class Ending:
             problems = "; ".join(f"{what}: {error.rstrip('.')}" for what, error in self._problems)
             raise EndingError(
                 f"The query has ended, but not everything went well: {problems}.",
-                remedy="What was committed is safe, and the flow can be started again from its "
+                remedy="Committed epochs are safe, and the flow can be started again from its "
                 "checkpoint.",
                 problems=[list(problem) for problem in self._problems],
             )

@@ -81,8 +81,8 @@ class PendingFiles:
         """Postpone the next estimate after an error; log the first failure after a success."""
         if not self._pause_s:
             _logger.warning(
-                "Files that lie in the sources' directories cannot be listed, so nobody knows how "
-                "far behind the sources are: %s. It is tried again every now and then.",
+                "Files in the directories of the sources cannot be listed, so the lag of the "
+                "sources is unknown: %s. Godwit tries again from time to time.",
                 str(error).partition("\n")[0],
             )
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)

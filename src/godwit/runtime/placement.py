@@ -58,7 +58,7 @@ def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[i
     """Return a plan's target assignment, and its key groups in the order of their moves.
 
     `places`: the present assignment, with executors that own no key group too. Raises
-    `InvalidPlanError` if `plan` is no plan, is outdated, or is for several components.
+    `InvalidPlanError` if `plan` is not a plan, is outdated, or is for several components.
     """
     if isinstance(plan, Solution):
         if len(plan.problem.operators) > 1:
@@ -99,7 +99,7 @@ def checked_moves(plan: Any) -> dict[int, str]:
 
 
 def _checked_key_group(number: Any) -> int:
-    """Return the number of a key group; raise `InvalidPlanError` if it is no integer."""
+    """Return the number of a key group; raise `InvalidPlanError` if it is not an integer."""
     try:
         if isinstance(number, bool):
             raise TypeError  # noqa: TRY301  it would be taken for 0 or 1
@@ -113,7 +113,7 @@ def _checked_key_group(number: Any) -> int:
 
 
 def _checked_executor(number: object, name: object) -> str:
-    """Return the name of an executor; raise `InvalidPlanError` if it is no text."""
+    """Return the name of an executor; raise `InvalidPlanError` if it is not text."""
     if not isinstance(name, str):
         raise InvalidPlanError(
             f"The plan sends key group {number!r} to {name!r}, of type {type_name(name)}.",
@@ -602,7 +602,7 @@ class QueryPlacement:
         Raises
         ------
         InvalidPlanError
-            If `plan` is no plan, is outdated, or is of other components.
+            If `plan` is not a plan, is outdated, or is of other components.
         InvalidProblemError
             If the bandwidth is not positive or the share is not in [0, 1].
 

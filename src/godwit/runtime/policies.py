@@ -80,10 +80,10 @@ def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Reg
 
 
 class OperatorPolicies:
-    """Drives the policies about a run's operators, and does for them what they propose.
+    """Runs the policies about a run's operators, and carries out their proposals.
 
-    Whoever regroups by hand goes first: what was asked for here and is under way gives way, and
-    nothing is asked meanwhile.
+    Manual regroupings have priority: a step of a policy that is under way is cancelled, and no
+    policy runs meanwhile.
     """
 
     def __init__(

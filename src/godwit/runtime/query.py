@@ -526,8 +526,8 @@ class Query:
         Raises
         ------
         InvalidPlanError
-            If `plan` is no plan, leaves out key groups, or names one or an executor that does not
-            exist.
+            If `plan` is not a plan, leaves out key groups, or names one or an executor that
+            does not exist.
         MigrationError
             If the component is being migrated already (a migration of the controller is cancelled
             instead), cannot be migrated by that strategy, or the query has stopped.

@@ -7,7 +7,7 @@ hold some of them by the former columns and some by the new ones.
 So the running query does what a stop and a start do, by itself.  Between two epochs the parts of
 the run are closed, the checkpoint is recovered with its state repartitioned
 (`godwit.engine.repartition`), and the parts are opened over it by the code of every start.
-Sources, listeners, journal, ports and whoever calls for epochs stay, and wait meanwhile.
+Sources, listeners, journal, ports and the driver of the epochs stay, and wait meanwhile.
 
 Invariants: it has the gate of epochs for itself, and the last epoch is delivered; what can be
 refused is refused before anything is closed; an error afterwards fails the query, whose checkpoint
@@ -148,8 +148,8 @@ class Repartitioning:
         moving = [
             run.names[name]
             for name, c in view.components.items()
-            # Key groups whose state is being loaded are loaded anew afterwards, and rows that wait
-            # for them go with it.
+            # Key groups whose state is being loaded are loaded again afterwards, together with the
+            # rows that wait for them.
             if c.migration is not None or any(transfer.planned for transfer in c.transfers)
         ]
         problem = ""

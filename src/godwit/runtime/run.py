@@ -76,7 +76,7 @@ class QueryRun:
     place its state (`godwit.runtime.repartitioning`).
     """
 
-    # whether somebody's change of the number of executors is under way; whoever knows replaces it
+    # whether the number of executors is being changed; replaced by the pool's own check
     is_scaling: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
@@ -275,7 +275,7 @@ class QueryRun:
         """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
         self.session.use_this_thread(self.flow.name)
 
-    # -- what looks on ----------------------------------------------------------------------------
+    # -- observer callbacks -----------------------------------------------------------------------
 
     def committed(
         self, outcome: EpochOutcome, component_views: Mapping[str, ComponentView], took_s: float

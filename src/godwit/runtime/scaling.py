@@ -174,7 +174,7 @@ class Scaling:
         """Carry out the scaling, and announce its end; the body of a thread."""
         try:
             self._carry_out()
-        except Exception as error:  # noqa: BLE001  told to whoever waits
+        except Exception as error:  # noqa: BLE001  raised to callers that wait
             self._failure = self._as_godwit_error(error)
             self._withdraw()
             self._stage = f"failed: {self._failure.message}"

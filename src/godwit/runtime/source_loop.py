@@ -1,13 +1,13 @@
 """The loop of epochs of a flow whose sources are all Godwit's own: no micro-batch engine.
 
-One thread asks the sources how far an epoch may read, carries it out, tells the sources that it is
-committed, and begins again; while there are no rows it carries out epochs without input that are
-due, lets time pass for the protocol, and looks after the claim on the checkpoint.  The positions in
-the commit records are the only log of what was read.
+One thread polls the sources for the end positions of an epoch, runs the epoch, confirms the commit
+to the sources, and begins again.  While there are no rows it runs the epochs without input that are
+due, advances the protocol's clock, and renews the claim on the checkpoint.  The positions in the
+commit records are the only log of the rows that were read.
 
-Invariants: all of a source's methods but ``read`` are called by this thread alone; whatever is
-raised here, the query fails by it; a query whose input has ended has not ended before nothing
-waits; and the sources are closed before the query counts as over.
+Invariants: all methods of a source but ``read`` are called by this thread alone; an error on this
+thread fails the query; a query with bounded input ends once no rows wait; and the sources are
+closed before the query counts as ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.runtime.run import QueryRun
 
 _LOOK_S: Final = 0.05
-"""Nobody who asks or stops the loop waits for much longer than this, but for an epoch under way."""
+"""Polling interval: bounds how long ``stop()`` waits, apart from a running epoch."""
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 2.0
 _IDLE_SHARE: Final = 9
@@ -54,7 +54,7 @@ _LONG_S: Final = 10.0
 
 
 class ReadPace:
-    """Moments at which sources are asked for rows: by the trigger, and seldom while none come."""
+    """Schedules source polls: at the trigger, backing off while there is no input."""
 
     def __init__(self, trigger: Mapping[str, object] | None) -> None:
         self.interval_s = interval_s(trigger)
@@ -95,15 +95,15 @@ class ReadPace:
 
 
 class Waiters:
-    """Those who wait until the rows are processed that sources had when they asked.
+    """Callers of ``processAllAvailable``, each with the source positions that it waits for.
 
-    All but `wait` is called where the sources are.
+    All methods but `wait` are called by the thread that calls the sources.
     """
 
     def __init__(self, positions: SourcePositions) -> None:
         self._positions = positions
         self._lock = threading.Lock()
-        # set once somebody need not wait any more → positions to reach; ``None``: not known yet
+        # set once its caller need not wait → positions to reach; ``None``: not known yet
         self._waiting: dict[threading.Event, Mapping[str, Any] | None] = {}
 
     def __bool__(self) -> bool:
@@ -150,7 +150,7 @@ def num_tasks(run: QueryRun) -> int:
 
 
 class SourceLoop(EpochDriver):
-    """Calls for the epochs of a run from its sources."""
+    """Runs the epochs of a query whose sources are all Godwit's own."""
 
     what = "the loop of epochs"
 
@@ -160,7 +160,7 @@ class SourceLoop(EpochDriver):
         rows: OwnRows,  # open; closed by the loop
         *,
         trigger: Mapping[str, object] | None,
-        # that an epoch is to last; ``None``: epochs take whatever the sources give
+        # longest time of an epoch; ``None``: an epoch takes all rows that are available
         longest_s: float | None = None,
     ) -> None:
         super().__init__(run)

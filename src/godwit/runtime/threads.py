@@ -1,7 +1,7 @@
 """Threads of the driver beside the epochs, and the gate through which epochs begin.
 
-The problem: an exception that nobody catches ends a thread, and what it did is no longer done,
-while the query goes on as if it were. And Python waits for the threads of its own pools before it
+The problem: an uncaught exception ends a thread, and its work stops while the query goes on as if
+nothing had happened. And Python waits for the threads of its own pools before it
 exits, so a process whose work is done may stay for minutes.
 
 The invariants: whatever a step of such a thread raises is told, as a warning in the log and as an
@@ -170,8 +170,8 @@ class GateClosedError(Exception):
 class EpochGate:
     """Lets one thread at a time carry out an epoch, until it is closed.
 
-    Whoever waits to get in is turned away when the gate closes, so nobody who closes it and then
-    waits for the threads outside can wait for ever.
+    Threads that wait to enter are refused when the gate closes, so closing it and then joining
+    them cannot block for ever.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class EpochGate:
         """Fail the query with an error, unless it has failed already."""
         if self.failure is None:
             self.failure = self.explain(error)
-        # What comes after it may not be committed: only the last epoch is delivered again.
+        # No later epoch may be committed: only the last one is delivered again.
         self.close()
 
     @contextmanager

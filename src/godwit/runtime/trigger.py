@@ -25,7 +25,7 @@ def is_once(trigger: Mapping[str, object] | None) -> bool:
 def interval_s(trigger: Mapping[str, object] | None) -> float:
     """Return the trigger's interval in seconds; 0 if it has none.
 
-    Raises `InvalidFlowError` if the interval is no length of time.
+    Raises `InvalidFlowError` if the interval is not a length of time.
     """
     text = (trigger or {}).get("processingTime")
     if text is None:
@@ -33,7 +33,7 @@ def interval_s(trigger: Mapping[str, object] | None) -> float:
     length_us = read_duration(str(text).strip().lower().removeprefix("interval "))
     if length_us is None or length_us < 0:
         raise InvalidFlowError(
-            f"The trigger processingTime of start is {text!r}, which is no length of time.",
+            f"The trigger processingTime of start is {text!r}, which is not a length of time.",
             remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
         )
     return length_us / 1e6

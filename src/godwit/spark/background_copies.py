@@ -90,7 +90,7 @@ class BackgroundCopies:
             pool = DaemonPool(1, f"godwit-copies-{order.executor}")
             self._pools[order.executor] = pool
         work = self._warm if isinstance(order, StartWarming) else self._drop
-        # Nobody asks for the future: what is raised would be dropped with it.
+        # The future is not read, and would drop an error: `_guard` reports it.
         pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:

@@ -68,7 +68,7 @@ def suppress_log_stack(spark: SparkSession) -> None:
     """
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "unknown"
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  logging has no Python API
-    with suppress(Exception):  # whoever has put another logger in Log4j's place sees the stacks
+    with suppress(Exception):  # with another logger than Log4j the stacks stay visible
         log4j = jvm.org.apache.logging.log4j
         result = getattr(log4j.core, "Filter$Result")
         pattern = rf"(?s).*id = {re.escape(query)},.*terminated with error.*"

@@ -301,7 +301,7 @@ class Flow(LogicalFlow):
                 flow=self.name,
             )
         if not self.sources:
-            # What is wrong with it is told before a session is made.
+            # Mistakes in it are reported before a session is created.
             check_places(self.compiled(), options.checkpoint)
         from godwit.spark.start import start  # noqa: PLC0415  it loads Spark
 

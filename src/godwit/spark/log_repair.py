@@ -1,17 +1,17 @@
 """Putting Spark's own log of a query back to what the checkpoint has committed.
 
 Problem: Spark does not force its log to the disk.  After a power failure its newest entries may be
-gone or torn while the epoch is committed, and Spark would plan the same micro-batch anew with other
-rows.  Such a query is refused; this is the way back.
+missing or torn while the epoch is committed, and Spark would plan the same micro-batch again with
+other rows.  Such a query is refused; this module repairs its log.
 
-Invariant: the commit record of an epoch carries Spark's entries of its micro-batch, and these are
-what is put back, in the lines that the log has now.  Entries above the last committed micro-batch
-are kept if everything up to them is in order: Spark goes on with its plan.  Otherwise they are set
-aside, since nothing of them was committed: Spark plans their rows anew, from the sources.
+Invariant: the commit record of an epoch carries Spark's entries of its micro-batch, and the repair
+writes these back, in the log's present format.  Entries above the last committed micro-batch stay
+if all entries up to them are in order: Spark goes on with its plan.  Otherwise they are set aside,
+since no row of them was committed: Spark plans their rows again, from the sources.
 
-What a source noted earlier is read at every start as well, by which Spark knows the files that it
-has read.  It is made again of what is left of the log and of the records; where that is not all of
-it, nothing can be done here, since Spark would read those files again.
+At every start Spark also reads the earlier entries of a source, which list the files that it has
+read.  They are rebuilt from the rest of the log and from the records; if entries are missing from
+both, the log cannot be repaired, since Spark would read those files again.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _LogPlan:
         """
         problem = (
             "It stands above the last committed micro-batch, and something of Spark's log up to "
-            "there or above it was lost: its rows are planned anew."
+            "there or above it was lost: its rows are planned again."
         )
         for path in planned:
             self._plan_set_aside(path, problem)
@@ -248,9 +248,7 @@ class _LogPlan:
         whole = lines
         if path.endswith(".compact"):
             if later and min(later) != entry:
-                self._plan_impossible(
-                    path, "It does not hold what was committed, and sums up later entries."
-                )
+                self._plan_impossible(path, "It lacks committed entries, and sums up later ones.")
                 return
             earlier = self._lines_before(directory, entry)
             if earlier is None:

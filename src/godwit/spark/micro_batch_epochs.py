@@ -7,11 +7,11 @@ The rule: an epoch takes a micro-batch or none, and of every own source what it 
 or nothing.  The record of an epoch says where both kinds stand after it: the last micro-batch that
 is committed, and all positions.  So an epoch of own rows alone repeats the micro-batch of the
 record before it.  After a crash Spark offers the same micro-batch again, and own sources are read
-anew from their positions, perhaps further: nothing was committed, and nobody has seen the rows.
+again from their positions, perhaps further: the epoch was not committed, so no row was visible.
 
-A source blocks for as long as it likes, and Spark waits for ever for a thread of its own.  So own
-sources are called by one thread of ours (`SourceThread`), and nobody waits for it any longer once
-the query is to stop.
+A source may block for any time, and Spark waits for ever for a thread of its own.  So own sources
+are called by one thread of ours (`SourceThread`), and callers stop waiting for it once the query is
+stopping.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class MicroBatchRows(BatchRows):
 
 
 class SourceThread:
-    """The thread that calls own sources; whoever waits is let go once the query is to stop."""
+    """Thread that calls own sources; callers stop waiting for it once the query is stopping."""
 
     def __init__(self, gate: EpochGate) -> None:
         self._gate, self._pool = gate, DaemonPool(1, "godwit-sources")
@@ -186,10 +186,10 @@ class SourceThread:
 
 
 class MicroBatchEpochs:
-    """Epochs with rows of DataFrames, of own sources, or of both, whoever calls for them.
+    """Epochs with rows of DataFrames, of own sources, or of both, by any caller.
 
-    Every epoch is planned and carried out while the gate lets in nobody else, so positions are
-    those of the last commit.
+    Every epoch is planned and run inside the gate, which lets in one thread at a time, so positions
+    are those of the last commit.
     """
 
     def __init__(

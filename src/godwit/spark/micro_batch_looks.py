@@ -1,8 +1,8 @@
 """Arrival of a micro-batch's rows, from what Spark's logs and progress say of it.
 
 A file's rows arrive when it was written, which Spark's log of a file source has with every file.
-Of other sources Spark's progress has the newest offset at each micro-batch; it is there when the
-next one begins, so what was held back is known by the time at which it is taken.
+Of other sources Spark's progress has the newest offset at each micro-batch; it is available when
+the next one begins, so the backlog of rows is known by the time at which they are read.
 
 While there are no rows Spark looks at its sources again and again and says nothing of it.  A gap
 between two micro-batches that is longer than that takes it was such a time, and its last look was

@@ -7,8 +7,8 @@ micro-batches: of own rows alone (`godwit.spark.micro_batch_epochs`), and withou
 
 Invariants: a bounded query ends once Spark's query has ended because its input has, own sources
 have nothing more up to where they reached when it began, and nothing waits, nor would wait if
-epochs were not held; an end of Spark's query that is no end of its input ends ours, and leaves rows
-for the next run.  Whatever is raised here, the query fails by it.
+epochs were not held; if Spark's query ends before its input, ours ends too, and leaves rows for the
+next run.  An error here fails the query.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class MicroBatchQuery(EpochDriver):
         self._once = is_once(trigger)
         self._has_sources = bool(epochs.positions.sources)
         self._own_ended = not self._has_sources
-        # Without own sources, an interval that only Spark can read is nobody's business here.
+        # Without own sources, an interval that only Spark can read is not checked here.
         self._pace = ReadPace(trigger if self._has_sources else None)
         self._waiters = Waiters(epochs.positions)
         self._stream_ended = self._input_ended = self._has_own = False
@@ -103,7 +103,7 @@ class MicroBatchQuery(EpochDriver):
         if self._over.is_set():
             return status
         if self._stream_ended and self._has_sources:
-            status["message"] = "Reading what is left of Godwit's own sources"
+            status["message"] = "Reading the remaining rows of Godwit's own sources"
         status["isDataAvailable"] = bool(status["isDataAvailable"] or self._has_own)
         status["isTriggerActive"] = bool(status["isTriggerActive"] or self._gate.busy)
         return status

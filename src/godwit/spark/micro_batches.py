@@ -2,8 +2,8 @@
 
 The problem: Spark plans a micro-batch, writes its plan to its log without forcing it to the disk,
 and calls us.  After a power failure its newest entries may be gone while our commit is there; Spark
-then plans the same number anew, with whatever has arrived meanwhile.  Taken for a replay, the new
-rows would be lost.
+then plans the same number again, with the rows that have arrived meanwhile.  Taken for a replay,
+the new rows would be lost.
 
 The invariants: a commit record carries a digest of the offsets of the micro-batch that it covers,
 source by source, and of the files behind them where an offset is only a number; a replay has the
@@ -58,7 +58,7 @@ class MicroBatches:
         if number > committed + 1:
             raise self._mismatch(
                 f"Spark's progress is at micro-batch {number}, but the last one in the checkpoint "
-                f"{self._storage.uri!r} is {committed}: what is between them would be left out."
+                f"{self._storage.uri!r} is {committed}: the rows between them would be left out."
             )
         if number < committed:  # Spark notes the end of a micro-batch before it begins the next
             raise self._mismatch(
@@ -72,7 +72,7 @@ class MicroBatches:
             self._has_old_digest(last) and self._has_same_offsets(last)
         ):
             raise self._mismatch(
-                f"Spark has planned micro-batch {number} anew and with other rows than those that "
+                f"Spark has planned micro-batch {number} again, with other rows than those that "
                 f"the checkpoint {self._storage.uri!r} has committed for it: the new ones would be "
                 "left out."
             )

@@ -1,6 +1,6 @@
 """The state of an operator at a committed epoch, as a DataFrame, from the checkpoint alone.
 
-No query has to run, and a running one is not disturbed: what is committed never changes.
+No query has to run, and a running one is not disturbed: committed files never change.
 """
 
 from __future__ import annotations

@@ -103,16 +103,16 @@ def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
     def retimed(
         source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...], column: str
     ) -> int:
-        """Return which map, counted from 1, computes the event time anew; 0: none."""
+        """Return which map, counted from 1, changes the event time last; 0: none."""
         frames = [flow.sources[source]]
         for function in maps:
             frames.append(map_dataframe(source, [function], frames[-1]))
-        anew = [
+        changes = [
             number
             for number, (before, after) in enumerate(pairwise(frames), 1)
             if not leaves_column(before, after, column)
         ]
-        return max(anew, default=0)
+        return max(changes, default=0)
 
     with _without_error_logs():
         zone = session.conf.get("spark.sql.session.timeZone")
@@ -273,7 +273,7 @@ def _start_spark(
         try:
             progress.add(epoch(batch, number, stopped))
         except Exception as error:  # noqa: BLE001  told to Spark, in few lines
-            # Spark gets the text of what is raised; the gate has kept it as it was.
+            # Spark gets the text of the error; the gate has recorded the error itself.
             raise error_for_spark(
                 error, flow_name, batch.sparkSession, cut_short=run.gate.cut_short
             ) from None
@@ -292,7 +292,7 @@ def _start_spark(
 @contextmanager
 def _without_error_logs() -> Iterator[None]:
     """Context that silences PySpark's long logs of errors that are also raised."""
-    # Of PySpark's own class, which it expects under these names, whoever asks first.
+    # Instances of PySpark's own class: it expects them under these names.
     logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     before = [log.disabled for log in logs]
     for log in logs:

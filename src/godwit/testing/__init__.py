@@ -34,7 +34,7 @@ __all__ = ["Processed", "Run", "check_source", "cluster", "process", "run", "str
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Raise an error that suggests what was meant by an unknown name."""
+        """Raise an error that suggests a known name for an unknown one."""
         meant = dict.fromkeys(("play", "test", "simulate"), "gw.testing.run(flow, {...})")
         raise no_such_name(__name__, name, __all__, meant)
 

@@ -522,9 +522,9 @@ class Run:
         ------
         InvalidInputError
             If there is no such source, it has no event time that the flow uses, or a watermark is
-            no time.
+            not a time.
         InvalidFlowError
-            If `by` is no length of time, or negative.
+            If `by` is not a length of time, or negative.
         GodwitError
             Any other error that an epoch would fail with on a cluster.
 
@@ -636,7 +636,7 @@ class Run:
         InvalidPlanError
             If there is an executor of that name.
         InvalidInputError
-            If `lanes` is no positive number.
+            If `lanes` is not a positive number.
 
         Examples
         --------

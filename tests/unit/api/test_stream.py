@@ -148,7 +148,7 @@ def test_key_columns_that_place_rows_are_some_of_the_key(stream: Stream) -> None
     assert not stream.key_by("origin", "dest", partition_by=["origin", "dest"]).partition_by
     wrong: Any = 7
     for columns, words in (
-        ("tailnum", ("'tailnum' is no key column", "only key columns can place them")),
+        ("tailnum", ("'tailnum' is not a key column", "only key columns can place them")),
         (["origin", "origin"], ("'origin' twice",)),
         ([], ("partition_by= of key_by on source 'flights' names no column",)),
         (wrong, ("of type int",)),
@@ -156,7 +156,7 @@ def test_key_columns_that_place_rows_are_some_of_the_key(stream: Stream) -> None
         assert_refused(lambda c=columns: stream.key_by("origin", "dest", partition_by=c), *words)
     assert_refused(
         lambda: stream.drop_duplicates("origin", within="forever", partition_by="dest"),
-        "'dest' is no key column",
+        "'dest' is not a key column",
     )
 
 
@@ -352,17 +352,17 @@ SparkColumn.__module__ = "pyspark.sql.classic.column"
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "told"),
+    ("aggregate", "answer"),
     [
-        (SparkColumn(), r"no aggregate, but Column<'sum\(arr_delay\)'>, which Spark would compute"),
-        ("sum", "no aggregate, but str"),
-        (sum, "no aggregate, but function"),
+        (SparkColumn(), r"not an aggregate, but Column<'sum\(arr_delay\)'>, which Spark would"),
+        ("sum", "not an aggregate, but str"),
+        (sum, "not an aggregate, but function"),
     ],
 )
 def test_what_is_no_aggregate_is_answered_with_all_of_them(
-    stream: Stream, aggregate: Any, told: str
+    stream: Stream, aggregate: Any, answer: str
 ) -> None:
-    with pytest.raises(InvalidFlowError, match=rf"{told}.*gw\.approx_distinct, .*gw\.variance"):
+    with pytest.raises(InvalidFlowError, match=rf"{answer}.*gw\.approx_distinct, .*gw\.variance"):
         stream.key_by("tailnum").compute(total=aggregate)
 
 

@@ -157,7 +157,7 @@ def test_what_was_asked_for_while_it_ran_is_not_taken_back_by_the_next_change(
     ("columns", "problem"),
     [
         ({"sum": "area"}, "names 'sum', which is no operator .* Did you mean 'sums'|Its operators"),
-        ({"sums": "v"}, "'v' is no key column"),
+        ({"sums": "v"}, "'v' is not a key column"),
         ({"sums": 7}, "of type int"),
         ({"sums": []}, "."),
         ({}, "was given no operator"),

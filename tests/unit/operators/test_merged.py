@@ -425,5 +425,5 @@ def test_a_user_spreads_a_key_only_where_parts_are_declared() -> None:
     with gw.testing.cluster(counting(named=False), executors=2) as run:
         with pytest.raises(InvalidPlanError, match="no process with merge="):
             run.hot_keys.spread("q", "hot", left=3)
-        with pytest.raises(InvalidPlanError, match="right=2 parts, and is no join"):
+        with pytest.raises(InvalidPlanError, match="right=2 parts: it is not a join"):
             run.hot_keys.spread("p", "hot", left=1, right=2)

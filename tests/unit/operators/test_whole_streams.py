@@ -189,7 +189,7 @@ def test_a_join_needs_columns() -> None:
             output="k string",
             broadcast={"rates": others.key_by()},
         )
-    with pytest.raises(InvalidFlowError, match="'k' is no key column"):
+    with pytest.raises(InvalidFlowError, match="'k' is not a key column"):
         rows.key_by(partition_by="k")
 
 

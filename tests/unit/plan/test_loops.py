@@ -93,9 +93,9 @@ def test_two_streams_for_one_loop_are_refused() -> None:
 def test_what_is_no_loop_is_refused() -> None:
     flow, rows, loop = half()
     stream = worked(rows.union(loop))
-    with pytest.raises(InvalidFlowError, match="source 'rows', which is no loop"):
+    with pytest.raises(InvalidFlowError, match="source 'rows', which is not a loop"):
         stream.feed_back_to(rows)
-    with pytest.raises(InvalidFlowError, match="of type str, which is no loop"):
+    with pytest.raises(InvalidFlowError, match="of type str, which is not a loop"):
         stream.feed_back_to("again")
     with pytest.raises(InvalidFlowError, match="no keyed operator has worked"):
         rows.feed_back_to(loop)

@@ -63,7 +63,7 @@ def test_other_files_of_any_source_are_another_micro_batch(tmp_path: Path, sourc
     found = identified(tmp_path, 0, 0, 1)
     assert batches(tmp_path, 0, 0, 1).identify(1, found) is None
     put_files(tmp_path, source, (4, 9)[source], "other")
-    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 anew"):
+    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 again"):
         batches(tmp_path, 0, 0, 1).identify(1, found)
 
 
@@ -83,7 +83,7 @@ def test_a_record_whose_digest_is_of_lines_is_known_by_its_offsets(tmp_path: Pat
     former = BatchRef(number=1, digest="of lines", offsets=offsets)
     assert batches(tmp_path, 0, 0, 1).identify(1, former) is None
     put(tmp_path, 1, (4, 10), (0, 0, 1))
-    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 anew"):
+    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 again"):
         batches(tmp_path, 0, 0, 1).identify(1, former)
 
 

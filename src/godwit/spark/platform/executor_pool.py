@@ -4,9 +4,9 @@ Problem: executors that are asked for may come at once, late or never; one that 
 first, and what runs on it when it goes has to be done again.
 
 Invariants: only executors that own nothing are given back, and only between two epochs, so that no
-epoch loses a task or a block by it; after every change the cluster keeps up the number of executors
-there are to be, so that one that dies is replaced and one that was given back is not; nobody waits
-for the cluster but a thread of the pool.
+epoch loses a task or a block by it; after every change the cluster maintains the target number of
+executors, so that one that dies is replaced and one that was given back is not; only a thread of
+the pool waits for the cluster.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SparkExecutorPool:
         now_s: Callable[[], float] = time.monotonic,
         # called between two epochs, before executors are given back: Spark keeps busy ones
         before_return: Callable[[], None] = lambda: None,
-        # Executors there are to be; ``None`` as long as nobody has asked for another number.
+        # Target number of executors; ``None`` until another number is requested.
         total: int | None = None,
     ) -> None:
         self._before_return = before_return
@@ -168,7 +168,7 @@ class SparkExecutorPool:
     def add(self, count: int, patience_s: float | None = None) -> None:
         """Request `count` more executors; a thread waits for them up to `patience_s` seconds.
 
-        Raises `ScalingError` if executors cannot be added here, or not so many.
+        Raises `ScalingError` if executors cannot be added here, or fewer than `count`.
         """
         self.check_can_scale()
         with self._changed:
@@ -326,7 +326,7 @@ class SparkExecutorPool:
             count = self._pending()
             if not count:
                 return
-            # Else one that comes in an hour would surprise whoever has gone on without it.
+            # Else an executor could join an hour later, after the run went on without it.
             self._total = self._num_staying()
             self._refused = reason
             self._changed.notify_all()

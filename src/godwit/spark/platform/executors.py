@@ -240,8 +240,8 @@ class ExecutorWatch:
 
     def __init__(
         self,
-        # its `executors` are kept up to date: replaced as a whole, so whoever reads it reads one
-        # moment
+        # its `executors` are kept up to date: replaced as a whole, so readers see one consistent
+        # version
         cluster: SparkCluster,
         *,
         coordinator: Coordinator,  # is told

@@ -89,7 +89,7 @@ _REMEDY = (
 
 
 def _relevant_line(error: Exception) -> str:
-    """Return the line of Spark's error that says what is wrong."""
+    """Return the line of Spark's error that names the fault."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for mark in ("PYTHON_VERSION_MISMATCH", "Cannot run program", "Error:", "Exception:"):
         for line in lines:

@@ -7,7 +7,7 @@ programs and wait, so they live in the JVM of this process, beside the driver, a
 runs.  But workers can join later here, and logs are in the work directory.
 
 Invariants: whatever way the ``with`` block ends, and if this process is killed in it, no executor
-outlives it, and none is signalled that this cluster did not start; and nobody but their owner can
+outlives it, and no process is signalled that this cluster did not start; and only their owner can
 use them: Spark's own port for submitting programs is shut, and who speaks to master, workers,
 driver or executors has to know a secret that only private memory and private environments hold.
 """
@@ -165,10 +165,10 @@ class LocalCluster:
         """
         with undisturbed():
             if self._starting is not None:
-                with suppress(Exception):  # told to whoever waited for it
+                with suppress(Exception):  # reported to the caller that waited for it
                     self._starting.result()
             for session in self._sessions:
-                with suppress(Exception):  # what is left of it goes with its executors
+                with suppress(Exception):  # the rest of it ends with its executors
                     session.stop()
             self._sessions.clear()
             with self._once:
@@ -234,7 +234,7 @@ class LocalCluster:
         settings = SparkConf(loadDefaults=False)
         settings.setMaster(self.master_url).setAppName(app_name).setAll([*given.items()])
         self._jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
-        with undisturbed():  # what is half begun would be stopped by nobody
+        with undisturbed():  # a half-started session would never be stopped
             with undisturbed():
                 # Spark sets a handler of Ctrl-C here that calls the JVM amid whatever call it
                 # interrupts, and fails.  The one before is enough: jobs end with the cluster.
@@ -412,7 +412,7 @@ class LocalCluster:
         settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
         try:
             with standard_error_to(self._log_path):
-                # What is in `settings` stands on the JVM's command line, for everybody to read; so
+                # `settings` are on the JVM's command line, which every user can read; so
                 # the secret follows once the JVM is there.
                 SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
         except PySparkRuntimeError as error:
@@ -459,7 +459,7 @@ class LocalCluster:
             "spark.authenticate": "true",
             "spark.authenticate.secret": self._secret,
             "spark.local.dir": str(self.work_dir / "local"),
-            # Whoever reaches this port may run programs as us, and it does not ask for the secret.
+            # This port runs programs as our user for any client, and does not ask for the secret.
             "spark.master.rest.enabled": "false",
             # Nor do the pages of master and workers, which therefore only show.
             "spark.ui.killEnabled": "false",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 
-gc.disable()  # what is imported stays, and the first epoch waits for it
+gc.disable()  # imported modules stay, and the first epoch waits for this
 
 import pyspark.worker  # noqa: E402, F401  loaded for the workers
 from pyspark.daemon import manager  # noqa: E402

@@ -1,7 +1,7 @@
 """Spark sessions that were stopped: how they are known, and the errors in place of Py4J's.
 
 A stopped session answers every call with another error of Java's or Python's, and none of them says
-what happened. So whoever gets an error from Spark asks here first.
+the cause. So errors from Spark are checked here first.
 """
 
 from __future__ import annotations

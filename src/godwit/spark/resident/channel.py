@@ -1,12 +1,12 @@
-"""Channels between the driver and resident lanes, on which nobody else can write.
+"""Channels between the driver and resident lanes, on which no third party can write.
 
-The problem: what arrives is unpickled, so whoever could write here could run code on the driver and
-on executors.  The invariants: both ends prove by an HMAC over each other's nonce that they know the
+The problem: received bytes are unpickled, so a writer could run any code on the driver and on
+executors.  The invariants: both ends prove by an HMAC over each other's nonce that they know the
 job's secret, which is made for one job and travels with its tasks alone; and every frame has an
 HMAC over its number and its contents, by a key of this channel and direction.  So nothing is
 unpickled that the other end has not written, in this order and once.
 
-Frames are authentic and not secret: whoever can listen to the network can read rows.
+Frames are authenticated, not encrypted: rows can be read by tapping the network.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: 
     try:
         connection = socket.create_connection(address, handshake_s)
     except OSError as error:
-        raise ChannelError(f"nobody answers at {address[0]}:{address[1]} ({error})") from error
+        raise ChannelError(f"no answer at {address[0]}:{address[1]} ({error})") from error
     try:
         first = _read(connection, len(_MAGIC) + _NONCE, deadline)
         if first[: len(_MAGIC)] != _MAGIC:

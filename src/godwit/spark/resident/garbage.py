@@ -4,8 +4,8 @@ The problem: now and then Python searches all objects of a process for reference
 thread waits.  A driver with PySpark, Arrow and pandas has some hundred thousand, nearly all of them
 for good; the search takes 100 ms and more, several times as long as a small epoch.
 
-While a query with resident lanes runs, what is there when it starts is left out of these searches;
-what comes later is searched as ever.
+While a query with resident lanes runs, objects that are older than it are left out of these
+searches; newer ones are searched as usual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pause_collection() -> None:
     global _queries
     with _lock:
         if not _queries:
-            gc.collect()  # cycles that nobody needs are not to stay
+            gc.collect()  # unreachable cycles must not be frozen
             gc.freeze()
         _queries += 1
 

@@ -2,8 +2,8 @@
 
 Spark owns the processes: it places the tasks, and what becomes of them it tells here, as the end
 of the job.  The driver listens for the lanes only until all of them are there, each on the executor
-that it was placed on; a task that Spark starts once more finds nobody and ends.  A job is never
-mended: if one lane is lost, all of them are let go, and another job is started.
+that it was placed on; a task that Spark retries finds no listener and ends.  A job is never
+repaired: if one lane is lost, all of them are let go, and another job is started.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class LaneJob:
             if refused:
                 return None
             boxes = later
-        assert not any(boxes), "the last level has nobody to send rows to"
+        assert not any(boxes), "the last level has no receivers"
         return reports
 
     def send_work(
@@ -278,13 +278,13 @@ class LaneJob:
                 try:
                     self._accept_lane(connection)
                 except ChannelError:
-                    connection.close()  # nobody of ours
+                    connection.close()  # not one of our lanes
         except OSError as error:
             self._fail(f"the driver cannot listen for them ({error})")
         except Exception as error:  # noqa: BLE001  no thread ends in silence
             self._fail(_first_line(error))
         finally:
-            self._listener.close()  # a task that Spark tries again finds nobody
+            self._listener.close()  # a task that Spark retries finds no listener
         with self._lock:
             if self._ended.is_set() or len(self._channels) < len(self.places):
                 return
@@ -374,7 +374,7 @@ class SparkTasks:
         group: str,
         description: str,
         locate: Callable[[str], str | None],  # returns how Spark names an executor as a location
-        # that wait for the jobs; ``None``: whoever runs them does. A new thread costs a new
+        # that wait for the jobs; ``None``: the calling thread does. A new thread costs a new
         # connection to the JVM.
         threads: DaemonPool | None = None,
     ) -> None:

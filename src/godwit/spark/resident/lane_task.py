@@ -1,12 +1,12 @@
 """A resident lane's side: the task that works for the driver until the driver lets it go.
 
 It does what the lane of a Spark job does (`godwit.engine.lane.lane.run_lane`), so it is as pure: it
-reads a committed version, writes files that nobody names yet, and reports them.  The only thing
-that it keeps from one epoch to the next is what every Python process of an executor keeps: mapped
-tables of the local store, which it looks at anew in every epoch, since others write them too.
+reads a committed version, writes unreferenced files, and reports them.  It keeps only one thing
+from one epoch to the next, as every Python process of an executor does: mapped tables of the local
+store, which it checks again in every epoch, since other processes write them too.
 
-It ends when the driver closes the channel, or dies.  A task that Spark tries again finds nobody
-listening, and ends too.
+It ends when the driver closes the channel, or dies.  A task that Spark retries finds no listener,
+and ends too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Endpoint:
     secret: bytes  # of the job
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.address!r})"  # the secret is nobody's business
+        return f"Endpoint({self.address!r})"  # without the secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,10 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
             raise ChannelError(f"attempt {work.attempt} came without its instruction")
         channel.send(pickle.dumps(_run_work(work, flow, known[1])))
         if done == _SETTLED_AFTER and not any(known is flow for known in _settled):
-            # Once per process: lanes of single epochs come again and again, and what is frozen
-            # is never searched for cycles.
+            # Once per process: lanes of single epochs come again and again, and frozen
+            # objects are never searched for cycles.
             _settled[:] = [flow]
-            # What is loaded by now stays: searches for cycles in the middle of epochs skip it.
+            # Objects loaded by now stay: searches for cycles in the middle of epochs skip it.
             gc.collect()
             gc.freeze()
 

@@ -58,8 +58,8 @@ class ResidentLanes:
         tasks: Callable[[int], Tasks],  # makes those of a job, by its number
         *,
         announce: Callable[..., None],  # takes kind and values of an event
-        # Asked while an epoch's lanes work: why nobody waits for them any longer, or nothing;
-        # raises what the epoch is to be broken off with.
+        # Called while an epoch's lanes work; returns why the epoch stops waiting for them, or
+        # an empty text; raises the error that ends the epoch.
         given_up: Callable[[], str],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,7 +113,7 @@ class ResidentLanes:
             self._end_in_background(job, str(error), failed=True)
             raise AttemptLostError(f"a resident lane was lost: {error}") from error
         except BaseException:
-            # Somebody breaks the epoch off: answers that are under way come to nobody.
+            # The epoch is interrupted: answers that are under way will not be read.
             self._end_in_background(job, "an epoch was broken off", failed=False)
             raise
         if reports is None:

@@ -10,8 +10,8 @@ that prefers an executor.  Placement is only ever speed: if the executor is gone
 task elsewhere, and the lane finds its state in the checkpoint.
 
 To make one stage and to fetch what it yields, PySpark asks the JVM nearly forty times, a third of a
-millisecond and more each; most of it says anew what has not changed since the last epoch.  What is
-made here is what PySpark makes (a ``PythonRDD``), from parts looked up once.
+millisecond and more each; most of them repeat values that have not changed since the last epoch.
+This module builds the same ``PythonRDD`` as PySpark, from parts that are looked up once.
 """
 
 from __future__ import annotations

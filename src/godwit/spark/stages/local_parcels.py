@@ -55,7 +55,7 @@ def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterato
                 directory = _directory(instruction, here)
             path = directory / f"{instruction.epoch:012d}-{uuid4().hex}"
             path.write_bytes(payload)
-        except (OSError, LocalStoreError):  # no room, say; lanes tell what is wrong with a store
+        except (OSError, LocalStoreError):  # as of a full disk; lanes report a faulty store
             yield place, payload
         else:
             # The second byte is the level, as of every payload: see `godwit.engine.lane.wire`.

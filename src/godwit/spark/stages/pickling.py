@@ -7,7 +7,7 @@ annotations that are text would be looked up in the ``__main__`` of the executor
 notes on classes that it has seen cannot be pickled at all.
 
 Here such classes travel as recipes.  A recipe has two parts, since a class may be mentioned by its
-own methods: what makes the class, and what is set on it once it can be referred to.
+own methods: the call that creates the class, and the attributes that are set on it afterwards.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _evaluated_annotations(cls: type) -> dict[str, Any]:
     own = inspect.get_annotations(cls)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
-    except Exception:  # noqa: BLE001 - they stay as they are; who needs them says what is missing
+    except Exception:  # noqa: BLE001 - hints stay as they are; their reader reports missing names
         return dict(own)
     return {name: hints.get(name, given) for name, given in own.items()}
 

@@ -43,8 +43,8 @@ class Program:
         """Combine the source rows of a partition per key, and split them by lane.
 
         `items` are numbered splits, or Arrow batches without their schema; `partition` tells the
-        batches of several partitions apart. What both kinds send to an operator comes by different
-        inputs of it, so the order of their payloads is the same whoever reads them.
+        batches of several partitions apart. The two kinds send rows to different inputs of an
+        operator, so the order of their payloads does not depend on the reader.
         """
         routes = shipments(self.lanes, instruction)
         # A task may run again, while lanes have its first rows; the driver reads for all of them.

@@ -193,12 +193,12 @@ def streams_in(dataframe: DataFrame) -> list[Any]:
 
 def _analysed_plan(dataframe: Any) -> Any:
     """Return the analysed logical plan of a DataFrame."""
-    return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  what is not in PySpark
+    return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  not in PySpark's API
 
 
 def _check_for_streaming(dataframe: Any, plan: Any) -> None:
     """Run Spark's checks for streaming plans on a DataFrame."""
-    jvm = dataframe.sparkSession._jvm  # noqa: SLF001  what is not in PySpark
+    jvm = dataframe.sparkSession._jvm  # noqa: SLF001  not in PySpark's API
     append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     checker.checkForStreaming(plan, append)
@@ -321,7 +321,7 @@ def directories_read(dataframe: DataFrame) -> list[FilesOfStream]:
     """
     directories = []
     context = dataframe.sparkSession.sparkContext
-    hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001  what is not in PySpark
+    hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001  not in PySpark's API
     is_local = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
     for stream in streams_in(dataframe):
         if stream.getClass().getSimpleName() != "StreamingRelation":

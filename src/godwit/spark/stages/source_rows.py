@@ -129,7 +129,7 @@ _EXECUTION = "spark.sql.execution.id"
 class SourceRows:
     """Reads the rows of micro-batches as Arrow batches; those of small epochs on the driver.
 
-    Spark hands ``foreachBatch`` the RDD of its plan, and would plan that anew and copy every row
+    Spark hands ``foreachBatch`` the RDD of its plan, and would plan that again and copy every row
     once more.  The plan itself is one step back, at the query that runs; where it is not found,
     the longer way is taken.
     """

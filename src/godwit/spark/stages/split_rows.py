@@ -2,8 +2,8 @@
 
 Splits travel with the orders of an epoch, so no RDD holds them and the JVM is told nothing new.  A
 task is made for each; where there are many more than cores, tasks read several, of like size
-together.  Splits are numbered through the epoch, so the order of rows is the same whoever reads
-them.
+together.  Splits are numbered through the epoch, so the order of rows does not depend on which task
+reads them.
 
 A small epoch has no source stage: the driver reads it and does what that stage does (decision
 0020).  Here it is known how many rows there are, so nothing is expected and nothing read in vain.

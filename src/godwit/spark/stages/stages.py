@@ -117,7 +117,7 @@ class Orders:
     """One attempt at an epoch, as tasks get it."""
 
     instruction: InstructionParts
-    payloads: Mapping[int, Sequence[bytes]]  # place → what comes in place of an exchange
+    payloads: Mapping[int, Sequence[bytes]]  # place → payloads that replace an exchange
     tasks: tuple[bytes, ...] = ()  # see `EpochRows`
 
     def for_place(self, place: int) -> list[bytes]:
@@ -291,7 +291,7 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
         """Run a lane task, and yield payloads for later levels."""
         rows, reports = separate_reports(parcels)
         due, later = split_by_level(level, rows)
-        # The next exchange brings on what is for nobody of this level.
+        # The next exchange forwards the rows of later levels.
         yield from ((place, payload) for payload in later)
         yield from ((place, wrap_report(report)) for report in reports)
         payloads = open_stored(due)
@@ -314,7 +314,7 @@ def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: i
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
         """Run a lane task; yield its report, and reports of earlier levels."""
         for _, parcel in run_level(place, parcels):
-            assert parcel[0] == _REPORT, "the last level has nobody to send rows to"
+            assert parcel[0] == _REPORT, "the last level has no receivers"
             yield parcel[1:]
 
     return run
