@@ -80,17 +80,20 @@ def user_class(cls: type[T]) -> type[T]:
     changed: Any = cls
     changed.__init__ = user_call(changed.__init__)
     if not hasattr(cls, "__getattr__"):
-        changed.__getattr__ = _no_such_attribute
+        changed.__getattr__ = no_such_attribute
     return cls
 
 
-def _no_such_attribute(instance: object, name: str) -> Any:
-    """Raise an error that suggests a known attribute close to the unknown one."""
+def no_such_attribute(instance: object, name: str) -> Any:
+    """Raise an error that suggests the attribute to use for an unknown one, as ``__getattr__``.
+
+    The class may name it in ``_MEANT``: former name, or name of another library → what to use.
+    """
     cls = type(instance)
     if name.startswith("_"):
         raise AttributeError(name)
     known = [known for known in dir(cls) if not known.startswith("_")]
-    ours = getattr(cls, "_MEANT", {}).get(name)  # for names of other libraries
+    ours = getattr(cls, "_MEANT", {}).get(name)
     hint = f"Use {ours}. " if ours else did_you_mean(name, known)
     raise NoSuchCallError(
         f"{cls.__name__} has no {name!r}.",
@@ -132,7 +135,9 @@ def _wrong_arguments(
     known = [p for p in parameters if p != "self"]
     unknown = [argument for argument in given if argument not in known]
     if unknown:
-        meant = _suggest_settings(unknown[0], parameters) or _suggest_argument(unknown[0], known)
+        now = getattr(type(positional[0]), "_MEANT", {}).get(unknown[0]) if positional else None
+        meant = f"Use {now}. " if now in known else _suggest_settings(unknown[0], parameters)
+        meant = meant or _suggest_argument(unknown[0], known)
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
             remedy=f"{meant}It takes {listing(known, limit=len(known)) or 'no arguments'}.",

@@ -13,7 +13,7 @@ import datetime as dt
 import gc
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow as pa
 from godwit.columns.arrays import boundaries_of
 from godwit.columns.python_values import FIRST, LAST, Columns, KeyRows, KeysOfRows, R, datetime_of
 from godwit.model.errors import UserFunctionError
-from godwit.model.frames import function_failed
+from godwit.model.frames import function_failed, no_such_attribute
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
@@ -248,9 +248,14 @@ class FiredTimer:
     [('N1', datetime.datetime(2024, 5, 1, 8, 0))]
     """
 
+    _MEANT: ClassVar = {"at": "time"}
+
     time: dt.datetime
     timers: Timers  # the key's other timers
     _dropped: bool = False
+
+    if not TYPE_CHECKING:
+        __getattr__ = no_such_attribute
 
     def drop_state(self) -> None:
         """Delete the key's state and timers once ``on_timer`` returns.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import pickle
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
+from godwit.operators.calls import FiredTimer, Timers
+from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.plan.maps import map_dataframe
 
 
@@ -47,6 +51,31 @@ def test_wrong_arguments_are_answered_with_the_right_ones() -> None:
     by_position = r"begin\(\) takes 1 argument by position, and 2 were given.*begin\(name, keys="
     with pytest.raises(InvalidFlowError, match=by_position):
         call("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "former", "present"),
+    [
+        (ValueState(int), "of", "value_type"),
+        (ListState(int), "of", "element_type"),
+        (MapState(str, int), "by", "key_type"),
+        (MapState(str, int), "of", "value_type"),
+        (FiredTimer(dt.datetime(2024, 5, 1, tzinfo=dt.UTC), Timers([], 0)), "at", "time"),
+    ],
+)
+def test_a_former_name_of_an_attribute_is_answered_with_the_present_one(
+    value: object, former: str, present: str
+) -> None:
+    assert getattr(value, present) is not None
+    with pytest.raises(AttributeError, match=f"has no '{former}'. Use {present}. It has "):
+        getattr(value, former)
+    assert getattr(pickle.loads(pickle.dumps(value)), present) == getattr(value, present)
+
+
+def test_a_former_name_of_an_argument_is_answered_with_the_present_one() -> None:
+    declare: Any = MapState
+    with pytest.raises(InvalidFlowError, match=r"MapState has no argument 'by'. Use key_type\. "):
+        declare(by=str, of=int)
 
 
 def test_a_type_error_from_inside_stays_what_it_is() -> None:

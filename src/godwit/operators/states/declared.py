@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -72,6 +72,8 @@ class ValueState(Generic[T]):
     5
     """
 
+    _MEANT: ClassVar = {"of": "value_type"}
+
     value_type: Callable[[], T]
     _: KW_ONLY
     ttl: Duration | None = None
@@ -111,6 +113,8 @@ class ListState(Generic[T]):
     >>> gw.ListState(int, ttl="1 day").ttl
     '1 day'
     """
+
+    _MEANT: ClassVar = {"of": "element_type"}
 
     element_type: type[T]
     _: KW_ONLY
@@ -154,6 +158,8 @@ class MapState(Generic[K, V]):
     >>> gw.MapState(str, int).key_type
     <class 'str'>
     """
+
+    _MEANT: ClassVar = {"by": "key_type", "of": "value_type"}
 
     key_type: type[K]
     value_type: type[V]
