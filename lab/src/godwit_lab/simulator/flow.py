@@ -413,7 +413,7 @@ class SimulatedFlow:
         `assignments`: component → executor and lane of each key group.
         """
         for name, assignment in assignments.items():
-            self.holdings[name].set_initial_state(self._spread[name].held)
+            self.holdings[name].set_initial_state(self._spread[name].initial_state)
             everything = np.ones(assignment.num_key_groups, np.bool_)
             self.holdings[name].copies.bring_forward(
                 assignment, everything, np.zeros(len(everything))
@@ -601,7 +601,7 @@ class SimulatedFlow:
                 part.keys,
                 phase=self._load_phase(name, work.batch.phase),
                 number=work.batch.phase,
-                known=self._spread[name].held,
+                known=self._spread[name].initial_state,
             )
             changelog, snapshots = changelog + written, snapshots + rewritten
             # The lanes' copies are of the version before this epoch.

@@ -167,7 +167,7 @@ class KeySpread:
     keys: Keys  # the workload's
     key_groups: int  # how many there are
     seed: tuple[int, ...]  # of the hash and of the shuffles; the same for every run of a scenario
-    held: FloatArray = field(init=False)
+    initial_state: FloatArray = field(init=False)
     """Shape ``(m,)``: keys that each key group has."""
     _home: IntArray = field(init=False)
     _frequency: FloatArray = field(init=False)
@@ -178,7 +178,7 @@ class KeySpread:
         self._home = draw.integers(0, self.key_groups, self.keys.number, np.int32)
         weights = np.arange(1, self.keys.number + 1, dtype=np.float64) ** -self.keys.zipf
         self._frequency = weights / weights.sum()
-        self.held = np.bincount(self._home, minlength=self.key_groups).astype(np.float64)
+        self.initial_state = np.bincount(self._home, minlength=self.key_groups).astype(np.float64)
 
     def phase(self, number: int) -> Phase:
         """Return the key frequencies after `number` shifts."""
@@ -215,7 +215,7 @@ class MeasuredKeyGroups:
     changed_bytes: float = 0.0  # changelog that a row adds
 
     @property
-    def held(self) -> FloatArray:
+    def initial_state(self) -> FloatArray:
         """Bytes of state of each key group."""
         return self.state_bytes
 

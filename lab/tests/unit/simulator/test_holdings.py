@@ -23,7 +23,7 @@ def change(held: Holdings, rows: list[int], number: int = 0) -> tuple[float, flo
         phase.keys_among(counts),
         phase=phase,
         number=number,
-        known=SPREAD.held,
+        known=SPREAD.initial_state,
     )
 
 
@@ -35,14 +35,14 @@ def test_state_grows_with_keys_that_are_new_and_never_beyond_all_keys() -> None:
     assert held.keys[1:].tolist() == [0, 0, 0]
     for epoch in range(1, 60):
         change(held, [50, 0, 0, 0], number=epoch // 20)
-    assert first < held.keys[0] <= SPREAD.held[0]
-    assert held.keys[0] == pytest.approx(SPREAD.held[0], rel=0.01)
+    assert first < held.keys[0] <= SPREAD.initial_state[0]
+    assert held.keys[0] == pytest.approx(SPREAD.initial_state[0], rel=0.01)
 
 
 def test_a_new_copy_reads_everything_and_a_copy_that_lags_what_it_misses() -> None:
     held = holdings()
-    held.set_initial_state(SPREAD.held)
-    assert held.missing_bytes("a") == pytest.approx(100 * SPREAD.held)
+    held.set_initial_state(SPREAD.initial_state)
+    assert held.missing_bytes("a") == pytest.approx(100 * SPREAD.initial_state)
     held.bring_forward("a", np.arange(4, dtype=np.int32), held.written_bytes)
     assert held.missing_bytes("a").tolist() == [0, 0, 0, 0]
     written, _ = change(held, [10, 0, 0, 0])
@@ -63,7 +63,7 @@ def test_a_snapshot_is_taken_when_the_changelog_has_outgrown_the_last_one() -> N
 
 def test_copies_of_an_executor_that_goes_leave_those_of_others_as_they_are() -> None:
     held = holdings()
-    held.set_initial_state(SPREAD.held)
+    held.set_initial_state(SPREAD.initial_state)
     places = even_assignment(4, ["a", "b", "c"], [1, 1, 1])
     held.copies.bring_forward(places, np.ones(4, np.bool_), held.written_bytes)
     held.copies.pop("a")

@@ -13,7 +13,7 @@ def test_shares_are_those_of_the_keys_in_each_key_group() -> None:
     spread = KeySpread(keys=Keys(number=5000, zipf=1.0), key_groups=8, seed=(1,))
     phase = spread.phase(0)
     assert phase.share.sum() == pytest.approx(1)
-    assert spread.held.sum() == 5000
+    assert spread.initial_state.sum() == 5000
     hottest = 1 / (1 / np.arange(1, 5001)).sum()
     assert phase.share.max() > hottest
 
@@ -35,7 +35,7 @@ def test_no_rows_touch_no_keys_and_many_touch_all() -> None:
     spread = KeySpread(keys=Keys(number=100), key_groups=4, seed=(1,))
     phase = spread.phase(0)
     assert phase.keys_among(np.zeros(4)).tolist() == [0, 0, 0, 0]
-    assert phase.keys_among(np.full(4, 10**8)) == pytest.approx(spread.held)
+    assert phase.keys_among(np.full(4, 10**8)) == pytest.approx(spread.initial_state)
     assert phase.keys_among(np.ones(4)) == pytest.approx(np.ones(4))
 
 

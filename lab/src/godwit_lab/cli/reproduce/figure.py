@@ -228,10 +228,10 @@ def sweep(
     return rows
 
 
-def look_up(rows: Iterable[Row], *keys: str, of: str) -> dict[Any, float]:
-    """Return value of the column `keys` (several: a tuple) → number in the column `of`."""
+def look_up(rows: Iterable[Row], *keys: str, column: str) -> dict[Any, float]:
+    """Return value of the column `keys` (several: a tuple) → number in `column`."""
     key_of = itemgetter(*keys)
-    return {key_of(row): float(row[of]) for row in rows}
+    return {key_of(row): float(row[column]) for row in rows}
 
 
 def column_of(rows: Iterable[Row], name: str, **where: float | str) -> np.ndarray:

@@ -292,7 +292,7 @@ def figure13(run: FigureRun) -> FigureResult:
         return {"ms": ssm_ms(of, run.pick(5, 20))}
 
     rows = sweep(run, measure, application=APPLICATIONS, tau=TAUS)
-    times = look_up(rows, "application", "tau", of="ms")
+    times = look_up(rows, "application", "tau", column="ms")
     growth = [times[name, TAUS[-1]] / times[name, TAUS[0]] for name in APPLICATIONS]
     return FigureResult(
         rows=rows,
@@ -408,7 +408,7 @@ def figure15(run: FigureRun) -> FigureResult:
         }
 
     rows = sweep(run, measure, tau=_TIGHT_AND_DEFAULT, tasks=_TASKS)
-    ms, moved = (look_up(rows, "tau", "tasks", of=column) for column in ("ms", "moved_percent"))
+    ms, moved = (look_up(rows, "tau", "tasks", column=column) for column in ("ms", "moved_percent"))
     tight, default = ([moved[tau, m] for m in _TASKS] for tau in _TIGHT_AND_DEFAULT)
     times = [ms["τ = 1.2", m] for m in _TASKS]
     exponent = float(np.polyfit(np.log(_TASKS), np.log(times), 1)[0])

@@ -93,7 +93,7 @@ def fuse(run: FigureRun) -> list[Row]:
 
 def ratios(rows: Sequence[Row], column: str, of: str, to: str) -> list[float]:
     """Ratio of two scores' figures for every number of operators."""
-    found = look_up(rows, "score", "operators", of=column)
+    found = look_up(rows, "score", "operators", column=column)
     return [found[of, n] / max(found[to, n], 1e-9) for n in OPERATORS]
 
 

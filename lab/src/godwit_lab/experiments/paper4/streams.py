@@ -346,7 +346,7 @@ def table1(run: FigureRun) -> FigureResult:
         return {"mean": float(variance.mean()), "deviation": float(variance.std())}
 
     rows = sweep(run, measure, stream=streams, system=SYSTEMS)
-    mean = look_up(rows, "stream", "system", of="mean")
+    mean = look_up(rows, "stream", "system", column="mean")
     return FigureResult(
         rows=rows,
         checks=(

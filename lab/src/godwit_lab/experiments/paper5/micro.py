@@ -127,7 +127,7 @@ def charts(column: str, label: str, *, log_x: bool = False) -> tuple[Chart, ...]
 
 def ratios(rows: list[Row], column: str, of: str, to: str) -> dict[float, float]:
     """Throughput of a policy over that of another, by setting."""
-    found = look_up(rows, column, "policy", of="thousand_rows_per_s")
+    found = look_up(rows, column, "policy", column="thousand_rows_per_s")
     return {value: found[value, of] / found[value, to] for value, policy in found if policy == of}
 
 
@@ -240,7 +240,7 @@ def figure8(run: FigureRun) -> FigureResult:
         return {"thousand_rows_per_s": throughput(history)}
 
     rows = sweep(run, measure, row_ms=_ROW_MS, row_bytes=_ROW_BYTES, policy=_SYSTEMS)
-    found = look_up(rows, "policy", "row_ms", "row_bytes", of="thousand_rows_per_s")
+    found = look_up(rows, "policy", "row_ms", "row_bytes", column="thousand_rows_per_s")
 
     def kept(system: str, row_ms: str, row_bytes: int) -> float:
         """Throughput with rows of a size, over that with the smallest ones."""
@@ -310,7 +310,7 @@ def figure10(run: FigureRun) -> FigureResult:
     rows = vary({alpha: Micro(zipf=alpha) for alpha in _ALPHAS}, "alpha", run)
     static = ratios(rows, "alpha", "executor-centric", "static")
     central = ratios(rows, "alpha", "executor-centric", SYNCHRONISED)
-    found = look_up(rows, "policy", "alpha", of="thousand_rows_per_s")
+    found = look_up(rows, "policy", "alpha", column="thousand_rows_per_s")
     return FigureResult(
         rows=rows,
         checks=(
@@ -352,7 +352,7 @@ def figure16(run: FigureRun) -> FigureResult:
         return {"thousand_rows_per_s": throughput(simulate(micro, policy, run))}
 
     rows = sweep(run, measure, load=_LOADS, shards=_SHARDS, policy=SYSTEMS[:3])
-    found = look_up(rows, "policy", "load", "shards", of="thousand_rows_per_s")
+    found = look_up(rows, "policy", "load", "shards", column="thousand_rows_per_s")
     few, more = (
         [
             found["executor-centric", load, 256] / found["executor-centric", load, n]

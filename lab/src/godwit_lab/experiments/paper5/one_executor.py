@@ -100,7 +100,7 @@ def charts(y: str, y_label: str, *, panels: Iterable[str] = _PANELS) -> tuple[Ch
 )  # fmt: skip
 def figure13(run: FigureRun) -> FigureResult:
     rows = vary_rows(run)
-    share = look_up(rows, "series", "cores", of="share")
+    share = look_up(rows, "series", "cores", column="share")
 
     def grown(series: str) -> float:
         """Throughput of 256 cores over that of 8."""
@@ -133,7 +133,7 @@ def figure13(run: FigureRun) -> FigureResult:
 )  # fmt: skip
 def figure14(run: FigureRun) -> FigureResult:
     rows = vary_rows(run)
-    p99_s = look_up(rows, "series", "cores", of="p99_s")
+    p99_s = look_up(rows, "series", "cores", column="p99_s")
     return FigureResult(
         rows=rows,
         checks=(
@@ -174,7 +174,7 @@ def figure15(run: FigureRun) -> FigureResult:
         series=_BYTES,
         cores=(8, 64, 256),
     )
-    rate = look_up(rows, "panel", "series", "cores", of="thousand_rows_per_s")
+    rate = look_up(rows, "panel", "series", "cores", column="thousand_rows_per_s")
     (slow, fast), (small, *_, large) = _OMEGAS, _BYTES
     return FigureResult(
         rows=rows,

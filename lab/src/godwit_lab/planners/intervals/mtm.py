@@ -126,7 +126,7 @@ def plan_mtm(
 def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
     """Return the bytes that a migration to each partitioning (row of cuts) moves now."""
     cuts = present_cuts(problem)
-    state_before = line_of(problem, np.inf, use=False).kept
+    state_before = line_of(problem, np.inf, use=False).state_before
     stays: FloatArray = kept_bytes(cuts[None], rows, state_before)[0]
     return float(problem.state_bytes.sum()) - stays
 
@@ -143,7 +143,7 @@ def _add_ssm_candidate(
     Return their rows, and projected costs (`later`).
     """
     cuts = present_cuts(problem)
-    state_before = line_of(problem, np.inf, use=False).kept
+    state_before = line_of(problem, np.inf, use=False).state_before
     next_cuts = cheapest_step(cuts, last_cut, problem.target_executors, state_before)
     if next_cuts is None:
         return rows, later

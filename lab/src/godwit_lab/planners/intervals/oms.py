@@ -96,15 +96,15 @@ def partitionings(last_cut: IntArray, parts: int, *, at_most: int) -> IntArray:
     return rows.astype(np.int32)
 
 
-def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
+def kept_bytes(old: IntArray, new: IntArray, state_before: FloatArray) -> FloatArray:
     """Return the most bytes that can stay, for each pair of partitionings, shape ``(a, b)``.
 
-    `old` and `new` have shapes ``(a, p + 1)`` and ``(b, q + 1)``; `kept` are the bytes of state
-    before each cut. Most bytes stay when old intervals are matched with new ones. Overlaps of two
-    partitionings of one line cannot cross, so an alignment of two sequences finds the best
+    `old` and `new` have shapes ``(a, p + 1)`` and ``(b, q + 1)``; `state_before` are the bytes of
+    state before each cut. Most bytes stay when old intervals are matched with new ones. Overlaps of
+    two partitionings of one line cannot cross, so an alignment of two sequences finds the best
     matching: no assignment problem has to be solved, and many pairs are aligned at once.
     """
-    left, right = kept[old], kept[new]
+    left, right = state_before[old], state_before[new]
     q = new.shape[1] - 1
     shape = (len(old), len(new))
     row = [np.zeros(shape) for _ in range(q + 1)]
@@ -208,16 +208,18 @@ def _layers(
     if sample is None or all(count_partitionings(last_cut, n) <= most for last_cut, n in steps):
         return [partitionings(last_cut, n, at_most=most) for last_cut, n in steps], True
     layers, cuts = [], present_cuts(problem)
-    kept = line_of(problem, np.inf, use=False).kept
+    state_before = line_of(problem, np.inf, use=False).state_before
     for last_cut, n in steps:
         layer = _coarse_partitionings(problem, last_cut, n, at_most=most)
-        best = best_cuts(lay_out(_drop_empty(cuts), last_cut=last_cut, kept=kept), n)
+        best = best_cuts(
+            lay_out(_drop_empty(cuts), last_cut=last_cut, state_before=state_before), n
+        )
         if best is not None:  # what a single step would lead to
             cuts = np.full(n + 1, problem.num_key_groups, np.int32)
             cuts[: len(best) + 1] = [0, *(y for _, y, _ in best)]
             layer = np.unique(np.concatenate((layer, cuts[None])), axis=0)
         layers.append(layer)
-        kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
+        state_before = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
     return layers, False
 
 
@@ -258,15 +260,18 @@ def _shortest_path(
     if any(len(layer) == 0 for layer in layers):
         return None
     if not layers:
-        line = lay_out(present_cuts(problem), last_cut=last_cuts[0], kept=now.kept)
+        line = lay_out(present_cuts(problem), last_cut=last_cuts[0], state_before=now.state_before)
         last = best_cuts(line, targets[0])
         if last is None:
             return None
         cuts = np.array([0, *(y for _, y, _ in last)], np.int32)
-        kept_now = kept_bytes(present_cuts(problem)[None], cuts[None], now.kept)[0, 0]
+        kept_now = kept_bytes(present_cuts(problem)[None], cuts[None], now.state_before)[0, 0]
         return [cuts], [everything - float(kept_now)]
     ends = [
-        best_cuts(lay_out(_drop_empty(row), last_cut=last_cuts[-1], kept=state_before), targets[-1])
+        best_cuts(
+            lay_out(_drop_empty(row), last_cut=last_cuts[-1], state_before=state_before),
+            targets[-1],
+        )
         for row in layers[-1]
     ]
     if ends[0] is None:  # the bound does not depend on where one comes from
@@ -283,7 +288,7 @@ def _shortest_path(
         to_go = everything - kept_bytes(layers[i], layers[i + 1], state_before) + cost
         choices.append(to_go.argmin(axis=1).astype(np.int32))
         cost = to_go.min(axis=1)
-    first = everything - kept_bytes(present_cuts(problem)[None], layers[0], now.kept)[0]
+    first = everything - kept_bytes(present_cuts(problem)[None], layers[0], now.state_before)[0]
     index = int((first + cost).argmin())
     cuts_of_steps, moved = [layers[0][index]], [float(first[index])]
     for i, choice in enumerate(reversed(choices)):

@@ -222,14 +222,14 @@ class Sample:
 
 
 def cheapest_step(
-    cuts: IntArray, last_cut: IntArray, parts: int, kept: FloatArray
+    cuts: IntArray, last_cut: IntArray, parts: int, state_before: FloatArray
 ) -> IntArray | None:
     """Return the cuts that SSM makes from `cuts`; ``None`` if none are possible. See `lay_out`."""
     cuts = cuts[np.concatenate(([True], np.diff(cuts) > 0))]
-    best = best_cuts(lay_out(cuts, last_cut=last_cut, kept=kept), parts)
+    best = best_cuts(lay_out(cuts, last_cut=last_cut, state_before=state_before), parts)
     if best is None:
         return None
-    after = np.full(parts + 1, len(kept) - 1, np.int32)
+    after = np.full(parts + 1, len(state_before) - 1, np.int32)
     after[0] = 0
     after[1 : len(best) + 1] = [y for _, y, _ in best]
     return after
@@ -291,31 +291,31 @@ def best_next(
     probability = space.transitions.probability[size]
     for j in np.flatnonzero(probability).tolist():
         best, chosen[:, j] = _cheapest_target(
-            rows, space.cuts[j], space.gamma * cost[j], space.kept
+            rows, space.cuts[j], space.gamma * cost[j], space.state_before
         )
         total += probability[j] * best
     return total, chosen
 
 
 def _cheapest_target(
-    rows: IntArray, targets: IntArray, later: FloatArray, kept: FloatArray
+    rows: IntArray, targets: IntArray, later: FloatArray, state_before: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     """Return, for each partitioning (row), the target with the least bytes moved now plus later.
 
-    `later`: cost of each target. `kept`: bytes of state before each cut. Returns these sums, and
-    the targets.
+    `later`: cost of each target. `state_before`: bytes of state before each cut. Returns these
+    sums, and the targets.
     """
     best = np.full(len(rows), np.inf)
     chosen = np.zeros(len(rows), np.int32)
     step = max(1, BLOCK_PAIRS // max(1, len(rows)))
     for low in range(0, len(targets), step):
-        total = later[low : low + step] - kept_bytes(rows, targets[low : low + step], kept)
+        total = later[low : low + step] - kept_bytes(rows, targets[low : low + step], state_before)
         cheapest = total.argmin(axis=1)
         value = total[np.arange(len(rows)), cheapest]
         better = value < best
         best[better] = value[better]
         chosen[better] = low + cheapest[better]
-    return best + kept[-1], chosen
+    return best + state_before[-1], chosen
 
 
 def count_within_tau(problem: Problem, transitions: Transitions, *, gamma: float) -> int:
@@ -472,9 +472,11 @@ def _improving_partitionings(
         worth = np.zeros(len(around))
         for i in np.flatnonzero(space.transitions.probability[:, j]).tolist():
             rows = space.cuts[i]
-            value, cheapest = _cheapest_target(rows, around, space.gamma * ahead, space.kept)
+            value, cheapest = _cheapest_target(
+                rows, around, space.gamma * ahead, space.state_before
+            )
             today, _ = _cheapest_target(
-                rows, space.cuts[j], space.gamma * solved.cost[j], space.kept
+                rows, space.cuts[j], space.gamma * solved.cost[j], space.state_before
             )
             gain = np.where(value < today * (1 - 1e-9), today - value, 0.0)
             np.add.at(worth, cheapest, space.transitions.probability[i, j] * often[i] * gain)
@@ -506,7 +508,7 @@ def _solve_costs(space: Space, *, tolerance: float, block_map: BlockMap) -> _Sol
     bounds = np.cumsum([0, *counts])
     cost = np.zeros(bounds[-1])
     sweeps = 0
-    goal = tolerance * max(float(space.kept[-1]), 1.0)
+    goal = tolerance * max(float(space.state_before[-1]), 1.0)
     while True:
         sweep = partial(_sweep_block, space, tuple(np.split(cost, bounds[1:-1])))
         results = block_map(sweep, blocks)

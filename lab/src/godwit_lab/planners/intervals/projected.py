@@ -135,7 +135,7 @@ class Space:
     transitions: Transitions  # sizes and their probabilities
     gamma: float  # discount factor
     cuts: tuple[IntArray, ...]  # per size n, shape ``(N_n, n + 1)``: partitionings
-    kept: FloatArray  # shape ``(m + 1,)``: bytes of state before each cut
+    state_before: FloatArray  # shape ``(m + 1,)``: bytes of state before each cut
 
     @classmethod
     def of(
@@ -155,8 +155,8 @@ class Space:
                 raise wrong_value(
                     "limits.tau", problem.limits.tau, f"no {n} intervals are within it; raise it"
                 )
-        kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
-        return cls(transitions=transitions, gamma=gamma, cuts=cuts, kept=kept)
+        state_before = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
+        return cls(transitions=transitions, gamma=gamma, cuts=cuts, state_before=state_before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -237,7 +237,7 @@ class ProjectedCost:
             raise wrong_value(
                 "projected", f"tau = {self.tau}", f"the problem has tau = {problem.limits.tau}"
             )
-        state = np.diff(self.space.kept)
+        state = np.diff(self.space.state_before)
         for name, old, new in (
             ("load", self.weight, problem.weight),
             ("state_bytes", state, problem.state_bytes),
@@ -269,7 +269,7 @@ class ProjectedCost:
             allow_pickle=False,
             sizes=np.array(transitions.sizes),
             probability=transitions.probability,
-            kept=self.space.kept,
+            kept=self.space.state_before,
             weight=self.weight,
             numbers=np.array(numbers, np.float64),
             **arrays,
@@ -292,7 +292,11 @@ class ProjectedCost:
             version, *numbers = arrays["numbers"].tolist()
             if version == FORMAT:
                 gamma, tau, exact, bound, sweeps, elapsed, error, mean_error, count = numbers
-            probability, kept, weight = arrays["probability"], arrays["kept"], arrays["weight"]
+            probability, state_before, weight = (
+                arrays["probability"],
+                arrays["kept"],
+                arrays["weight"],
+            )
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as problem:
             raise wrong_value(
                 "projected", "these bytes", f"they are no table: {problem}"
@@ -305,7 +309,7 @@ class ProjectedCost:
             transitions=Transitions(sizes=sizes, probability=probability),
             gamma=gamma,
             cuts=cuts,
-            kept=kept,
+            state_before=state_before,
         )
         return cls(
             space=space,

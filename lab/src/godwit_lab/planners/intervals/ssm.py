@@ -50,7 +50,7 @@ class Line:
     # shape ``(m + 1,)``: the last cut y such that [x, y) is within the bound; x if none is
     last_cut: IntArray
     # shape ``(m + 1,)``: bytes before each cut whose executor may keep them (not draining)
-    kept: FloatArray
+    state_before: FloatArray
     # shape ``(m + 1,)``: the old interval around each cut x, by the key group at x
     start: IntArray
     end: IntArray
@@ -133,8 +133,8 @@ def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
     """
     last_cut = last_cuts_within(problem, limit) if use else last_cuts_of(problem.weight, limit)
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
-    kept = np.concatenate(([0.0], np.cumsum(keeps)))
-    return lay_out(present_cuts(problem), last_cut=last_cut, kept=kept)
+    state_before = np.concatenate(([0.0], np.cumsum(keeps)))
+    return lay_out(present_cuts(problem), last_cut=last_cut, state_before=state_before)
 
 
 def last_cuts_within(problem: Problem, limit: float) -> IntArray:
@@ -157,18 +157,19 @@ def present_cuts(problem: Problem) -> IntArray:
     return np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).astype(np.int32)
 
 
-def lay_out(cuts: IntArray, *, last_cut: IntArray, kept: FloatArray) -> Line:
+def lay_out(cuts: IntArray, *, last_cut: IntArray, state_before: FloatArray) -> Line:
     """Return the line whose present intervals lie between `cuts` (0 and m included).
 
-    `last_cut`: last cut of an interval from each cut. `kept`: bytes of state before each cut.
+    `last_cut`: last cut of an interval from each cut. `state_before`: bytes of state before each
+    cut.
     """
-    m = len(kept) - 1
+    m = len(state_before) - 1
     lengths = np.diff(cuts)
     whole = np.zeros(m + 1)
-    whole[cuts[1:]] = kept[cuts[1:]] - kept[cuts[:-1]]
+    whole[cuts[1:]] = state_before[cuts[1:]] - state_before[cuts[:-1]]
     return Line(
         last_cut=last_cut,
-        kept=kept,
+        state_before=state_before,
         start=np.append(np.repeat(cuts[:-1], lengths), m),
         end=np.append(np.repeat(cuts[1:], lengths), m),
         whole=whole,
@@ -262,12 +263,12 @@ class _Gains:
         y = x + np.arange(1, width + 1)[:, None]
         beyond = y > line.last_cut[first:stop]
         y = np.minimum(y, m)
-        end, kept = line.end[x], line.kept
+        end, state_before = line.end[x], line.state_before
         # Whole old intervals strictly to the right of the one around x, and left behind by y.
         passed = np.maximum.accumulate(np.where(y > end, line.whole[y], 0.0), axis=0)
         inside = y < end
-        cut = kept[y] - kept[np.maximum(line.start[y], x)]
-        head = np.where(inside, 0.0, kept[end] - kept[x])
+        cut = state_before[y] - state_before[np.maximum(line.start[y], x)]
+        head = np.where(inside, 0.0, state_before[end] - state_before[x])
         gain = np.empty((2, width, 2, stop - first))
         gain[0, :, 0] = np.maximum(passed, head)
         gain[1, :, 0] = cut
@@ -316,10 +317,10 @@ def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
         if used and y < line.end[x]:
             return -1
         begin = max(int(line.start[y]), x)
-        return begin if line.kept[y] > line.kept[begin] else -1
+        return begin if line.state_before[y] > line.state_before[begin] else -1
     keeper, gain = -1, 0.0
     if not used and y >= line.end[x]:
-        keeper, gain = x, float(line.kept[line.end[x]] - line.kept[x])
+        keeper, gain = x, float(line.state_before[line.end[x]] - line.state_before[x])
     for end in range(int(line.end[x]) + 1, y + 1):
         if line.whole[end] > gain:
             keeper, gain = end - 1, float(line.whole[end])

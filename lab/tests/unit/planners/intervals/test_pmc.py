@@ -46,9 +46,11 @@ def _value_iteration(table: ProjectedCost, sweeps: int) -> list[np.ndarray]:
         cost = [
             sum(
                 probability
-                * (space.kept[-1] - kept_bytes(rows, after, space.kept) + space.gamma * later).min(
-                    axis=1
-                )
+                * (
+                    space.state_before[-1]
+                    - kept_bytes(rows, after, space.state_before)
+                    + space.gamma * later
+                ).min(axis=1)
                 for probability, after, later in zip(
                     space.transitions.probability[i], space.cuts, cost, strict=True
                 )
@@ -157,7 +159,7 @@ def test_mtm_minimises_bytes_now_plus_discounted_bytes_later() -> None:
     plan = plan_mtm(problem, projected=table)
     validate_solution(plan)
     assert plan.status is Status.OPTIMAL
-    kept = table.space.kept
+    kept = table.space.state_before
     now = kept[-1] - kept_bytes(np.array([[0, 5, 10]]), table.space.cuts[1], kept)[0]
     assert plan.objective == pytest.approx((now + 0.8 * table.cost[1]).min())
     assert plan.moved_bytes == pytest.approx(plan.details["moved_bytes"])
