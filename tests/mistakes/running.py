@@ -59,7 +59,7 @@ COMMANDS = (
     _M('godwit("checkpoint", "copy", here)', "are required: DST", "checkpoint copy", "--help"),
     _M('godwit("top", here, "--onec")', "--onec", "godwit top: error", "Did you mean '--once'"),
     _M('godwit("report", written(), "-o")', "expected one argument", "-o", "report --help"),
-    _M('godwit("what-if", here, "--rate", "fast")', "no positive number", "'fast'", "--rate 10x"),
+    _M('godwit("what-if", here, "--rate", "fast")', "not a positive", "'fast'", "--rate 10x"),
     _M('godwit("plan", "milp", here + "/p.json")', "cannot be read", "p.json", "that exists"),
 )
 

@@ -160,7 +160,7 @@ def test_a_timer_says_what_it_has() -> None:
     def ring(key: Any, timer: Any, state: Any) -> Any:
         yield key[0], timer.now
 
-    with pytest.raises(UserFunctionError, match=r"no attribute 'now'.*It has drop_state, time, "):
+    with pytest.raises(UserFunctionError, match=r"has no 'now'\. It has 'drop_state', 'time', "):
         gw.testing.process(
             lambda key, rows, state: None,
             [],
