@@ -79,11 +79,11 @@ _SHARE_OF: Final = {"persons": 1, "auctions": 3, "bids": 46}
 _FIRST_ID: Final = 1000
 _FIRST_CATEGORY: Final = 10
 _CATEGORIES: Final = 5
-_HOT_STRIDE: Final = 100  # every so many ids, one is hot
+_HOT_STRIDE: Final = 100  # one id in this number is hot
 _AUCTIONS_IN_FLIGHT: Final = 100
 _ACTIVE_PERSONS: Final = 1000
 _ID_LEAD: Final = 10  # ids that do not exist yet are drawn too, as in the definition
-_HOT_AUCTIONS, _HOT_BIDDERS, _HOT_SELLERS, _HOT_CHANNELS = 2, 4, 4, 2  # all but one of so many
+_HOT_AUCTIONS, _HOT_BIDDERS, _HOT_SELLERS, _HOT_CHANNELS = 2, 4, 4, 2  # all but one in this number
 _CHANNELS: Final = 10_000
 _EXTRA: Final = {"bids": 32, "auctions": 250, "persons": 80}  # mean bytes, for usual row sizes
 

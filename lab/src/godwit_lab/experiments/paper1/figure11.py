@@ -75,8 +75,8 @@ def by_minute(history: History, minutes: int) -> list[float]:
     "workers is lower by several orders of magnitude than where all nodes stop, write their state "
     "to a file server and read it back.",
     workload="10 executors of 2 cores, half used, 8 from the seventh minute on; 200 MB of state. "
-    "Stopped: nobody works while all state goes to a file server of 100 MB/s and back, and workers "
-    "start again in 20 s; the paper gives neither time.",
+    "Stopped: processing pauses while all state goes to a file server of 100 MB/s and back, and "
+    "workers start again in 20 s; the paper gives neither time.",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="minute", y="response_ms", by="migration", x_label="minute",

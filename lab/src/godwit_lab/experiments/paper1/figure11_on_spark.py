@@ -62,7 +62,7 @@ class _Measured:
 def _start(
     cluster: LocalCluster, work: Path, executors: int, measured: _Measured
 ) -> tuple[SparkSession, gw.types.Query]:
-    """Start an application with so many executors, and the query from where it stopped."""
+    """Start an application with `executors` executors, and resume the query."""
     spark = cluster.session("figure11", {"spark.cores.max": str(executors)})
     spark.sparkContext.setLogLevel("OFF")
     flow = gw.Flow("counts", num_key_groups=_KEY_GROUPS)

@@ -314,7 +314,7 @@ _PMC_SIZES = (2, 3, 4)
     title="Load balancing threshold τ against the time of PMC",
     claim="The pre-computation takes hundreds of minutes on 64 executors, and longer as τ grows.",
     workload="Exact projected costs of 18 key groups (24 in full) on 2 to 4 executors, on one "
-    "core; the paper has 64 key groups on 8 to 16, which nobody can enumerate on two cores.",
+    "core; the paper has 64 key groups on 8 to 16, too many to enumerate on two cores.",
     place=RunsOn.PLANNERS,
     charts=(
         Chart(

@@ -74,7 +74,7 @@ def ratios(name: str, order: str, run: FigureRun, *, even: bool) -> tuple[float,
 
 @figure(
     title="Transfers in phases (section 3.2)",
-    claim="Phases in which nobody sends or receives two transfers at once saturate the links; "
+    claim="Phases in which no executor sends or receives two transfers at once saturate the links; "
     "without a schedule, senders meet at one receiver while others idle.",
     workload="Five full executors and three new ones, 256 key groups of 10 MB, links of 100 MB/s; "
     "plans of three planners in three orders, medians of several problems.",

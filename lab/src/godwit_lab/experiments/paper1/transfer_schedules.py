@@ -6,9 +6,9 @@ meet at the same receivers: one downlink is shared by all while the others idle 
 
 *Unscheduled*: every sender sends its transfers one after the other in the order of the plan, and
 senders that meet at a receiver share its downlink.  *Phases*: the schedule of
-`godwit.placement.copy_routes`, in which nobody sends two or receives two at once, and transfers are
-cut where a phase ends.  *Whole*: `godwit.migration.sources.PeerLinks`, which is what a running
-query does: the phases' order, but key groups are not cut, and nobody waits for a phase to end.
+`godwit.placement.copy_routes`, in which no executor sends or receives two at once, and transfers
+are cut where a phase ends.  *Whole*: `godwit.migration.sources.PeerLinks`, as in a running query:
+the phases' order, but key groups are not cut, and no transfer waits for a phase to end.
 
 No schedule is shorter than the busiest link alone (`shortest_s`), and phases are as short as that.
 """

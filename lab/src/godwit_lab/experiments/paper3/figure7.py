@@ -26,10 +26,11 @@ _MINUTE = 60_000_000
 
 
 def consolidated(minutes: int, *kinds: tuple[int, int], stay: bool) -> float:
-    """Count the partials that a running stream consolidates an hour, in epochs of so many minutes.
+    """Count the partials that a running stream consolidates an hour.
 
-    As lanes plan it, for one key with a row a minute; `kinds`: length and frequency of windows in
-    minutes; `stay`: whether windows stay for those that come after.
+    As lanes plan it, for one key with a row a minute; `minutes`: length of an epoch; `kinds`:
+    length and frequency of windows in minutes; `stay`: whether windows stay for those that come
+    after.
     """
     windows = tuple(TimeWindow(length_us=n * _MINUTE, every_us=e * _MINUTE) for n, e in kinds)
     grid = PaneGrid(windows=windows, width_us=_MINUTE)

@@ -42,7 +42,7 @@ def rows_per_s(keys: int, windows: int, rounds: int = 3) -> dict[str, float]:
               y_label="throughput (1000 rows/s of CPU)", log_x=True),
     ),
     reason="Combined, a row changes the state of every window that it is in, or panes are shared, "
-    "whichever is cheaper; so many windows make splitting pay.",
+    "whichever is cheaper; this number of windows makes splitting pay.",
 )  # fmt: skip
 def figure9(run: FigureRun) -> FigureResult:
     keys = run.pick((1_000, 5_000), (2_000, 10_000, 50_000, 100_000))

@@ -2,7 +2,7 @@
 
 One instance, capped at 1000 rows a second, is added each time.  Rows arrive at random, and each
 takes a millisecond of its instance, in order.  A balancing pauses all instances (pause, configure,
-resume), for a fixed time and for the state that it moves; what comes meanwhile is replayed.
+resume), for a fixed time and for the state that it moves; rows that arrive meanwhile are replayed.
 
 The paper lets 15 instances have 16,000 rows a second, more than they can process, yet 95 % of its
 rows take less than 1.89 ms, for which instances must be idle most of the time.  So throughput is

@@ -101,7 +101,7 @@ def _measured(run: FigureRun) -> Stream:
         texts = pq.read_table(path, columns=["text"]).column("text").cast("string").to_pylist()
     except (OSError, pa.ArrowException, KeyError) as error:
         raise GodwitError(
-            f"{path} is no Parquet file with a column of text named 'text': {error}",
+            f"{path} is not a Parquet file with a column of text named 'text': {error}",
             remedy="Put tweets there, one a row, or leave --data out to generate words.",
             path=str(path),
         ) from error
@@ -167,7 +167,7 @@ def assign(
     high: float,
     due: bool,
 ) -> np.ndarray:
-    """Plan by what is known of the windows so far; only ELB plans where no balancing is due.
+    """Plan by the measured windows so far; only ELB plans where no balancing is due.
 
     `high`: what ELB lets an instance have beyond the mean, as a share of it.
     """

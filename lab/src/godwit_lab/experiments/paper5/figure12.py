@@ -93,7 +93,7 @@ def _reassign(stream: Run, places: tuple[tuple[int, int], ...]) -> tuple[float, 
     claim="The time within a node is negligible, since state is shared within a process; between "
     "nodes it grows with the state, as its transfer dominates.",
     workload="One key group of 64 keys on two executors of two lanes; the real coordinator, lanes, "
-    "stores and checkpoint in one process. CPU time, and for what is copied the paper's network of "
+    "stores and checkpoint in one process. CPU time, and for copies the paper's network of "
     "1 Gbit/s.",
     place=RunsOn.PROCESS,
     charts=(

@@ -2,9 +2,10 @@
 
 Key groups move between two epochs here, and copies of their state go ahead.  A stream without
 epochs has to stop the senders of a key group, empty the network of its rows, and tell all senders
-the new place, for one key group after the other (paper 5 §2.2); nobody processes rows meanwhile.
-How long that takes is the paper's number: within an executor it is 2 ms, and here 2 to 3 orders of
-magnitude more (figure 12).  `SYNCHRONISED` is that system; Godwit's own is "resource-centric".
+the new place, for one key group after the other (paper 5 §2.2); no executor processes rows
+meanwhile. How long that takes is the paper's number: within an executor it is 2 ms, and here 2 to 3
+orders of magnitude more (figure 12).  `SYNCHRONISED` is that system; Godwit's own is
+"resource-centric".
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REASON = (
 
 
 class _Synchronised(Simulation):
-    """Key groups change places one after another, and nobody processes rows meanwhile."""
+    """Key groups change places one after another, and no rows are processed meanwhile."""
 
     def __init__(self, scenario: Scenario, settings: Control, seed: int) -> None:
         make = controlled_by(settings)

@@ -200,7 +200,7 @@ def test_tweets_that_are_no_parquet_file_are_refused(
     (tmp_path / "tweets.parquet").write_bytes(content)
     given = ["reproduce", "4/4", "--quick", "--data", str(tmp_path), "--out", str(tmp_path / "o")]
     assert main(given) == 2
-    assert "is no Parquet file with a column of text" in capsys.readouterr().err
+    assert "is not a Parquet file with a column of text" in capsys.readouterr().err
 
 
 def test_a_gallery_that_cannot_be_written_is_refused(
