@@ -137,7 +137,7 @@ class Judge:
         at_rest = steady and situation.executors == decision.wanted
         risen = at_rest and situation.arrival_per_s > _RISEN * decision.arrival_per_s
         if risen or _rates_differ(decision.arrival_per_s, situation.arrival_per_s):
-            self._stop_judging("the arrival rate is another one")
+            self._stop_judging("the arrival rate has changed")
         elif decision.age > _PATIENCE:
             self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")
         elif at_rest and wanted.measured is not None:
@@ -159,7 +159,7 @@ class Judge:
             why = why_no_faster(situation, situation.executors)
             reason = (
                 f"{decision.wanted} executors brought {measured:.3g} where {decision.expected:.3g} "
-                "was expected, and no more are asked for until the situation is another"
+                "was expected, and no more are requested until the situation changes"
             ) + (f"; {why}" if why else "")
             self._ineffective = _Ineffective(
                 executors=decision.wanted, arrival_per_s=decision.arrival_per_s, reason=reason

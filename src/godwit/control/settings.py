@@ -435,7 +435,7 @@ class Control:
             if not isinstance(asked, int) or least <= asked <= (most or asked):
                 continue
             raise InvalidControlError(
-                f"{asked} executors are asked for, and the limits are {least} to {most}.",
+                f"{asked} executors are requested, and the limits are {least} to {most}.",
                 remedy="Change one or the other.",
             )
         if self.cadence.cool_down is not None and self.cool_down_s < self.period_s:
@@ -448,9 +448,8 @@ class Control:
             _check_kind("forecast", self.forecast, Forecast)
             if self.scaling is None:
                 raise InvalidControlError(
-                    "A forecast is of no use where the number of executors stays as it is.",
-                    remedy="Say how many there are to be, as in "
-                    'scaling=gw.control.latency("2 seconds").',
+                    "`forecast=` requires a scaling model, and `scaling=` is not set.",
+                    remedy='Choose a scaling model, as in scaling=gw.control.latency("2 seconds").',
                 )
             self.forecast.check(self.period_s)
         if self.scaling is not None and model is None:

@@ -37,11 +37,11 @@ def keep(problem: Problem) -> Any:
         ),
         (
             {"scaling": fixed(9), "max_executors": 4},
-            "9 executors are asked for, and the limits are 1 to 4",
+            "9 executors are requested, and the limits are 1 to 4",
         ),
         (
             {"scaling": scripted({0: 2, "1 minute": 9}), "max_executors": 4},
-            "9 executors are asked for, and the",
+            "9 executors are requested, and the",
         ),
         ({"scaling": "more"}, "given 'more' as its scaling model"),
         ({"period": "soon"}, "setting period of the controller is 'soon'"),
