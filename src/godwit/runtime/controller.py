@@ -70,8 +70,8 @@ class SteadyClock:
 class ControllerThread:
     """Drives a controller on a thread of its own."""
 
-    # called after every epoch: rows that the sources hold back, or ``None`` where they do not
-    # tell. They do not, until somebody who asks them puts something else in its place.
+    # called after every epoch: backlog of the sources in rows, or ``None`` if they do not report
+    # it. The driver of the epochs replaces this default.
     backlog_rows: Callable[[], int | None] = staticmethod(lambda: None)
 
     def __init__(
@@ -174,7 +174,7 @@ class ControllerThread:
         """Cancel the controller's migration of a component, since a user requests another."""
         view = coordinator.view.components.get(component)
         if view is not None and view.migration is not None and is_own(view.migration):
-            coordinator.cancel(view.migration, "somebody asked for another migration")
+            coordinator.cancel(view.migration, "superseded by a manual migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Queue for the controller that components have changed, with the new topology."""
@@ -221,7 +221,7 @@ class ControllerThread:
         """Call a function of the controller; announce an error in it as an event, not raise it."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001  told of; the stream goes on
+        except Exception as error:  # noqa: BLE001  reported; the stream goes on
             fault = f"{type(error).__name__}: {error}"
             if fault != self._fault:
                 self._fault = fault

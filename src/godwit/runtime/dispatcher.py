@@ -63,7 +63,7 @@ class _Hearing:
         self,
         listener: Listener,
         name: str,
-        report: Callable[[Listener, Event, str], None],  # told of every new kind of failure
+        report: Callable[[Listener, Event, str], None],  # called for every new kind of failure
     ) -> None:
         self._listener, self._report_listener = listener, report
         self._changed = threading.Condition()
@@ -110,17 +110,17 @@ class _Hearing:
         if kind in self._failures or len(self._failures) >= _MAX_FAILURES:
             return
         self._failures.add(kind)
-        # Formatting a stack may fail (of an error that cannot be told, of a module that another
+        # Formatting a stack may fail (of an error without a text, of a module that another
         # thread reloads), and so may a log handler of the user's.
         with suppress(Exception):
             _logger.warning(
-                "A listener raised %s on %s. It stays, and goes on hearing of events; this is told "
-                "once.",
+                "A listener raised %s on %s. It stays, and goes on receiving events; this is "
+                "reported once.",
                 one_line(error),
                 type(event).__name__,
                 exc_info=error,
             )
-        if not isinstance(event, ListenerFailed):  # whose failure would be told of again
+        if not isinstance(event, ListenerFailed):  # its failure would be reported again
             self._report_listener(self._listener, event, one_line(error))
 
 
@@ -311,7 +311,7 @@ class EventDispatcher:
                 goes_on = step is None or step()
                 if step is None or time.monotonic() - self._flushed_s >= _FLUSH_S:
                     self._flush()
-            except Exception as error:  # noqa: BLE001  told; the next entry may do better
+            except Exception as error:  # noqa: BLE001  reported; the next entry may succeed
                 guard.report(error)
         guard(self._flush)
 

@@ -210,7 +210,7 @@ class Ending:
         """
         if not self.finish(_GRACE_S + _DRIVER_S):
             raise StopTimeoutError(
-                "The query was told to stop, but an epoch is still being carried out or delivered "
+                "The query is stopping, but an epoch is still being carried out or delivered "
                 f"after {_GRACE_S + _DRIVER_S:.0f} s.",
                 remedy="No further epoch begins, and the query stops once this one is over. See "
                 "whether the read of a source, a function or a sink waits without a time-out; a "
@@ -268,13 +268,13 @@ class Ending:
         for what, stop in parts:
             try:
                 stop()
-            except Exception as error:  # noqa: BLE001  told once everything is closed
+            except Exception as error:  # noqa: BLE001  raised once everything is closed
                 problems.append((what, one_line(error)))
         # One without input, or whose thread Spark has given up, commits and delivers even now.
         self._gate.wait_until_idle()
         try:
             self._problems = self._close(problems)
-        except BaseException as error:  # noqa: BLE001  told as well
+        except BaseException as error:  # noqa: BLE001  raised as well
             self._problems = [*problems, ("closing the query", one_line(error))]
         finally:
             self._finished = True

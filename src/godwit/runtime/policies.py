@@ -128,7 +128,7 @@ class OperatorPolicies:
         with self._lock:
             with self._coordinator.locked() as coordinator:
                 if self._own and coordinator.ended_regrouping(self._own) is None:
-                    coordinator.cancel(self._own, "somebody regroups by hand")
+                    coordinator.cancel(self._own, "superseded by a manual regrouping")
             self._own = self._by_hand = ""
             self._regrouped = tuple(map(ManualChange.COMPONENTS.of, operators))
             if self._policies:

@@ -4,7 +4,7 @@ The problem: an uncaught exception ends a thread, and its work stops while the q
 nothing had happened. And Python waits for the threads of its own pools before it
 exits, so a process whose work is done may stay for minutes.
 
-The invariants: whatever a step of such a thread raises is told, as a warning in the log and as an
+The invariants: an error in a step of such a thread is reported, as a warning in the log and as an
 event, once for each kind of error, and the thread goes on with its next step; no thread keeps the
 process from exiting; and one thread at a time carries out an epoch, while another may deliver the
 one before.
@@ -50,13 +50,13 @@ class Guard:
         announce: Callable[[str, str], None] | None = None,
     ) -> None:
         self._what, self._announce = what, announce
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, step: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Carry out a step; returns whether it raised nothing."""
         try:
             step(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  told, whatever it is
+        except Exception as error:  # noqa: BLE001  any error is reported
             self.report(error)
             return False
         return True
@@ -64,12 +64,12 @@ class Guard:
     def report(self, error: BaseException) -> None:
         """Log and announce an error, unless the same error was announced before."""
         line = one_line(error)
-        if line in self._told or len(self._told) >= _MAX_KINDS:
+        if line in self._reported or len(self._reported) >= _MAX_KINDS:
             return
-        self._told.add(line)
+        self._reported.add(line)
         with suppress(Exception):  # a log handler of the user's
             _logger.warning(
-                "%s failed with %s. It goes on; this is told once.",
+                "%s failed with %s. It goes on; this is reported once.",
                 self._what,
                 line,
                 exc_info=error,

@@ -38,8 +38,8 @@ class BatchRows:
     has_log = False
     """True if something beside the commit record says which rows a batch has: see `force_log`."""
 
-    # takes what failed, and the error, where the query goes on all the same; the log, until
-    # somebody who has events puts something else in its place
+    # called with the failed step and the error if the query goes on; writes to the log by default,
+    # and is replaced where events can be emitted
     on_failure: Callable[[str, str], None] = staticmethod(
         lambda what, error: _logger.warning("%s failed with %s", what, error)
     )

@@ -205,7 +205,7 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
                 assert coordinator.view.components["of sums"].migration == "by hand"
             break
         cancelled = run.told(events.MigrationCancelled)[-1]
-        assert cancelled.reason == "somebody asked for another migration"
+        assert cancelled.reason == "superseded by a manual migration"
         until(lambda: bool(run.told(events.ManualOverrideRespected)))
     finally:
         run.controlling.close()

@@ -130,7 +130,7 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     began_s = time.time()
     with story.deciding.manual_regrouping(["a"]):
         (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
-        assert cancelled.reason == "somebody regroups by hand"
+        assert cancelled.reason == "superseded by a manual regrouping"
     (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
     assert respected.what == "components of a"
     assert respected.until_s - began_s > 50
