@@ -236,7 +236,7 @@ def test_a_hint_never_asks_for_fewer(ahead: int) -> None:
         (lambda: Forecast(period="a day"), "period"),
         (lambda: Forecast(period="0 seconds"), "period"),
         (lambda: Forecast(lead="-1 s"), "lead"),
-        (lambda: gw.Control(forecast=Forecast()), "number of executors stays"),
+        (lambda: gw.Control(forecast=Forecast()), "requires a scaling model"),
         (
             lambda: gw.Control(scaling=gw.control.utilisation(), forecast="1 day"),  # type: ignore[arg-type]
             "Give a gw.control.Forecast",

@@ -613,8 +613,8 @@ def another(problem: Problem) -> Solution:
     [
         (raises, "it raised KeyError: 64"),
         (nonsense, "it returned a str"),
-        (short, "no vector of 64 executors' indices"),
-        (elsewhere, "no vector of 64 executors' indices"),
+        (short, "instead of a vector of 64 executors' indices"),
+        (elsewhere, "instead of a vector of 64 executors' indices"),
         (nowhere, "key group 0 is on executor"),
         (ends, "it raised RuntimeError: SystemExit: 64"),
         (unreadable, "it raised RuntimeError: not for you"),
