@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.control.interfaces import Topology
 from godwit.control.loop import Controller
 from godwit.engine.committed import CommittedEpoch
 from godwit.engine.executor_pool import PoolView
+from godwit.engine.topology import Topology
 from godwit.migration import Policy, inputs
 from godwit.migration.coordinator import Coordinator, Warmed
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome

@@ -8,11 +8,8 @@ lock of the coordinator's while the controller thinks, since all that it reads a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,54 +18,8 @@ if TYPE_CHECKING:
     from godwit.model.latency import LatencyHistogram
     from godwit.placement import Problem
     from godwit.placement.arrays import FloatArray
-    from godwit.plan.compiled import CompiledFlow
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """Components of a flow by stage, and the links between them."""
-
-    # components by the stage of an epoch that they run in, upstream first. Within an epoch a
-    # stage begins when the one before has ended, so each is balanced by itself; an engine whose
-    # components all run at the same time has one stage.
-    stages: tuple[tuple[str, ...], ...]
-    downstream: tuple[tuple[str, str], ...] = ()  # pairs (upstream component, downstream component)
-    # whether a row waits for the end of an epoch, and not only for its own processing
-    epochs: bool = True
-    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
-    # time of an epoch to which its rows are limited where the stream is overloaded
-    longest_epoch_s: float = math.inf
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Names of all components, upstream before downstream."""
-        return tuple(name for stage in self.stages for name in stage)
-
-
-def topology_of(
-    flow: CompiledFlow, trigger_s: float = 0.0, longest_epoch_s: float = math.inf
-) -> Topology:
-    """Return the topology of a flow: its stages, each of the components of one level.
-
-    `trigger_s`: interval of the trigger; `longest_epoch_s`: see `Topology`.
-    """
-    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
-    pairs = {
-        (of_operator[stream.upstream], of_operator[stream.operator])
-        for stream in flow.inputs
-        if isinstance(stream, UpstreamInput)
-    }
-    levels = sorted({component.level for component in flow.components})
-    return Topology(
-        stages=tuple(
-            tuple(c.name for c in flow.components if c.level == level) for level in levels
-        ),
-        downstream=tuple(sorted(pairs)),
-        trigger_s=trigger_s,
-        longest_epoch_s=longest_epoch_s,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

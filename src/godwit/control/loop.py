@@ -39,12 +39,13 @@ from godwit.placement import metrics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from godwit.control.interfaces import Clock, PlannerRunner, Topology
+    from godwit.control.interfaces import Clock, PlannerRunner
     from godwit.control.planning import Planned
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
     from godwit.engine.committed import CommittedEpoch
     from godwit.engine.executor_pool import ExecutorPool
+    from godwit.engine.topology import Topology
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram

@@ -54,10 +54,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from godwit.control.cost_benefit import SelectedMoves
-    from godwit.control.interfaces import PlannerRunner, T, Topology
+    from godwit.control.interfaces import PlannerRunner, T
     from godwit.control.policy import Announce
     from godwit.control.settings import Control, Means
     from godwit.control.statistics import PeriodStatistics
+    from godwit.engine.topology import Topology
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray, IntArray

@@ -18,14 +18,15 @@ import numpy as np
 
 from godwit.control.arrivals import ArrivalCurve
 from godwit.control.load_window import LoadWindow
+from godwit.engine.topology import busiest_lane_s
 from godwit.model.key_groups import KeyGroupPairs, OperatorWork, key_groups_of
 from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.control.interfaces import Topology
     from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.topology import Topology
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray
@@ -387,29 +388,6 @@ class Statistics:
         last = max(rate for s in since if (rate := arrivals.rate_since(s)) is not None)
         # Of two estimates of one rate the greater is too high, as a rule.
         return last if last > _RISEN * whole else whole
-
-
-def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:
-    """Return the seconds that the busiest lane was busy in one stage of an epoch."""
-    # lanes by executors and their numbers of lanes, which components mostly have in common
-    busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
-    for name in stage:
-        load, plan = epoch.outcome.loads.get(name), epoch.component_views.get(name)
-        if load is None or plan is None or not len(load.key_groups):
-            continue
-        assignment = plan.assignment
-        lane = assignment.flat_lanes()[load.key_groups]
-        sums = np.bincount(lane, load.busy_s, sum(assignment.lanes)).astype(np.float64, copy=False)
-        lanes = assignment.executors, assignment.lanes
-        busy[lanes] = busy[lanes] + sums if lanes in busy else sums
-    if len(busy) < 2:
-        return float(max((sums.max() for sums in busy.values()), default=0.0))
-    total: dict[tuple[str, int], float] = {}
-    for (executors, lanes_of), sums in busy.items():
-        each = [(e, lane) for e, n in zip(executors, lanes_of, strict=True) for lane in range(n)]
-        for place, busy_s in zip(each, sums.tolist(), strict=True):
-            total[place] = total.get(place, 0.0) + busy_s
-    return max(total.values())
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:

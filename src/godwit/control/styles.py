@@ -21,9 +21,10 @@ from godwit.placement.registry import some_traffic
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.control.interfaces import MeasuredProblem, Topology
+    from godwit.control.interfaces import MeasuredProblem
     from godwit.control.policy import Announce
     from godwit.control.settings import Control
+    from godwit.engine.topology import Topology
     from godwit.placement import Problem, Solution
     from godwit.placement.arrays import IntArray
 

@@ -7,11 +7,15 @@ components; these move to the one with most state.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.migration.regrouping import RegroupingStage, moves_to_come
+from godwit.engine import outcomes
+from godwit.migration.regrouping import Regrouping, RegroupingStage, moves_to_come
 from godwit.model.text import counted, human_bytes
 from godwit.plan.compiled import UpstreamInput
 from godwit.plan.grouping import regrouped
@@ -19,8 +23,11 @@ from godwit.plan.grouping import regrouped
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+    from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
+    from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ComponentView
+    from godwit.migration.strategy import Bounds
     from godwit.plan.compiled import CompiledFlow
 
 
@@ -221,4 +228,40 @@ def _count_exchanges(flow: CompiledFlow) -> int:
         not isinstance(edge, UpstreamInput)
         or flow.component_of(edge.upstream) is not flow.component_of(edge.operator)
         for edge in flow.inputs
+    )
+
+
+def plan_from_present(
+    flow: CompiledFlow,
+    components: Mapping[str, Iterable[str]],
+    *,
+    coordinator: Coordinator,
+    log: CommitLog,
+) -> RegroupingPlan:
+    """Plan how to regroup a run's present components into the given ones; changes nothing.
+
+    `components`: name of a wished component → its operators. `coordinator`, `log`: the run's, for
+    its present components and the sizes of their states.
+    """
+    with coordinator.locked():
+        flow = flow.with_plan(coordinator.plan)
+        standing = coordinator.view.components
+
+    def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
+        """Bytes of some states, by key group."""
+        with log.lock:
+            known = outcomes.state_bytes(states, log.chains)
+        return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}
+
+    return plan_regrouping(flow, components, components=standing, state_bytes=sizes)
+
+
+def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
+    """Return a regrouping plan as a request to the coordinator."""
+    return Regrouping(
+        id=f"regroup-{uuid.uuid4().hex[:8]}",
+        stages=plan.stages,
+        components=plan.components,
+        reason=reason,
+        bounds=bounds,
     )

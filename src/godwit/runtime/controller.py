@@ -19,9 +19,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.journal import read_last
-from godwit.control.interfaces import topology_of
 from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
+from godwit.engine.topology import topology_of
 from godwit.migration.inputs import is_own
 from godwit.model import events
 from godwit.runtime.pending_files import PendingFiles
@@ -43,11 +43,6 @@ _JOURNAL_ENTRIES = 2000
 _NOTED_EVERY_S = 5.0
 _MEMORY = "controller"
 """Kind of the journal's entries of what a controller remembers."""
-
-
-def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
-    """Return the latest events in a checkpoint's journal, oldest first, with decisions."""
-    return read_last(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
 
 
 def last_memory(storage: CheckpointStorage) -> ControllerMemory | None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from godwit.control.policy import RESPECT_S, ManualOverrides, PolicyLoop
 from godwit.control.windows import ChooseWindowState
 from godwit.engine.changes import Regroup, Repartition
 from godwit.engine.outcomes import state_bytes
-from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
+from godwit.engine.regrouping import plan_from_present, to_regrouping
 from godwit.engine.spreading import SpreadKeyOver
-from godwit.migration.regrouping import Regrouping
 from godwit.migration.strategy import Bounds
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -28,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import StateId
     from godwit.control.policy import AdaptationPolicy, Announce
     from godwit.engine.changes import Proposal
     from godwit.engine.committed import FlowEpoch
+    from godwit.engine.regrouping import RegroupingPlan
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
     from godwit.migration.coordinator import Coordinator
@@ -41,42 +37,6 @@ if TYPE_CHECKING:
 
 _PAUSE_MS, _REWRITE_MS_PER_BYTE = 150.0, 1e-4
 """Milliseconds without epochs around a repartitioning, and to rewrite a byte of state."""
-
-
-def plan_from_present(
-    flow: CompiledFlow,
-    components: Mapping[str, Iterable[str]],
-    *,
-    coordinator: Coordinator,
-    log: CommitLog,
-) -> RegroupingPlan:
-    """Plan how to regroup a run's present components into the given ones; changes nothing.
-
-    `components`: name of a wished component → its operators. `coordinator`, `log`: the run's, for
-    its present components and the sizes of their states.
-    """
-    with coordinator.locked():
-        flow = flow.with_plan(coordinator.plan)
-        standing = coordinator.view.components
-
-    def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
-        """Bytes of some states, by key group."""
-        with log.lock:
-            known = state_bytes(states, log.chains)
-        return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}
-
-    return plan_regrouping(flow, components, components=standing, state_bytes=sizes)
-
-
-def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
-    """Return a regrouping plan as a request to the coordinator."""
-    return Regrouping(
-        id=f"regroup-{uuid.uuid4().hex[:8]}",
-        stages=plan.stages,
-        components=plan.components,
-        reason=reason,
-        bounds=bounds,
-    )
 
 
 class OperatorPolicies:

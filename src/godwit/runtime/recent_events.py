@@ -14,15 +14,18 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.model.events import EpochCommitted
+from godwit.checkpoint.journal import read_last
+from godwit.model.events import EpochCommitted, event_from_dict
 
 if TYPE_CHECKING:
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.model.events import Event
 
 MAX_EVENTS: Final = 10_000
 EPOCH_BYTES: Final = 2 << 20
 OTHER_BYTES: Final = 4 << 20
 """Memory for events of committed epochs, and for all others."""
+_JOURNAL_ENTRIES: Final = 2000
 _PLACE_BYTES: Final = 128  # of an event's number, size and place in the queue
 
 
@@ -104,3 +107,8 @@ def size_of(value: Any) -> int:
     if is_dataclass(value):
         return size + sum(size_of(getattr(value, each.name)) for each in fields(value))
     return size
+
+
+def past_decisions(storage: CheckpointStorage) -> list[Event]:
+    """Return the latest events in a checkpoint's journal, oldest first, with decisions."""
+    return read_last(storage, _JOURNAL_ENTRIES, "event", event_from_dict)

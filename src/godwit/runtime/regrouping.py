@@ -6,13 +6,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from godwit.engine.regrouping import plan_from_present, to_regrouping
 from godwit.model.errors import GodwitError, MigrationError
 from godwit.model.frames import user_call
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
 from godwit.runtime.failures import epoch_failed
 from godwit.runtime.placement import Pending, checked_bounds
-from godwit.runtime.policies import plan_from_present, to_regrouping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

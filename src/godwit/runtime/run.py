@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.collection import collect_garbage
-from godwit.control.run_record import RunRecorder
 from godwit.engine.committed import FlowEpoch
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
@@ -23,6 +22,7 @@ from godwit.engine.outcomes import progress_of
 from godwit.model import events
 from godwit.plan.explain import UserNames
 from godwit.runtime.repartitioning import Repartitioning
+from godwit.runtime.run_record import RunRecorder
 from godwit.runtime.threads import GateClosedError, Guard, close_all
 
 if TYPE_CHECKING:

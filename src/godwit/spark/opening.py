@@ -25,8 +25,9 @@ from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_star
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
-from godwit.runtime.controller import ControllerThread, last_memory, past_decisions
+from godwit.runtime.controller import ControllerThread, last_memory
 from godwit.runtime.policies import OperatorPolicies
+from godwit.runtime.recent_events import past_decisions
 from godwit.runtime.run import SOURCES, QueryRun, RunParts
 from godwit.runtime.threads import DaemonPool, close_all
 from godwit.runtime.trigger import known_interval_s

@@ -12,7 +12,7 @@ from tests.support.controls import control_of
 from tests.unit.control.test_scaling import situation
 
 from godwit.control.cost_benefit import Terms, select_moves
-from godwit.control.interfaces import MeasuredProblem, Topology
+from godwit.control.interfaces import MeasuredProblem
 from godwit.control.latency_model import (
     Learned,
     Learning,
@@ -25,6 +25,7 @@ from godwit.control.planning import Planned, Planning
 from godwit.control.resizing import slowness_reason
 from godwit.control.scaling import ScalingSituation, latency
 from godwit.control.settings import Budget
+from godwit.engine.topology import Topology
 from godwit.model.latency import LatencyHistogram
 from godwit.placement import Problem
 

@@ -14,10 +14,10 @@ from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
 from godwit.control import Budget, loop
-from godwit.control.interfaces import Topology
 from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
 from godwit.control.scaling import WantedExecutors, fixed, latency, scripted, utilisation
+from godwit.engine.topology import Topology
 from godwit.migration.inputs import MigrationRequested
 from godwit.migration.regrouping import Regrouping, RegroupingStage
 from godwit.model import events

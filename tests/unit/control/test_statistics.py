@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.control.interfaces import Topology
 from godwit.control.planning import measured_problem, resource_usage
 from godwit.control.settings import Means
 from godwit.control.statistics import PeriodStatistics, Statistics
 from godwit.engine.committed import CommittedEpoch
+from godwit.engine.topology import Topology
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView, ProtocolView
 from godwit.model.assignment import Assignment, even_assignment

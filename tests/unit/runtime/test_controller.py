@@ -18,10 +18,10 @@ from tests.support.controls import control_of
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.control.interfaces import Topology, topology_of
 from godwit.control.loop import Controller
 from godwit.control.scaling import latency
 from godwit.engine.committed import CommittedEpoch
+from godwit.engine.topology import Topology, topology_of
 from godwit.migration.inputs import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
@@ -30,8 +30,8 @@ from godwit.plan.compiled import UpstreamInput
 from godwit.runtime.controller import (
     ControllerThread,
     last_memory,
-    past_decisions,
 )
+from godwit.runtime.recent_events import past_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,6 +13,7 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.fusing import Fusing
+from godwit.engine import outcomes
 from godwit.engine.changes import Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
 from godwit.engine.committed import FlowEpoch
@@ -26,7 +27,6 @@ from godwit.model.events import (
     ManualOverrideRespected,
     RegroupingCancelled,
 )
-from godwit.runtime import policies
 from godwit.runtime.policies import OperatorPolicies
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_state_is_not_moved_for_less_than_it_is_worth(
 ) -> None:
     story = TwoOperators(tmp_path, apart=True)
     moved = 1000
-    monkeypatch.setattr(policies, "state_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
+    monkeypatch.setattr(outcomes, "state_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
     story.observe(10)
     assert "RegroupingStarted" not in story.ports.told()
     (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))

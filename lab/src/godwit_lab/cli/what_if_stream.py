@@ -1,6 +1,6 @@
 """A measured stream, as a checkpoint's journal tells it: what `godwit what-if` plays again.
 
-The journal has loads of key groups and figures of epochs (`godwit.control.stream_record`), measured
+The journal has loads of key groups and figures of epochs (`godwit.engine.stream_record`), measured
 latencies, and decisions with their expected and measured effect.  From these come the numbers
 of a simulated flow:
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from godwit.checkpoint.journal import read_tail
-from godwit.control.stream_record import STREAM, EpochColumns, StreamSummary
+from godwit.engine.stream_record import STREAM, EpochColumns, StreamSummary
 from godwit.migration.outcome import LoadSummary
 from godwit.model.errors import CheckpointError, InvalidControlError
 from godwit.model.key_groups import KeyGroupLoad
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.control.interfaces import Topology
+    from godwit.engine.topology import Topology
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray
 

@@ -30,10 +30,11 @@ from godwit_lab.planners.intervals.ssm import present_cuts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.control.interfaces import MeasuredProblem, Topology
+    from godwit.control.interfaces import MeasuredProblem
     from godwit.control.policy import Announce
     from godwit.control.settings import Control
     from godwit.control.styles import Turn
+    from godwit.engine.topology import Topology
     from godwit.placement import Problem, Solution
     from godwit.placement.arrays import FloatArray, IntArray
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.control.interfaces import Topology
 from godwit.control.loop import Controller
-from godwit.control.stream_record import STREAM, StreamRecorder
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.committed import CommittedEpoch
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.row_limit import RowLimit
+from godwit.engine.stream_record import STREAM, StreamRecorder
+from godwit.engine.topology import Topology
 from godwit.migration import inputs
 from godwit.migration.coordinator import Coordinator
 from godwit.model.assignment import even_assignment

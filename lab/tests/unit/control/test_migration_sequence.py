@@ -9,8 +9,8 @@ import pytest
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.control.interfaces import Topology
 from godwit.control.scaling import scripted
+from godwit.engine.topology import Topology
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidControlError

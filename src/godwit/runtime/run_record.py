@@ -4,7 +4,7 @@
 again now and then, since old segments are deleted.  ``placement``: where key groups are, of those
 that changed place.  ``load`` and ``stream``: loads of key groups over some epochs
 (`godwit.migration.outcome.LoadSummary`), and figures of the same epochs
-(`godwit.control.stream_record`).
+(`godwit.engine.stream_record`).
 
 Invariant: an epoch adds no more than the key groups that it moved, four bytes each, beside what
 `LoadSummary` and `StreamSummary` bound by themselves.
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from godwit.control.interfaces import Topology, topology_of
-from godwit.control.stream_record import STREAM, StreamRecorder
+from godwit.engine.stream_record import STREAM, StreamRecorder
+from godwit.engine.topology import Topology, topology_of
 from godwit.migration.outcome import packed_column
 from godwit.plan.explain import graph_of
 
