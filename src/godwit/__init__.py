@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit import control, migration, sinks, sources, testing, types
+    from godwit.adopt import explain, read_plan, sql, write_stream
     from godwit.control.settings import Control
     from godwit.engine.settings import Lanes
     from godwit.model import errors, events
@@ -94,6 +95,13 @@ __all__ += [
     "top_k",
     "variance",
 ]
+# queries of Spark's, as they are
+__all__ += [
+    "explain",
+    "read_plan",
+    "sql",
+    "write_stream",
+]
 # windows
 __all__ += [
     "hopping",
@@ -153,6 +161,7 @@ _MODULES = {
 _HOMES = {
     "godwit.control.settings": ("Control",),
     "godwit.spark.platform.local_cluster": ("LocalCluster",),
+    "godwit.adopt": ("explain", "read_plan", "sql", "write_stream"),
     "godwit.spark.flow": ("Flow",),
     "godwit.spark.read_state": ("read_state",),
     "godwit.runtime.settings": ("Adaptation", "Checkpointing", "Observability", "Sizing"),

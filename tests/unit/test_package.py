@@ -53,7 +53,8 @@ def test_the_package_lists_its_public_names_and_has_all_of_them() -> None:
     for name in dir(godwit):
         assert getattr(godwit, name) is not None
     assert {"Flow", "Lanes", "control", "errors", "events", "read_state"} <= set(dir(godwit))
-    assert len(godwit.__all__) <= 45
+    # four of them adopt queries of Spark's
+    assert len(godwit.__all__) <= 49
 
 
 def test_importing_everything_hides_none_of_pythons_own_names() -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "StateEncodingError",
     "StopTimeoutError",
     "StorageFullError",
+    "UnsupportedQueryError",
     "UserFunctionError",
 ]
 
@@ -92,6 +93,19 @@ class InvalidFlowError(GodwitError):
     Traceback (most recent call last):
         ...
     godwit.model.errors.InvalidFlowError: 'a flow' cannot be the name of a flow. Use...
+    """
+
+
+class UnsupportedQueryError(InvalidFlowError):
+    """A query of Spark's, or a setting of its writer, cannot be adopted.
+
+    ``context`` has ``node``, the part of Spark's plan, and ``place``, its place in the program.
+
+    Examples
+    --------
+    >>> error = gw.errors.UnsupportedQueryError("No.", remedy="Do this.", node="Aggregate")
+    >>> error.context["node"]
+    'Aggregate'
     """
 
 

@@ -53,6 +53,7 @@ from godwit.plan.feedback import FeedbackSource
 from godwit.plan.loops import feedbacks_of
 from godwit.plan.nodes import (
     ComputeNode,
+    CustomNode,
     DropDuplicatesNode,
     JoinNode,
     OperatorNode,
@@ -240,6 +241,8 @@ class _Compilation:
         keys = _keys_of(node.name, node.keys, schema, origin)
         if isinstance(node, JoinNode):
             return self.bind_join(node, (schema, origin))
+        if isinstance(node, CustomNode):
+            return self.bind_custom(node)
         if isinstance(node, PassNode):
             return self.bind_rows(node, schema)
         if isinstance(node, DropDuplicatesNode):
@@ -369,6 +372,20 @@ class _Compilation:
         by = node.row_keys if set(node.row_keys) <= set(schema.names) else ()
         self.operators[node.name] = PassRows(name=node.name, columns=schema, by=by)
         return self.inputs(node.name, node.upstream, (), schema)
+
+    def bind_custom(self, node: CustomNode) -> list[Input]:
+        """Bind an operator that makes itself, and return the inputs of its streams."""
+        inputs: list[Input] = []
+        schemas = []
+        for stream, keys in node.streams:
+            schema, origin = self.columns.of(stream)
+            _keys_of(node.name, keys, schema, origin)
+            schemas.append(_keys_first(schema, keys))
+            inputs += self.inputs(node.name, stream, keys, schemas[-1], first=len(inputs))
+        operator = self.operators[node.name] = node.make(schemas)
+        if operator.over_event_time or operator.has_timers:
+            self.timed.update(source.name for source in sources_of(node) if source.time is not None)
+        return inputs
 
     def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
         """Bind a join, and return the inputs of its left and right streams.

@@ -22,6 +22,7 @@ from godwit.operators.windows.spec import Hopping
 from godwit.plan.feedback import FeedbackSource
 from godwit.plan.nodes import (
     ComputeNode,
+    CustomNode,
     DropDuplicatesNode,
     JoinNode,
     PassNode,
@@ -260,7 +261,7 @@ def delay_us(
             delay_us(branch.feed, column, operator, columns_of) for branch in branches_of(stream)
         )
 
-    if isinstance(feed, SourceNode):
+    if isinstance(feed, SourceNode | CustomNode):
         return 0
     if isinstance(feed, WindowedNode | ProcessNode) and feed.event_time == column:
         if feed.slack_us is not None:

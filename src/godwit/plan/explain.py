@@ -26,6 +26,7 @@ from godwit.plan.compiled import SourceInput
 from godwit.plan.maps import ArrowMap
 from godwit.plan.nodes import (
     ComputeNode,
+    CustomNode,
     DropDuplicatesNode,
     JoinNode,
     PassNode,
@@ -384,6 +385,8 @@ def action_of(node: OperatorNode) -> str:
     """Return an operator's action as text, such as ``compute total = sum(delay)``."""
     if isinstance(node, PassNode):
         return "pass rows to a sink"
+    if isinstance(node, CustomNode):
+        return node.action
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
         named = ", ".join(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from godwit.operators.batch import Frames
     from godwit.operators.compute import OutputMode
     from godwit.operators.joins.sides import How
+    from godwit.operators.operator import KeyedOperator
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
@@ -181,6 +182,26 @@ class JoinNode(_KeyedNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CustomNode(_KeyedNode):
+    """An operator of a district, which makes it of the columns of the streams that it reads.
+
+    Rows that it emits have event times that the watermark of its input bounds.
+    """
+
+    # called with the columns of every stream, key columns first
+    make: Callable[[Sequence[pa.Schema]], KeyedOperator]
+    action: str  # what it does, as text
+    # further streams that it reads, and the key columns of each; rows of stream n are of the inputs
+    # after those of the streams before
+    others: tuple[tuple[StreamNode, tuple[str, ...]], ...] = ()
+
+    @property
+    def streams(self) -> tuple[tuple[StreamNode, tuple[str, ...]], ...]:
+        """All streams that it reads, and the key columns of each."""
+        return ((self.upstream, self.keys), *self.others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SinkNode:
     """A sink and the stream it gets."""
 
@@ -199,7 +220,7 @@ class FeedbackNode:
 
 
 OperatorNode: TypeAlias = (
-    ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode | PassNode
+    ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode | PassNode | CustomNode
 )
 StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
@@ -271,6 +292,8 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
 
 def streams_read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
     """Return the streams that an operator reads: one, or the left and right of a join."""
+    if isinstance(node, CustomNode):
+        return tuple(stream for stream, _ in node.streams)
     return (node.upstream, node.right) if isinstance(node, JoinNode) else (node.upstream,)
 
 

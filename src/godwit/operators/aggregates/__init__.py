@@ -655,6 +655,11 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
     return _percentile("approx_median", column, 0.5, error, where, *shown)
 
 
+def all_values(name: str, column: str) -> Aggregate:
+    """Collect all values of a column, by `collect_list` or `collect_set`; not for users."""
+    return _built_in(name, (column,), bind_values, _ORDERED, None, name=name, limit=2**31 - 1)
+
+
 def kept_rows(*columns: str) -> Aggregate:
     """Collect whole rows in order of arrival, for functions over sessions; not for users."""
     return _built_in("kept_rows", columns, bind_row_collector, _ORDERED, None)

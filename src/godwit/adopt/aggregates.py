@@ -1,0 +1,156 @@
+"""Spark's aggregate functions as Godwit's aggregates: of which arguments, and of which type.
+
+The arguments are expressions of Spark's, which Spark computes before the rows reach an operator; a
+``FILTER (WHERE ...)`` is one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.adopt.plan import children_of, kind_of, option
+from godwit.model.errors import UnsupportedQueryError
+from godwit.operators import aggregates as gw
+from godwit.operators.aggregates.conditions import restricted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.adopt.plan import Catalyst
+    from godwit.operators.aggregates import Aggregate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An aggregate of Godwit's, and the expressions of Spark's that it aggregates."""
+
+    arguments: tuple[Any, ...]
+    make: Callable[[Sequence[str]], Aggregate]  # of the columns that have the arguments
+
+
+def call_of(catalyst: Catalyst, expression: Any) -> Call:
+    """Return the aggregate that computes an ``AggregateExpression`` of Spark's.
+
+    Raises `UnsupportedQueryError` if there is none.
+    """
+    function = expression.aggregateFunction()
+    kind = kind_of(function)
+    if kind in _REPLACED:
+        function = function.replacement()
+        kind = kind_of(function)
+    condition = option(expression.filter())
+    if expression.isDistinct():
+        return _distinct(catalyst, function, kind, condition)
+    if kind == "Count":
+        return _count(catalyst, function, condition)
+    if kind in _SKIPPING_NULLS:
+        make = _SKIPPING_NULLS[kind]
+        argument = children_of(function)[0]
+        if condition is not None:
+            argument = catalyst.when(condition, argument)
+        return Call(arguments=(argument,), make=lambda names: make(names[0]))
+    if kind in _OTHERS:
+        call = _OTHERS[kind](function)
+        if condition is None:
+            return call
+        return Call(
+            arguments=(*call.arguments, condition),
+            make=lambda names: restricted(call.make(names[:-1]), f"{names[-1]} = true"),
+        )
+    raise refused(kind, f"no aggregate of Godwit's computes {function.prettyName()}(...)")
+
+
+def refused(kind: str, why: str) -> UnsupportedQueryError:
+    """Return the error that an aggregate function cannot be adopted."""
+    return UnsupportedQueryError(
+        f"{kind} cannot be adopted: {why}.",
+        remedy="Compute it from aggregates that can be adopted, such as sums, counts or "
+        "collect_list, or in a function with state (applyInPandasWithState, transformWithState).",
+        node=kind,
+    )
+
+
+def _count(catalyst: Catalyst, function: Any, condition: Any) -> Call:
+    """Return the call for ``count``: of rows in which no argument is null."""
+    tests = [catalyst.is_not_null(a) for a in children_of(function) if a.nullable()]
+    if condition is not None:
+        tests.append(condition)
+    if not tests:
+        return Call(arguments=(), make=lambda _: gw.count())
+    counted = catalyst.when(catalyst.all_of(tests), catalyst.literal(True))
+    return Call(arguments=(counted,), make=lambda names: gw.count(names[0]))
+
+
+def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> Call:
+    """Return the call for an aggregate of distinct values."""
+    arguments = children_of(function)
+    if kind in {"Min", "Max"}:
+        make = _SKIPPING_NULLS[kind]
+    elif kind == "Count" and len(arguments) == 1:
+        make = gw.count_distinct
+    else:
+        raise refused(kind, f"{function.prettyName()}(DISTINCT ...) of these arguments")
+    argument = arguments[0]
+    if condition is not None:
+        argument = catalyst.when(condition, argument)
+    return Call(arguments=(argument,), make=lambda names: make(names[0]))
+
+
+def _position(name: str) -> Callable[[Any], Call]:
+    """Return the maker of calls for ``first`` or ``last``."""
+    make: Callable[..., Aggregate] = getattr(gw, name)
+
+    def call(function: Any) -> Call:
+        """Return the call of a function that takes the value of one row."""
+        ignore = bool(function.ignoreNulls())
+        return Call(
+            arguments=(children_of(function)[0],),
+            make=lambda names: make(names[0], ignore_nulls=ignore),
+        )
+
+    return call
+
+
+def _extreme_by(make: Callable[..., Aggregate]) -> Callable[[Any], Call]:
+    """Return the maker of calls for ``max_by`` or ``min_by``."""
+
+    def call(function: Any) -> Call:
+        """Return the call of a function that takes the value of the row with an extreme."""
+        value, by = children_of(function)[:2]
+        return Call(arguments=(value, by), make=lambda names: make(names[0], names[1]))
+
+    return call
+
+
+def _approx_distinct(function: Any) -> Call:
+    """Return the call for ``approx_count_distinct``."""
+    error = float(function.relativeSD())
+    return Call(
+        arguments=(children_of(function)[0],),
+        make=lambda names: gw.approx_distinct(names[0], error=min(max(error, 0.0041), 0.26)),
+    )
+
+
+_REPLACED: Final = frozenset({"AnyValue", "CountIf", "BoolAnd", "BoolOr"})
+"""Functions that Spark's optimizer replaces by another one, which they name."""
+_SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
+    "Sum": gw.sum,
+    "Average": gw.mean,
+    "Min": gw.min,
+    "Max": gw.max,
+    "StddevSamp": gw.stddev,
+    "StddevPop": lambda name: gw.stddev(name, population=True),
+    "VarianceSamp": gw.variance,
+    "VariancePop": lambda name: gw.variance(name, population=True),
+    "CollectList": lambda name: gw.all_values("collect_list", name),
+    "CollectSet": lambda name: gw.all_values("collect_set", name),
+}
+"""Functions of one argument that skip nulls, and the aggregate of a column."""
+_OTHERS: Final[dict[str, Callable[[Any], Call]]] = {
+    "First": _position("first"),
+    "Last": _position("last"),
+    "MaxBy": _extreme_by(gw.max_by),
+    "MinBy": _extreme_by(gw.min_by),
+    "HyperLogLogPlusPlus": _approx_distinct,
+}

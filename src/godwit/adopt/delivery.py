@@ -1,0 +1,101 @@
+"""Sinks of adopted queries that the driver delivers to, as Spark's own sinks do.
+
+The rows that the lanes staged are those of the last operator; Spark computes the rest of the query
+over them (`godwit.adopt.translate.Finish`), and the sink gets the result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from godwit.sinks.simple_sinks import ForeachSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import DataFrame
+
+    from godwit.adopt.translate import Finish
+    from godwit.sinks.sink import EpochOutput
+
+
+class DeliveredResult(ForeachSink):
+    """Calls a function with a batch's result, a DataFrame, and the number of the batch."""
+
+    def __init__(self, fn: Callable[[Any, int], object], finish: Finish | None) -> None:
+        super().__init__(fn)
+        self._finish = finish
+
+    def argument_of(self, output: EpochOutput) -> DataFrame:
+        """Return the result of a batch."""
+        rows: DataFrame = output.dataframe()
+        return rows if self._finish is None else self._finish(rows)
+
+
+class MemoryTable:
+    """The rows of all batches, or of the last (complete), as a temporary view of a session."""
+
+    def __init__(self, name: str, *, complete: bool) -> None:
+        self._name, self._complete = name, complete
+        self._batches: dict[int, pa.Table] = {}
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Add the rows of a batch, unless they are there already."""
+        table = rows.toArrow()
+        self._batches = {} if self._complete else self._batches
+        self._batches[batch] = table
+        whole = pa.concat_tables([self._batches[number] for number in sorted(self._batches)])
+        session = rows.sparkSession
+        session.createDataFrame(whole, rows.schema).createOrReplaceTempView(self._name)
+
+
+def print_batch(rows: DataFrame, batch: int, *, num_rows: int, truncate: bool) -> None:
+    """Print a batch as Spark's console does."""
+    rule = "-" * 43
+    print(f"{rule}\nBatch: {batch}\n{rule}")  # noqa: T201  the console is the sink
+    rows.show(num_rows, truncate)
+
+
+class RowByRow:
+    """Calls ``foreach``'s function, or object, with every row of a batch, on the executors."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Process the rows of a batch, partition by partition."""
+        target = self._target
+        if callable(target) and not hasattr(target, "process"):
+
+            def each(part: Iterable[Any]) -> None:
+                """Call the function with every row."""
+                for row in part:
+                    target(row)
+
+        else:
+
+            def each(part: Iterable[Any]) -> None:
+                """Open the object for a partition, give it the rows, and close it."""
+                _write_partition(target, part, batch)
+
+        rows.foreachPartition(each)
+
+
+def _write_partition(target: Any, rows: Iterable[Any], batch: int) -> None:
+    """Give the rows of a partition to an object with ``open``, ``process`` and ``close``."""
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    failure: Exception | None = None
+    wanted = target.open(partition, batch) if hasattr(target, "open") else True
+    try:
+        for row in rows if wanted else ():
+            target.process(row)
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        if hasattr(target, "close"):
+            target.close(failure)

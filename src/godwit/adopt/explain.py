@@ -1,0 +1,79 @@
+"""``gw.explain(df)``: beside each node of Spark's plan, how it runs here, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from godwit.adopt.plan import analysed, children_of, kind_of
+from godwit.adopt.translate import is_stateful, translate
+from godwit.adopt.writer import check_streaming
+from godwit.model.errors import UnsupportedQueryError
+from godwit.model.frames import user_call
+from godwit.model.text import show, text_block
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_STATELESS = "Spark SQL, in the micro-batch"
+_ABOVE = "Spark SQL, over the rows of a batch, at delivery"
+
+
+@user_call
+def explain(dataframe: DataFrame, *, mode: str = "append") -> None:
+    """Print beside each node of a streaming DataFrame's plan how it runs here.
+
+    Parameters
+    ----------
+    dataframe
+        Any streaming DataFrame of a classic Spark session.
+    mode
+        Spark's output mode: ``"append"``, ``"update"`` or ``"complete"``.
+
+    Examples
+    --------
+    >>> gw.explain(counts, mode="update")  # doctest: +SKIP
+    >>> try:
+    ...     gw.explain("in/")
+    ... except gw.errors.UnsupportedQueryError as error:
+    ...     print(error.message)
+    A value of type str is not a DataFrame.
+    """
+    check_streaming(dataframe)
+    text = explained(dataframe, mode=mode)
+    show(text, text_block(text))
+
+
+def explained(dataframe: DataFrame, *, mode: str) -> str:
+    """Return the nodes of a plan and how each runs, as text."""
+    plan = analysed(dataframe)
+    missing = ""
+    try:
+        flow = translate(dataframe, mode=mode, name="adopted").flow
+        actions = [f"operator {node.name!r}: {node.action}" for node in flow.operators]  # type: ignore[union-attr]
+    except UnsupportedQueryError as error:
+        missing, actions = str(error), []
+    lines: list[tuple[str, str]] = []
+    _describe(plan, 0, lines)
+    width = min(60, max(len(node) for node, _ in lines))
+    table = [f"{node[:width]:<{width}}  {how}" for node, how in lines]
+    return "\n".join([*table, *actions, *(["missing: " + missing] if missing else [])])
+
+
+def _describe(node: Any, depth: int, lines: list[tuple[str, str]]) -> None:
+    """Add the line of a node, and those of the nodes below it."""
+    own = is_stateful(node)
+    below = any(is_stateful(part) for part in _all_below(node))
+    how = "operator of the flow, in the lanes" if own else _ABOVE if below else _STATELESS
+    if kind_of(node) == "EventTimeWatermark":
+        how = "event time of the flow's source"
+    elif kind_of(node).startswith("StreamingRelation"):
+        how = "streaming DataFrame, read by Spark"
+    text = " ".join(str(node.simpleString(80)).split()).removeprefix("~")
+    lines.append(("  " * depth + text, how))
+    for child in children_of(node):
+        _describe(child, depth + 1, lines)
+
+
+def _all_below(node: Any) -> list[Any]:
+    """Return all nodes below a node."""
+    return [part for child in children_of(node) for part in (child, *_all_below(child))]

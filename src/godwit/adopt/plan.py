@@ -1,0 +1,241 @@
+"""Spark's logical plan, as Spark's analyzer leaves it: reading its nodes, and building new ones.
+
+A query is its analysed plan, written in DataFrames or in SQL.  Nodes and expressions stay objects
+of Spark's JVM, of which little is read; plans that Spark runs are put together from them again
+(`Catalyst`).  Columns are told apart by Spark's ids of expressions, not by name.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
+"""Key of a column's metadata: it has event times, or windows of these, that a watermark follows."""
+SESSION_WINDOW: Final = "spark.sessionWindow"
+"""Key of a column's metadata: it has session windows."""
+TIME_WINDOW: Final = "spark.timeWindow"
+"""Key of a column's metadata: it has windows of one length."""
+
+
+def kind_of(node: Any) -> str:
+    """Return the name of the class of a node or an expression, such as ``Aggregate``."""
+    return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def to_list(sequence: Any) -> list[Any]:
+    """Return a Scala sequence as a list."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def children_of(node: Any) -> list[Any]:
+    """Return the children of a node or an expression."""
+    return to_list(node.children())
+
+
+def option(value: Any) -> Any:
+    """Return the value of a Scala option; ``None`` if it is empty."""
+    return value.get() if value.isDefined() else None
+
+
+def walk(node: Any) -> Iterator[Any]:
+    """Yield a node or an expression, and all below it, from the top."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(children_of(node)))
+
+
+def expressions_of(node: Any) -> list[Any]:
+    """Return the expressions of a node, without those of the nodes below it."""
+    return to_list(node.expressions())
+
+
+def id_of(attribute: Any) -> int:
+    """Return Spark's number of a column."""
+    return int(attribute.exprId().id())
+
+
+def type_of(expression: Any) -> DataType:
+    """Return the type of an expression."""
+    return _parse_datatype_json_string(expression.dataType().json())
+
+
+def metadata_of(attribute: Any) -> dict[str, Any]:
+    """Return the metadata of a named expression."""
+    metadata: dict[str, Any] = json.loads(attribute.metadata().json())
+    return metadata
+
+
+def references(expression: Any) -> set[int]:
+    """Return the numbers of the columns that an expression reads."""
+    return {id_of(e) for e in walk(expression) if kind_of(e) == "AttributeReference"}
+
+
+def place_of(node: Any) -> str:
+    """Return the place of a node in the user's text, such as ``line 2: count(*)``; or nothing.
+
+    Of a DataFrame's node it is the call of the first expression that has one.
+    """
+    for part in (node, *(e for top in expressions_of_any(node) for e in walk(top))):
+        origin = part.origin()
+        context = option(origin.pysparkErrorContext())
+        if context is not None:
+            return f"{context._2()}, {context._1()}(...)"  # noqa: SLF001  Scala's name
+        text, line = option(origin.sqlText()), option(origin.line())
+        if text is not None and line is not None:
+            start, stop = option(origin.startIndex()), option(origin.stopIndex())
+            fragment = "" if start is None or stop is None else str(text)[start : stop + 1]
+            return f"line {line} of the SQL text: {' '.join(fragment.split())[:80]}"
+    return ""
+
+
+def expressions_of_any(node: Any) -> list[Any]:
+    """Return the expressions of a node; none of an expression."""
+    return expressions_of(node) if hasattr(node, "expressions") else []
+
+
+class Catalyst:
+    """Builder of Spark's plans and expressions in one session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._session: Any = spark._jsparkSession  # noqa: SLF001  not in PySpark's API
+        jvm: Any = spark._jvm  # noqa: SLF001
+        self._jvm = jvm
+        self._catalyst: Any = jvm.org.apache.spark.sql.catalyst
+        self.expressions: Any = self._catalyst.expressions
+        self.logical: Any = self._catalyst.plans.logical
+
+    @cached_property
+    def _ids(self) -> Any:
+        return getattr(getattr(self.expressions, "NamedExpression$"), "MODULE$")
+
+    def sequence(self, items: Iterable[Any]) -> Any:
+        """Return a Scala sequence."""
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+    def alias(self, expression: Any, name: str, expr_id: Any = None) -> Any:
+        """Return a named expression; `expr_id`: Spark's id of it, by default a new one."""
+        return self.expressions.Alias(
+            expression,
+            name,
+            self._ids.newExprId() if expr_id is None else expr_id,
+            self.sequence([]),
+            self._jvm.scala.Option.empty(),
+            self.sequence([]),
+        )
+
+    def project(self, expressions: Iterable[Any], child: Any) -> Any:
+        """Return a projection of a plan."""
+        return self.logical.Project(self.sequence(expressions), child)
+
+    def when(self, condition: Any, value: Any) -> Any:
+        """Return an expression that has a value where a condition is true, else null."""
+        null = self.expressions.Literal(None, value.dataType())
+        return self.expressions.If(condition, value, null)
+
+    def negation(self, condition: Any) -> Any:
+        """Return the negation of a condition."""
+        return self.expressions.Not(condition)
+
+    def is_not_null(self, expression: Any) -> Any:
+        """Return the test that an expression is not null."""
+        return self.expressions.IsNotNull(expression)
+
+    def all_of(self, conditions: Sequence[Any]) -> Any:
+        """Return the conjunction of conditions, at least one."""
+        return reduce(self.expressions.And, conditions)
+
+    def literal(self, value: Any) -> Any:
+        """Return a constant."""
+        return getattr(getattr(self.expressions, "Literal$"), "MODULE$").apply(value)
+
+    def null(self, dtype: Any) -> Any:
+        """Return a null of one of the JVM's types."""
+        return self.expressions.Literal(None, dtype)
+
+    def one_row(self) -> Any:
+        """Return the plan of one row without columns."""
+        return self.logical.OneRowRelation()
+
+    def normalized(self, number: Any) -> Any:
+        """Return a floating-point number with one NaN and one zero."""
+        return self._catalyst.optimizer.NormalizeNaNAndZero(number)
+
+    def named(self, expression: Any) -> Any:
+        """Return an expression as a projection takes it: with a name."""
+        return expression if hasattr(expression, "exprId") else self.alias(expression, "value")
+
+    def delay_of(self, watermark: Any) -> timedelta:
+        """Return how far a watermark's node stays behind the greatest event time."""
+        node = getattr(getattr(self.logical, "EventTimeWatermark$"), "MODULE$")
+        return timedelta(milliseconds=int(node.getDelayMs(watermark.delay())))
+
+    def field(self, struct: Any, ordinal: int) -> Any:
+        """Return a field of a struct."""
+        name = struct.dataType().fields()[ordinal].name()
+        return self.expressions.GetStructField(struct, ordinal, self._jvm.scala.Option.apply(name))
+
+    def struct(self, fields: Iterable[tuple[str, Any]]) -> Any:
+        """Return a struct of named expressions."""
+        parts = [part for name, value in fields for part in (self.literal(name), value)]
+        return self.expressions.CreateNamedStruct(self.sequence(parts))
+
+    def floor_to_millis(self, time: Any) -> Any:
+        """Return an event time without its microseconds, as Spark's watermark counts."""
+        return self.expressions.MillisToTimestamp(self.expressions.UnixMillis(time))
+
+    def dataframe(self, plan: Any) -> DataFrame:
+        """Return the DataFrame of an analysed plan."""
+        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)
+        return DataFrame(rows, self.spark)
+
+    def optimized(self, plan: Any) -> Any:
+        """Return a plan, which may stream, as Spark's optimizer changes it."""
+        return self._session.sessionState().optimizer().execute(plan)
+
+    def with_children(self, node: Any, children: Sequence[Any]) -> Any:
+        """Return a node or an expression with other children."""
+        return node.withNewChildren(self.sequence(children))
+
+    def rewrite(self, node: Any, change: Callable[[Any], Any]) -> Any:
+        """Return a plan or an expression in which parts are replaced.
+
+        `change`: called with every node from the top; returns the node in its place, or ``None`` to
+        leave it and look below.
+        """
+        changed = change(node)
+        if changed is not None:
+            return changed
+        before = children_of(node)
+        after = [self.rewrite(child, change) for child in before]
+        if all(new is old for new, old in zip(after, before, strict=True)):
+            return node
+        return self.with_children(node, after)
+
+    def check_for_streaming(self, plan: Any, mode: str) -> None:
+        """Raise Spark's `AnalysisException` if Spark itself would refuse a query.
+
+        `mode`: its output mode.
+        """
+        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
+        modes_by_name = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}
+        checker = self._catalyst.analysis.UnsupportedOperationChecker
+        checker.checkForStreaming(plan, modes_by_name[mode]())
+
+
+def analysed(dataframe: DataFrame) -> Any:
+    """Return the analysed logical plan of a DataFrame."""
+    return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  not in PySpark's API

@@ -1,0 +1,800 @@
+"""From Spark's plan of a query to a flow: every stateful node becomes an operator.
+
+The part below the first stateful node stays Spark SQL: a streaming DataFrame, with the operator's
+keys and arguments as its columns.  The part above the last one is put together again over the rows
+of every batch (`Finish`), or becomes a map in the lanes where it only chooses and renames columns.
+
+Event times follow Spark's plan, too: a watermark sees the rows that reach its node after Spark's
+optimizer has moved filters below it.  Where the operator does not get exactly these rows, rows with
+nothing but an event time are sent along for the watermark (`_Rows.only_time`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
+
+from godwit.adopt.aggregates import call_of
+from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
+from godwit.adopt.plan import (
+    SESSION_WINDOW,
+    WATERMARK_DELAY,
+    Catalyst,
+    analysed,
+    children_of,
+    id_of,
+    kind_of,
+    metadata_of,
+    place_of,
+    to_list,
+    type_of,
+    walk,
+)
+from godwit.api.streams import Stream
+from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.model.errors import UnsupportedQueryError
+from godwit.operators import aggregates as gw
+from godwit.plan.nodes import CustomNode
+from godwit.spark.flow import Flow
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
+from godwit.spark.stages.source_rows import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from godwit.adopt.aggregates import Call
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.operator import KeyedOperator
+
+_TIME: Final = "event_time_ms"
+"""Column of a source: the event time that Spark's watermark sees, in whole milliseconds."""
+_ONLY_TIME: Final = "moves_watermark_only"
+_NO_LIMIT: Final = timedelta(days=200 * 365)
+
+_STATEFUL: Final = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
+_CAUSES_DROPS: Final = frozenset({"Generate", "GlobalLimit", "Join", "LocalLimit", "Sample"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A struct that a stream has as one column for each of its fields."""
+
+    fields: tuple[tuple[str, Place], ...]  # name of a field → place of its value
+    is_null: str | None = None  # column that is true where the whole struct is null
+
+
+Place: TypeAlias = "str | Packed"
+"""Column of a stream that has a value, or the columns of a struct."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of Spark's plan, and the place of its values in a stream."""
+
+    attribute: Any
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """Rows of a plan as a stream of the flow, and the part of the plan that is left to be done."""
+
+    stream: Stream
+    columns: tuple[Column, ...]
+    # Plan over the rows of the stream, in which one node stands for these, and the way to that
+    # node: the number of a child of each node from the top. ``None``: the rows are the result.
+    plan: Any = None
+    path: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A query of Spark's as a flow without its sink."""
+
+    flow: Flow
+    stream: Stream
+    finish: Finish | None  # ``None``: the rows of the stream are the result
+
+    def result_stream(self, needed_by: str) -> Stream:
+        """Return the stream of the result, for sinks that the lanes write to.
+
+        `needed_by`: why it is to be a stream, as text. Raises `UnsupportedQueryError` if Spark has
+        to compute a part of it over the rows of a batch.
+        """
+        return self.stream if self.finish is None else self.finish.in_lanes(self.stream, needed_by)
+
+
+class Finish:
+    """The part of a query above its last operator, computed by Spark over the rows of a batch."""
+
+    def __init__(self, catalyst: Catalyst, rows: Adopted) -> None:
+        self._catalyst, self._rows = catalyst, rows
+
+    def __call__(self, batch: DataFrame) -> DataFrame:
+        """Return the query's result for the rows that the stream has in a batch."""
+        catalyst, rows = self._catalyst, self._rows
+        plan = analysed(batch)
+        by_name = {attribute.name(): attribute for attribute in to_list(plan.output())}
+        leaf = catalyst.project(
+            (_bound(catalyst, column, by_name) for column in rows.columns), plan
+        )
+        return catalyst.dataframe(_with_leaf(catalyst, rows.plan, rows.path, leaf))
+
+    def in_lanes(self, stream: Stream, needed_by: str) -> Stream:
+        """Return the stream of the result, if the plan only chooses and renames columns."""
+        rows = self._rows
+        places = {id_of(column.attribute): column.place for column in rows.columns}
+        plan, nodes = rows.plan, []
+        for number in rows.path:
+            nodes.append(plan)
+            plan = children_of(plan)[number]
+        chosen: dict[str, Place] = {}
+        for node in reversed(nodes):
+            if kind_of(node) in {"SubqueryAlias", "View"}:
+                continue
+            results: dict[int, Place] = {}
+            chosen = {}
+            for result in to_list(node.projectList()) if kind_of(node) == "Project" else [node]:
+                place = None if result is node else _chosen(result, places)
+                if place is None:
+                    text = str(result.simpleString(80) if result is node else result.sql())[:200]
+                    raise UnsupportedQueryError(
+                        f"{needed_by} would get {text}, which Spark computes over the rows of a "
+                        "batch on the driver.",
+                        remedy="Use foreachBatch(...), or compute it before the aggregate.",
+                        node=kind_of(node),
+                        place=place_of(node),
+                    )
+                results[id_of(result)] = place
+                chosen[str(result.name())] = place
+            places = results
+        return stream.map(_Choose(tuple(chosen.items())))
+
+
+def _chosen(expression: Any, places: dict[int, Place]) -> Place | None:
+    """Return the place of the value of an expression that chooses a column or a field of one.
+
+    `places`: number of a column of Spark's → its place. ``None`` for other expressions.
+    """
+    kind = kind_of(expression)
+    if kind == "Alias":
+        return _chosen(expression.child(), places)
+    if kind == "AttributeReference":
+        return places.get(id_of(expression))
+    if kind == "GetStructField":
+        inner = _chosen(expression.child(), places)
+        if isinstance(inner, Packed) and inner.is_null is None:
+            return inner.fields[int(expression.ordinal())][1]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choose:
+    """Map in the lanes that chooses and renames columns, and puts structs together."""
+
+    results: tuple[tuple[str, Place], ...]  # name of a result → its place
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return the chosen columns."""
+        return pa.table({name: _value(place, rows) for name, place in self.results})
+
+
+def _value(place: Place, rows: pa.Table) -> pa.Array:
+    """Return the values at a place as one column."""
+    if isinstance(place, str):
+        return rows[place].combine_chunks()
+    parts = [_value(part, rows) for _, part in place.fields]
+    mask = None if place.is_null is None else rows[place.is_null].combine_chunks()
+    return pa.StructArray.from_arrays(parts, names=[name for name, _ in place.fields], mask=mask)
+
+
+def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> Any:
+    """Return the expression of Spark's for the values at a place; `by_name`: columns."""
+    if isinstance(place, str):
+        return by_name[place]
+    struct = catalyst.struct(
+        (name, _spark_value(catalyst, part, by_name)) for name, part in place.fields
+    )
+    if place.is_null is None:
+        return struct
+    return catalyst.when(catalyst.negation(by_name[place.is_null]), struct)
+
+
+def _bound(catalyst: Catalyst, column: Column, by_name: dict[str, Any]) -> Any:
+    """Return a named expression that has the values and the id of a column of Spark's plan."""
+    attribute = column.attribute
+    value = _spark_value(catalyst, column.place, by_name)
+    return catalyst.alias(value, attribute.name(), attribute.exprId())
+
+
+def _with_leaf(catalyst: Catalyst, plan: Any, path: Sequence[int], leaf: Any) -> Any:
+    """Return a plan with the node at a path replaced."""
+    if not path:
+        return leaf
+    children = children_of(plan)
+    children[path[0]] = _with_leaf(catalyst, children[path[0]], path[1:], leaf)
+    return catalyst.with_children(plan, children)
+
+
+def translate(dataframe: DataFrame, *, mode: str, name: str) -> Query:
+    """Return the flow of a streaming DataFrame.
+
+    `mode`: Spark's output mode. `name`: of the flow. Raises `UnsupportedQueryError` if a part of it
+    cannot be adopted.
+    """
+    return _Translation(dataframe, mode=mode, name=name).run()
+
+
+def is_stateful(node: Any) -> bool:
+    """Return whether a node of a plan has state in a streaming query."""
+    if kind_of(node) == "Join":
+        return all(child.isStreaming() for child in children_of(node))
+    return kind_of(node) in _STATEFUL and bool(node.isStreaming())
+
+
+class _Translation:
+    """One run of the translator, from the sources up."""
+
+    def __init__(self, dataframe: DataFrame, *, mode: str, name: str) -> None:
+        self.catalyst = Catalyst(dataframe.sparkSession)
+        self.mode = mode
+        self.plan = analysed(dataframe)
+        self.flow = Flow(name)
+        self._used: dict[str, int] = {}
+
+    def run(self) -> Query:
+        """Translate the plan."""
+        self._check_for_streaming()
+        rows = self.rows_of(self.plan)
+        if rows is None:
+            frame = self.catalyst.dataframe(self.without_watermarks(self.plan))
+            return Query(
+                flow=self.flow, stream=self.flow.source(self.unique("input"), frame), finish=None
+            )
+        finish = None if rows.plan is None else Finish(self.catalyst, rows)
+        return Query(flow=self.flow, stream=rows.stream, finish=finish)
+
+    def _check_for_streaming(self) -> None:
+        """Raise for what Spark itself refuses in a streaming query, in its words."""
+        try:
+            self.catalyst.check_for_streaming(self.plan, self.mode)
+        except AnalysisException as error:
+            text = str(error).splitlines()[0]
+            if "istinct aggregations are not supported" in text:
+                return  # here they are
+            reason = re.sub(r"^\[[^]]*\] | SQLSTATE: \w+$|[.;]+$", "", text)
+            raise UnsupportedQueryError(
+                f"Spark refuses the query in output mode {self.mode!r}: {reason}.",
+                remedy="Change the query or outputMode(...) as for Spark's own writeStream.",
+                node=kind_of(self.plan),
+                place=place_of(self.plan),
+            ) from None
+
+    def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:
+        """Return the error that a node of the plan cannot be adopted."""
+        place = place_of(node)
+        return UnsupportedQueryError(
+            f"{kind_of(node)}{f' ({place})' if place else ''} cannot be adopted: {why}.",
+            remedy=remedy,
+            node=kind_of(node),
+            place=place,
+        )
+
+    def unique(self, name: str) -> str:
+        """Return a name that no other column or operator of the flow has: numbered if needed."""
+        plain = re.sub(r"\W+", "_", name).strip("_").lower()[:40].strip("_") or "column"
+        plain = plain if plain[0].isalpha() else f"c_{plain}"
+        number = self._used[plain] = self._used.get(plain, 0) + 1
+        return plain if number == 1 else self.unique(f"{plain}_{number}")
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def rows_of(self, node: Any) -> Adopted | None:
+        """Return the rows of a node as a stream; ``None`` if nothing below it is stateful."""
+        kind = kind_of(node)
+        below = [(self.rows_of(child), child) for child in children_of(node)]
+        changed = [number for number, (rows, _) in enumerate(below) if rows is not None]
+        if is_stateful(node):
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                raise self.refused(node, "no operator does it yet", "Take it out of this query.")
+            return handler(self, node, [rows for rows, _ in below])
+        if not changed:
+            return None
+        if len(changed) > 1:
+            raise self.refused(
+                node,
+                "it puts together the rows of several stateful operators",
+                "Write each of them by a query of its own.",
+            )
+        if kind in {"GlobalLimit", "LocalLimit"} and self.mode != "complete":
+            raise self.refused(
+                node,
+                "Spark counts its rows over all batches",
+                'Leave it out, or use outputMode("complete").',
+            )
+        (number,) = changed
+        rows = below[number][0]
+        assert rows is not None
+        children = [child for _, child in below]
+        if rows.plan is None:
+            return replace(rows, plan=node, path=(number,))
+        children[number] = rows.plan
+        plan = self.catalyst.with_children(node, children)
+        return replace(rows, plan=plan, path=(number, *rows.path))
+
+    def without_watermarks(self, plan: Any) -> Any:
+        """Return a plan without its watermark nodes, which change no rows."""
+
+        def change(node: Any) -> Any:
+            """Replace a watermark by its child."""
+            if kind_of(node) != "EventTimeWatermark":
+                return None
+            return self.catalyst.rewrite(node.child(), change)
+
+        return self.catalyst.rewrite(plan, change)
+
+    # -- sources -------------------------------------------------------------------------------
+
+    def sources(self, columns: Sequence[tuple[str, Any]], plan: Any, *, timed: bool) -> Stream:
+        """Return the rows of a stateless plan as a stream with these columns.
+
+        `timed`: with the event time of the plan's watermark, in `_TIME`.
+        """
+        parts = [self._source(columns, part, timed=timed) for part in self._branches(plan, timed)]
+        first, *others = parts
+        return first.union(*others) if others else first
+
+    def _branches(self, plan: Any, timed: bool) -> Iterator[Any]:
+        """Yield the parts of a plan with one watermark each, as a union puts them together."""
+        place = next(self._unions(plan, ()), None) if timed else None
+        if place is None:
+            yield plan
+            return
+        path, union = place
+        output = to_list(union.output())
+        for child in children_of(union):
+            aliases = [
+                self.catalyst.alias(own, attribute.name(), attribute.exprId())
+                for own, attribute in zip(to_list(child.output()), output, strict=True)
+            ]
+            part = self.catalyst.project(aliases, child)
+            yield from self._branches(_with_leaf(self.catalyst, plan, path, part), timed)
+
+    def _unions(self, plan: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the unions of rows that have watermarks, from the top, with their paths."""
+        if kind_of(plan) == "Union" and _watermarks(plan):
+            yield path, plan
+        for number, child in enumerate(children_of(plan)):
+            yield from self._unions(child, (*path, number))
+
+    def _source(self, columns: Sequence[tuple[str, Any]], plan: Any, *, timed: bool) -> Stream:
+        """Return the rows of a plan with at most one watermark as a source's stream."""
+        catalyst = self.catalyst
+        named = [catalyst.alias(value, name) for name, value in columns]
+        name = self.unique("input")
+        marks = _watermarks(plan)
+        if not timed or not marks:
+            if timed:
+                raise self.refused(
+                    plan,
+                    "some of its streams have a watermark, and some have none",
+                    "Give each of them one, by withWatermark(...).",
+                )
+            constant = [catalyst.alias(catalyst.literal(True), "row")] if not named else []
+            rows = catalyst.project([*named, *constant], self.without_watermarks(plan))
+            return self.flow.source(name, catalyst.dataframe(rows))
+        if len(marks) > 1:
+            raise self.refused(
+                marks[0],
+                "there are several watermarks on the way to one operator",
+                "Leave one of them.",
+            )
+        (mark,) = marks
+        event_time = mark.eventTime()
+        carried = self._carried(plan, event_time)
+        whole = catalyst.project([*named, catalyst.alias(event_time, _TIME)], carried)
+        frame = catalyst.dataframe(self.without_watermarks(whole))
+        seen = self._seen_apart(whole, mark)
+        if seen is not None:
+            times = catalyst.dataframe(
+                catalyst.project([catalyst.alias(event_time, _TIME)], self.without_watermarks(seen))
+            )
+            nothing = [
+                sf.lit(None).cast(field.dataType).alias(field.name)
+                for field in frame.schema.fields[:-1]
+            ]
+            frame = frame.withColumn(_TIME, sf.lit(None).cast("timestamp"))
+            frame = frame.withColumn(_ONLY_TIME, sf.lit(False)).unionAll(
+                times.select(*nothing, _TIME).withColumn(_ONLY_TIME, sf.lit(True))
+            )
+        else:
+            frame = frame.withColumn(_ONLY_TIME, sf.lit(False))
+        frame = frame.withColumn(_TIME, sf.expr(f"timestamp_millis(unix_millis({_TIME}))"))
+        return self.flow.source(
+            name, frame, event_time=_TIME, slack=catalyst.delay_of(mark), max_ahead=_NO_LIMIT
+        )
+
+    def _carried(self, plan: Any, attribute: Any) -> Any:
+        """Return a plan whose projections keep a column, so that its output has it."""
+        number = id_of(attribute)
+        carried = plan
+        for _ in range(64):  # as many projections as may lie over one another
+            if any(id_of(a) == number for a in to_list(carried.output())):
+                return carried
+            carried = self._carry_once(carried, attribute)
+        raise self.refused(
+            plan, "the event time of its watermark is lost on the way", "Keep the column."
+        )
+
+    def _carry_once(self, plan: Any, attribute: Any) -> Any:
+        """Add a column to the lowest projections that have it below and not in their output."""
+        number = id_of(attribute)
+
+        def carry(node: Any) -> Any:
+            """Add the column to a projection right above it."""
+            if kind_of(node) != "Project":
+                return None
+            listed = to_list(node.projectList())
+            has = any(id_of(e) == number for e in listed)
+            if has or not any(id_of(a) == number for a in to_list(node.child().output())):
+                return None
+            return self.catalyst.project([*listed, attribute], node.child())
+
+        return self.catalyst.rewrite(plan, carry)
+
+    def _seen_apart(self, whole: Any, mark: Any) -> Any:
+        """Return the plan of the rows that Spark's watermark sees; ``None`` if it is these rows.
+
+        `whole`: the plan of the rows, with the watermark's node, `mark`.
+        """
+        own = _path_to(self.catalyst.optimized(whole), mark)
+        native = _path_to(self.catalyst.optimized(self.plan), mark)
+        if own is None or native is None:
+            return None
+        time = id_of(mark.eventTime())
+        drops = any(_drops_rows(node, below, time) for node, below in own[:-1])
+        same = _conditions(own[-1][0]) == _conditions(native[-1][0])
+        return None if same and not drops else native[-1][0].child()
+
+    # -- aggregates ----------------------------------------------------------------------------
+
+    def aggregate(self, node: Any, below: list[Adopted | None]) -> Adopted:
+        """Translate an ``Aggregate``, or a ``Distinct``, which groups by all columns."""
+        if below[0] is not None:
+            raise self.refused(
+                node,
+                "it aggregates the result of another stateful operator",
+                "Write the inner result by a query of its own, and aggregate it by another.",
+            )
+        if kind_of(node) == "Distinct":
+            grouping = results = to_list(node.output())
+            child = node.child()
+        else:
+            grouping, results = to_list(node.groupingExpressions()), _results_of(node)
+            child = node.child()
+        keys = _Keys(self, node, grouping)
+        functions = _functions_in(results)
+        calls = [(function, self._call(node, function)) for function in functions]
+        columns: list[tuple[str, Any]] = list(keys.columns)
+        aggregates: dict[str, Aggregate] = {}
+        named: dict[str, str] = {}
+        for function, call in calls:
+            names = []
+            for argument in call.arguments:
+                text = str(argument.sql())
+                if text not in named:
+                    named[text] = self.unique(f"of_{text}")
+                    columns.append((named[text], argument))
+                names.append(named[text])
+            aggregates[self.unique(str(function.sql()))] = call.make(names)
+        results_named = list(aggregates)
+        if not aggregates:
+            aggregates[self.unique("count")] = gw.count()
+        timed = self.mode != "complete" and bool(_watermarks(child))
+        stream = self.sources(columns, child, timed=timed)
+        name = self.unique("aggregate")
+        make = partial(
+            _grouped, name, keys.names, keys.removed_by, aggregates, mode=self.mode, timed=timed
+        )
+        action = f"aggregate {', '.join(str(f.sql()) for f in functions) or 'distinct rows'}"
+        operator = CustomNode(
+            name=name, upstream=stream.node, keys=keys.names, make=make, action=action
+        )
+        self.flow._add_operator(operator)  # noqa: SLF001  as streams do
+        attributes = [function.resultAttribute() for function in functions]
+        self._check_types(aggregates, dict(zip(results_named, functions, strict=True)))
+        bound = [
+            *keys.bound,
+            *(
+                Column(attribute=attribute, place=column)
+                for attribute, column in zip(attributes, results_named, strict=True)
+            ),
+        ]
+
+        def change(expression: Any) -> Any:
+            """Replace a group key, or an aggregate, by the column that has it."""
+            if kind_of(expression) == "AggregateExpression":
+                return next(
+                    attribute
+                    for function, attribute in zip(functions, attributes, strict=True)
+                    if function.semanticEquals(expression)
+                )
+            return keys.attribute_of(expression)
+
+        rewritten = [self.catalyst.rewrite(result, change) for result in results]
+        plan = self.catalyst.project([self.catalyst.named(e) for e in rewritten], child)
+        return Adopted(
+            stream=Stream(self.flow, operator), columns=tuple(bound), plan=plan, path=(0,)
+        )
+
+    def _call(self, node: Any, function: Any) -> Call:
+        """Return the aggregate for one of Spark's; errors name its place."""
+        try:
+            return call_of(self.catalyst, function)
+        except UnsupportedQueryError as error:
+            place = place_of(function) or place_of(node)
+            where = f" ({place})" if place else ""
+            raise UnsupportedQueryError(
+                f"Aggregate{where}: {error.message}",
+                remedy=error.remedy,
+                node=error.context["node"],
+                place=place,
+            ) from None
+
+    def _check_types(self, aggregates: dict[str, Aggregate], functions: dict[str, Any]) -> None:
+        """Raise if the result of an aggregate has another type than Spark's analyser gives it."""
+        schema = arrow_schema(next(iter(self.flow.sources.values())))
+        for name, function in functions.items():
+            output = aggregates[name].bind(schema).output
+            result = StructType([StructField("result", type_of(function))])
+            spark = arrow_schema_of(result, zone="UTC").field(0)
+            if not _same_type(output, spark.type):
+                raise self.refused(
+                    function,
+                    f"its result has type {output}, and Spark's has {spark.type}",
+                    "Cast its argument, or its result.",
+                )
+
+
+class _Keys:
+    """The columns of an aggregate's group keys."""
+
+    def __init__(self, translation: _Translation, node: Any, grouping: Sequence[Any]) -> None:
+        self._grouping = list(grouping)
+        self._attributes: list[Any] = []
+        self.columns: list[tuple[str, Any]] = []  # name → expression of Spark's
+        self.names: tuple[str, ...] = ()
+        self.removed_by: str | None = None
+        self.bound: list[Column] = []
+        catalyst = translation.catalyst
+        names: list[str] = []
+        for expression in self._grouping:
+            is_named = kind_of(expression) in {"AttributeReference", "Alias"}
+            name = expression.name() if is_named else str(expression.sql())
+            attribute = (
+                expression
+                if kind_of(expression) == "AttributeReference"
+                else catalyst.alias(expression, name).toAttribute()
+            )
+            self._attributes.append(attribute)
+            metadata = metadata_of(attribute)
+            dtype = type_of(expression)
+            if SESSION_WINDOW in metadata:
+                raise translation.refused(
+                    node, "sessions are not adopted yet", "Use gw.session(...) in a flow."
+                )
+            if WATERMARK_DELAY in metadata and translation.mode != "complete":
+                if self.removed_by is not None:
+                    raise translation.refused(
+                        node,
+                        "a watermark follows several of its group keys",
+                        "Group by one of the windows or times.",
+                    )
+                if isinstance(dtype, StructType):
+                    start, end = (
+                        translation.unique(f"{name}_start"),
+                        translation.unique(f"{name}_end"),
+                    )
+                    self.columns += [
+                        (start, catalyst.field(expression, 0)),
+                        (end, catalyst.field(expression, 1)),
+                    ]
+                    names.append(start)
+                    self.removed_by = end
+                    window = Packed(fields=(("start", start), ("end", end)))
+                    self.bound.append(Column(attribute=attribute, place=window))
+                else:
+                    self.removed_by = translation.unique(name)
+                    self.columns.append((self.removed_by, expression))
+                    self.bound.append(Column(attribute=attribute, place=self.removed_by))
+                continue
+            place = self._place(translation, name, expression, dtype, names)
+            self.bound.append(Column(attribute=attribute, place=place))
+        self.names = tuple(names)
+
+    def _place(
+        self, translation: _Translation, name: str, expression: Any, dtype: Any, names: list[str]
+    ) -> Place:
+        """Add the columns of a key, one for each field of a struct; return their place.
+
+        `names`: those of the columns so far.
+        """
+        catalyst = translation.catalyst
+        if not isinstance(dtype, StructType):
+            own = translation.unique(name)
+            self.columns.append((own, _normal(catalyst, expression, dtype)))
+            names.append(own)
+            return own
+        is_null = None
+        if expression.nullable():
+            is_null = translation.unique(f"{name}_is_null")
+            self.columns.append((is_null, catalyst.expressions.IsNull(expression)))
+            names.append(is_null)
+        fields = tuple(
+            (
+                field.name,
+                self._place(
+                    translation,
+                    f"{name}_{field.name}",
+                    catalyst.field(expression, ordinal),
+                    field.dataType,
+                    names,
+                ),
+            )
+            for ordinal, field in enumerate(dtype.fields)
+        )
+        return Packed(fields=fields, is_null=is_null)
+
+    def attribute_of(self, expression: Any) -> Any:
+        """Return the column of a group key; ``None`` for another expression."""
+        for key, attribute in zip(self._grouping, self._attributes, strict=True):
+            if expression.semanticEquals(key):
+                return attribute
+        return None
+
+
+def _normal(catalyst: Catalyst, expression: Any, dtype: Any) -> Any:
+    """Return a key with one NaN and one zero, as Spark groups by them."""
+    if not isinstance(dtype, FloatType | DoubleType):
+        return expression
+    return catalyst.normalized(expression)
+
+
+def _grouped(
+    name: str,
+    keys: tuple[str, ...],
+    removed_by: str | None,
+    aggregates: dict[str, Aggregate],
+    schemas: Sequence[pa.Schema],
+    *,
+    mode: str,
+    timed: bool,
+) -> KeyedOperator:
+    """Return the operator of an aggregate over a stream with these columns."""
+    (schema,) = schemas
+    own = pa.schema([schema.field(key) for key in keys] or KEY_OF_ALL)
+    read = {column for aggregate in aggregates.values() for column in aggregate.columns}
+    inputs = pa.schema([field for field in schema if field.name in read])
+    if not timed:
+        return GroupedAggregates(
+            name=name,
+            keys=own,
+            inputs=inputs,
+            aggregates=aggregates,
+            mode="complete" if mode == "complete" else "update",
+        )
+    return GroupsInTime(
+        name=name,
+        keys=own,
+        arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
+        time=_TIME,
+        removed_by=removed_by,
+        only_time=_ONLY_TIME,
+        inputs=inputs,
+        aggregates=aggregates,
+        append=mode == "append",
+    )
+
+
+def _results_of(node: Any) -> list[Any]:
+    """Return the results of an ``Aggregate``."""
+    return to_list(node.aggregateExpressions())
+
+
+def _functions_in(results: Sequence[Any]) -> list[Any]:
+    """Return the distinct aggregate functions in expressions, in order."""
+    functions: list[Any] = []
+    for result in results:
+        for part in walk(result):
+            if kind_of(part) == "AggregateExpression" and not any(
+                known.semanticEquals(part) for known in functions
+            ):
+                functions.append(part)
+    return functions
+
+
+def _watermarks(plan: Any) -> list[Any]:
+    """Return the watermark nodes of a plan."""
+    return [node for node in walk(plan) if kind_of(node) == "EventTimeWatermark"]
+
+
+def _path_to(plan: Any, mark: Any) -> list[tuple[Any, Any]] | None:
+    """Return the nodes from the top of a plan to a watermark, each with the one below it."""
+    if kind_of(plan) == "EventTimeWatermark" and plan.nodeId().equals(mark.nodeId()):
+        return [(plan, None)]
+    for child in children_of(plan):
+        path = _path_to(child, mark)
+        if path is not None:
+            return [(plan, child), *path]
+    return None
+
+
+def _drops_rows(node: Any, below: Any, time: int) -> bool:
+    """Return whether a node above a watermark may leave rows out that have an event time.
+
+    `below`: the node below it. `time`: number of the column of event time.
+    """
+    if kind_of(node) != "Filter":
+        return kind_of(node) in _CAUSES_DROPS
+    if kind_of(below) == "Expand":
+        return False  # every row is in one window at least
+    return any(
+        kind_of(part) != "IsNotNull"
+        or kind_of(part.child()) != "AttributeReference"
+        or id_of(part.child()) != time
+        for part in _conjuncts(node.condition())
+    )
+
+
+def _conditions(plan: Any) -> set[str]:
+    """Return the conditions of the filters of a plan, as text."""
+    return {
+        str(part.sql())
+        for node in walk(plan)
+        if kind_of(node) == "Filter"
+        for part in _conjuncts(node.condition())
+    }
+
+
+def _conjuncts(condition: Any) -> list[Any]:
+    """Return the parts of a condition that are joined by ``AND``."""
+    if kind_of(condition) != "And":
+        return [condition]
+    return [part for side in children_of(condition) for part in _conjuncts(side)]
+
+
+def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
+    """Return whether two types are the same but for names of fields and for zones."""
+    if pa.types.is_list(own) and pa.types.is_list(spark):
+        return _same_type(own.value_type, spark.value_type)
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(spark):
+        return (own.tz is None) == (spark.tz is None)
+    return bool(own == spark)
+
+
+_HANDLERS: Final[dict[str, Callable[[_Translation, Any, list[Adopted | None]], Adopted]]] = {
+    "Aggregate": _Translation.aggregate,
+    "Distinct": _Translation.aggregate,
+}

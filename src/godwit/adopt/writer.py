@@ -1,0 +1,513 @@
+"""``gw.write_stream(df)``: the builder of ``df.writeStream``, name for name.
+
+A query is translated, and refused if it cannot be adopted, when it is started; nothing is read or
+written before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from godwit.adopt.delivery import DeliveredResult, MemoryTable, RowByRow, print_batch
+from godwit.adopt.translate import Query as AdoptedQuery
+from godwit.adopt.translate import translate
+from godwit.model.errors import UnsupportedQueryError
+from godwit.model.frames import user_call
+from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.runtime.settings import checked_trigger
+from godwit.sinks.simple_sinks import NoopSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.api.flow import LogicalFlow
+    from godwit.api.streams import Stream
+    from godwit.control.settings import Control
+    from godwit.runtime.query import Query
+    from godwit.sinks.sink import Sink
+
+_MODES: Final = ("append", "update", "complete")
+_SETTINGS: Final = (
+    "adaptation",
+    "checkpointing",
+    "components",
+    "executors",
+    "lanes",
+    "observability",
+    "on_divergence",
+    "policy",
+    "sizing",
+)
+"""Parameters of `godwit.Flow.start` that `StreamWriter.settings` takes."""
+
+
+class ReadPlan(NamedTuple):
+    """A flow without a sink, and the stream of its result (see `read_plan`)."""
+
+    flow: LogicalFlow
+    stream: Stream
+
+
+@user_call
+def write_stream(dataframe: DataFrame) -> StreamWriter:
+    """Return the writer of a streaming DataFrame, as ``dataframe.writeStream``.
+
+    Parameters
+    ----------
+    dataframe
+        Any streaming DataFrame of a classic Spark session: its logical plan is the query.
+
+    Returns
+    -------
+    StreamWriter
+        A builder with the names of ``DataStreamWriter``, whose ``start`` returns a `Query` of
+        Godwit's.
+
+    Raises
+    ------
+    UnsupportedQueryError
+        If `dataframe` is not a streaming DataFrame of a classic session.
+
+    Examples
+    --------
+    >>> rows = spark.readStream.schema("k string").json("in/")  # doctest: +SKIP
+    >>> counts = rows.groupBy("k").count()  # doctest: +SKIP
+    >>> gw.write_stream(counts).outputMode("update").format("console").start()  # doctest: +SKIP
+    >>> try:
+    ...     gw.write_stream("in/")
+    ... except gw.errors.UnsupportedQueryError as error:
+    ...     print(error.message)
+    A value of type str is not a DataFrame.
+    """
+    check_streaming(dataframe)
+    return StreamWriter(dataframe)
+
+
+@user_call
+def sql(session: SparkSession, text: str) -> StreamWriter:
+    """Return the writer of a query in SQL over streams that are registered as views.
+
+    Parameters
+    ----------
+    session
+        Classic Spark session with the views.
+    text
+        A query, as for ``session.sql``.
+
+    Returns
+    -------
+    StreamWriter
+        As of `write_stream`.
+
+    Raises
+    ------
+    UnsupportedQueryError
+        If the query reads no stream.
+
+    Examples
+    --------
+    >>> gw.sql(spark, "SELECT k, count(*) n FROM rows GROUP BY k").start()  # doctest: +SKIP
+    >>> try:
+    ...     gw.sql("SELECT k FROM rows", "out/")
+    ... except gw.errors.UnsupportedQueryError as error:
+    ...     print(error.message)
+    A value of type str is not a Spark session.
+    """
+    if not callable(getattr(session, "sql", None)):
+        raise _refused(
+            f"A value of type {type_name(session)} is not a Spark session.",
+            'Give the session first, as in gw.sql(spark, "SELECT ...").',
+        )
+    return write_stream(session.sql(text))
+
+
+@user_call
+def read_plan(dataframe: DataFrame, *, mode: str = "append", name: str = "adopted") -> ReadPlan:
+    """Return the flow of a streaming DataFrame without starting it, to add more to it.
+
+    Parameters
+    ----------
+    dataframe
+        Any streaming DataFrame of a classic Spark session.
+    mode
+        Spark's output mode: ``"append"``, ``"update"`` or ``"complete"``.
+    name
+        Name of the flow.
+
+    Returns
+    -------
+    ReadPlan
+        The flow, and the stream of the result, for operators and sinks.
+
+    Raises
+    ------
+    UnsupportedQueryError
+        If a part of the query cannot be adopted.
+
+    Examples
+    --------
+    >>> flow, stream = gw.read_plan(counts, mode="update")  # doctest: +SKIP
+    >>> flow.sink("counts", stream, gw.sinks.parquet("out/"))  # doctest: +SKIP
+    >>> try:
+    ...     gw.read_plan("in/")
+    ... except gw.errors.UnsupportedQueryError as error:
+    ...     print(error.remedy)
+    Give the streaming DataFrame whose writeStream it was.
+    """
+    check_streaming(dataframe)
+    query = translate(dataframe, mode=_checked_mode(mode), name=name)
+    return ReadPlan(query.flow, query.result_stream("read_plan(...)"))
+
+
+class StreamWriter:
+    """Builder of an adopted query, with the names of Spark's ``DataStreamWriter``.
+
+    `write_stream` returns it. Every method but `start` returns the builder.
+    """
+
+    def __init__(self, dataframe: DataFrame) -> None:
+        self._dataframe = dataframe
+        self._format = "parquet"
+        self._mode = "append"
+        self._options: dict[str, str] = {}
+        self._partition_by: tuple[str, ...] = ()
+        self._name: str | None = None
+        self._trigger: dict[str, Any] | None = None
+        self._batches: Callable[[Any, int], object] | None = None
+        self._settings: dict[str, Any] = {}
+
+    if not TYPE_CHECKING:  # type checkers refuse unknown names themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            known = [known for known in dir(type(self)) if not known.startswith("_")]
+            hint = did_you_mean(name, known)
+            raise UnsupportedQueryError(
+                f"The writer of a stream has no {name!r}.",
+                remedy=f"{hint}It has {listing(known)}.",
+                node="writer",
+                place="",
+            )
+
+    @user_call
+    def format(self, source: str) -> Self:
+        """Set the format: ``"parquet"`` (the default), ``"memory"``, ``"console"`` or ``"noop"``.
+
+        Parameters
+        ----------
+        source
+            Name of the format.
+
+        Raises
+        ------
+        UnsupportedQueryError
+            If the format is not known.
+        """
+        if not isinstance(source, str) or source.lower() not in _FORMATS:
+            known = listing(_FORMATS)
+            way = _WAYS_OUT.get(str(source).lower(), f"Formats are {known}; or use foreachBatch.")
+            raise _refused(f"The format {source!r} cannot be written to.", way)
+        self._format = source.lower()
+        self._batches = None
+        return self
+
+    @user_call
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option of the sink, or ``checkpointLocation``.
+
+        Parameters
+        ----------
+        key
+            Name; case does not matter.
+        value
+            Value: text, a number or a boolean; ``None`` leaves the option out.
+        """
+        if value is None:
+            self._options.pop(str(key).lower(), None)
+        else:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            self._options[str(key).lower()] = text
+        return self
+
+    @user_call
+    def options(self, **options: Any) -> Self:
+        """Set several options; see `option`."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    @user_call
+    def outputMode(self, outputMode: str) -> Self:  # noqa: N802, N803  Spark's names
+        """Set the output mode: ``"append"`` (the default), ``"update"`` or ``"complete"``."""
+        self._mode = _checked_mode(outputMode)
+        return self
+
+    @user_call
+    def partitionBy(self, *cols: Any) -> Self:  # noqa: N802  Spark's name
+        """Set the columns to partition files by."""
+        named = cols[0] if len(cols) == 1 and isinstance(cols[0], list | tuple) else cols
+        self._partition_by = tuple(map(str, named))
+        return self
+
+    @user_call
+    def queryName(self, queryName: str) -> Self:  # noqa: N802, N803  Spark's names
+        """Set the name of the query, under which a memory sink has its table."""
+        if not isinstance(queryName, str) or not queryName.strip():
+            raise _refused(f"The query name {queryName!r} is not text.", "Give a name.")
+        self._name = queryName
+        return self
+
+    @user_call
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803  Spark's names
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803
+        realTime: str | None = None,  # noqa: N803
+    ) -> Self:
+        """Set when batches run: ``processingTime=``, ``availableNow=True`` or ``once=True``.
+
+        Raises
+        ------
+        UnsupportedQueryError
+            If not exactly one trigger is given, or one that is not of micro-batches.
+        """
+        given = {
+            name: value
+            for name, value in (
+                ("processingTime", processingTime),
+                ("once", once),
+                ("continuous", continuous),
+                ("availableNow", availableNow),
+                ("realTime", realTime),
+            )
+            if value is not None
+        }
+        if len(given) != 1:
+            raise _refused(
+                f"{len(given)} triggers are given, not one.", "Give one, as in once=True."
+            )
+        ((name, value),) = given.items()
+        if name in {"continuous", "realTime"}:
+            raise _refused(
+                f"The trigger {name!r} asks for rows one by one, and Godwit runs batches.",
+                'Use trigger(processingTime="0 seconds"), which starts a batch after the other.',
+            )
+        self._trigger = {name: value}
+        return self
+
+    @user_call
+    def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> Self:  # noqa: N802
+        """Call a function with the rows of every batch, a DataFrame, and the batch's number."""
+        self._batches = func
+        return self
+
+    @user_call
+    def foreach(self, f: Any) -> Self:
+        """Call a function, or an object's ``process``, with every row, on the executors."""
+        if not callable(f) and not callable(getattr(f, "process", None)):
+            raise _refused(
+                f"foreach was given a value of type {type_name(f)}.",
+                "Give a function of a row, or an object with a method process(row).",
+            )
+        self._batches = RowByRow(f)
+        return self
+
+    @user_call
+    def control(self, control: Control) -> Self:
+        """Set automatic balancing and scaling (`godwit.Control`)."""
+        self._settings["control"] = control
+        return self
+
+    @user_call
+    def settings(self, **settings: Any) -> Self:
+        """Set Godwit's own settings of the query: parameters of `godwit.Flow.start`.
+
+        Raises
+        ------
+        UnsupportedQueryError
+            If a setting is not known.
+        """
+        for name in settings:
+            if name not in _SETTINGS:
+                raise _refused(
+                    f"There is no setting {name!r}.",
+                    f"{did_you_mean(name, _SETTINGS)}Settings are {listing(_SETTINGS)}.",
+                )
+        self._settings |= settings
+        return self
+
+    @user_call
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002  Spark's name
+        outputMode: str | None = None,  # noqa: N803  Spark's name
+        partitionBy: str | list[str] | None = None,  # noqa: N803  Spark's name
+        queryName: str | None = None,  # noqa: N803  Spark's name
+        **options: Any,
+    ) -> Query:
+        """Start the query.
+
+        Parameters
+        ----------
+        path
+            Directory or table to write to, as the option ``path``.
+        format, outputMode, partitionBy, queryName, **options
+            As the methods of these names.
+
+        Returns
+        -------
+        Query
+            The running query, with the names of Spark's ``StreamingQuery``.
+
+        Raises
+        ------
+        UnsupportedQueryError
+            If a part of the query, or an option, cannot be adopted; nothing has begun then.
+        """
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if format is not None:
+            self.format(format)
+        if partitionBy is not None:
+            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
+        if queryName is not None:
+            self.queryName(queryName)
+        self.options(**options)
+        if path is not None:
+            self.option("path", path)
+        checkpoint = self._take("checkpointlocation")
+        if checkpoint is None:
+            raise _refused(
+                "The query has no checkpointLocation.",
+                'Set it, as in .option("checkpointLocation", "checkpoints/counts").',
+            )
+        query = translate(self._dataframe, mode=self._mode, name="adopted")
+        stream, sink = self._sink(query)
+        query.flow.sink("output", stream, sink)
+        return query.flow.start(
+            checkpoint=checkpoint,
+            trigger=checked_trigger(self._trigger),
+            name=self._name,
+            **self._settings,
+        )
+
+    def _take(self, key: str) -> str | None:
+        """Return the value of an option; ``None`` if it is not set."""
+        return self._options.get(key)
+
+    def _sink(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
+        """Return the sink, and the stream that it gets."""
+        if self._batches is not None:
+            self._check_options("foreachBatch", ())
+            return query.stream, DeliveredResult(self._batches, query.finish)
+        return _FORMATS[self._format](self, query)
+
+    def _check_options(self, where: str, known: tuple[str, ...]) -> None:
+        """Raise if an option is set that a sink does not have."""
+        names = {name.lower(): name for name in (*known, "checkpointLocation")}
+        for key in self._options:
+            if key not in names:
+                raise _refused(
+                    f"{where} has no option {key!r}.",
+                    f"{did_you_mean(key, list(names))}Its options are {listing(names.values())}.",
+                )
+        if self._partition_by and where != "parquet":
+            raise _refused(
+                f"{where} cannot partition by {listing(self._partition_by)}.",
+                "Leave partitionBy(...) out.",
+            )
+
+    def _memory(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
+        """Return the sink that keeps the rows in a temporary view of the query's name."""
+        self._check_options("memory", ())
+        if self._name is None:
+            raise _refused("A memory sink has no query name.", 'Set it, as in queryName("counts").')
+        table = MemoryTable(self._name, complete=self._mode == "complete")
+        return query.stream, DeliveredResult(table, query.finish)
+
+    def _console(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
+        """Return the sink that prints every batch."""
+        self._check_options("console", ("numRows", "truncate"))
+        show = partial(
+            print_batch,
+            num_rows=int(self._options.get("numrows", "20")),
+            truncate=self._options.get("truncate", "true") == "true",
+        )
+        return query.stream, DeliveredResult(show, query.finish)
+
+    def _noop(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
+        """Return the sink that discards all rows."""
+        self._check_options("noop", ())
+        return query.stream, NoopSink()
+
+    def _parquet(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
+        """Return the sink of a directory of Parquet files."""
+        from godwit.sinks import parquet  # noqa: PLC0415  loads Arrow's file formats
+
+        self._check_options("parquet", ("path", "compression"))
+        path = self._options.get("path")
+        if path is None:
+            raise _refused("A parquet sink has no path.", 'Set it, as in start("out/").')
+        if self._mode != "append":
+            raise _refused(
+                f"Files cannot be written in output mode {self._mode!r}, in which later rows "
+                "replace earlier ones.",
+                'Use outputMode("append"), the format "delta", or foreachBatch(...).',
+            )
+        sink = parquet(
+            path,
+            partition_by=self._partition_by,
+            compression=self._options.get("compression", "snappy"),
+        )
+        return query.result_stream("the format 'parquet'"), sink
+
+
+def _refused(message: str, remedy: str) -> UnsupportedQueryError:
+    """Return the error that a setting of a writer cannot be adopted."""
+    return UnsupportedQueryError(message, remedy=remedy, node="writer", place="")
+
+
+def _checked_mode(mode: Any) -> str:
+    """Return an output mode; raise `UnsupportedQueryError` for another value."""
+    if not isinstance(mode, str) or mode.lower() not in _MODES:
+        raise _refused(f"There is no output mode {mode!r}.", f"Modes are {listing(_MODES)}.")
+    return mode.lower()
+
+
+def check_streaming(dataframe: Any) -> None:
+    """Raise if a value is not a streaming DataFrame of a classic session."""
+    if not isinstance(getattr(dataframe, "isStreaming", None), bool):
+        raise _refused(
+            f"A value of type {type_name(dataframe)} is not a DataFrame.",
+            "Give the streaming DataFrame whose writeStream it was.",
+        )
+    if not hasattr(dataframe, "_jdf"):
+        raise _refused(
+            "The DataFrame is of a Spark Connect session.",
+            "Make it in a classic session (SparkSession.builder.master(...)).",
+        )
+    if not dataframe.isStreaming:
+        raise _refused(
+            "The DataFrame is not streaming.", "Read it with spark.readStream, not spark.read."
+        )
+
+
+_FORMATS: Final[dict[str, Callable[[StreamWriter, AdoptedQuery], tuple[Stream, Sink]]]] = {
+    "parquet": StreamWriter._parquet,  # noqa: SLF001
+    "memory": StreamWriter._memory,  # noqa: SLF001
+    "console": StreamWriter._console,  # noqa: SLF001
+    "noop": StreamWriter._noop,  # noqa: SLF001
+}
+_WAYS_OUT: Final = {
+    "postgres": "Build the flow by gw.read_plan(df), and give it gw.sinks.postgres(...).",
+    "jdbc": "Spark has no such streaming sink either: use foreachBatch, or gw.read_plan(df) with "
+    "gw.sinks.postgres(...).",
+}

@@ -1,0 +1,109 @@
+"""Adopted queries give the rows that Spark gives, batch by batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+from tests.support.native import Stream, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+_START = dt.datetime(2024, 1, 1)  # noqa: DTZ001  in the session's zone
+_COLUMNS = "k string, ts timestamp, v double, id string, n int"
+
+
+def _rows(draw: random.Random, batch: int) -> list[tuple[Any, ...]]:
+    """Draw the rows of a batch, some of which are late."""
+    seconds = (300 * batch + draw.randint(0, 600) for _ in range(20))
+    return [
+        (
+            draw.choice(["a", "b", "c", None]),
+            _START + dt.timedelta(seconds=second, microseconds=draw.randint(0, 999_999)),
+            draw.choice([1.5, 2.0, None, -3.25]),
+            draw.choice("xyz"),
+            draw.choice([1, 2, 3, None]),
+        )
+        for second in seconds
+    ]
+
+
+def _input() -> dict[str, Stream]:
+    draw = random.Random(1)
+    return {"s": Stream(schema=_COLUMNS, batches=[_rows(draw, batch) for batch in range(4)])}
+
+
+def _windows(s: DataFrame) -> DataFrame:
+    """Windows that overlap, with a filtered count, and columns of the window."""
+    window = sf.window("ts", "5 minutes", "150 seconds")
+    results = (sf.sum("v").alias("t"), sf.expr("count(n) FILTER (WHERE n > 1)").alias("c"))
+    return (
+        s.withWatermark("ts", "2 minutes")
+        .groupBy(window, "k")
+        .agg(*results)
+        .select("k", "window.start", "window", "t", "c")
+    )
+
+
+_QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
+    "without state": (
+        lambda s: s.where("v > 0").select("k", (sf.col("n") + 1).alias("m"), "ts"),
+        ("append",),
+    ),
+    "per key, with expressions over results": (
+        lambda s: (
+            s.groupBy("k", sf.col("n") % 2)
+            .agg(sf.sum("v"), sf.avg("n"), sf.max("id"), (sf.sum("n") * 2 + sf.count("v")))
+            .where("k is not null")
+        ),
+        ("update", "complete"),
+    ),
+    "without keys, and rows that all are filtered out": (
+        lambda s: s.where("v > 5").groupBy().agg(sf.sum("v"), sf.count("*")),
+        ("update", "complete"),
+    ),
+    "windows": (_windows, ("append", "update", "complete")),
+    "filters above the watermark": (
+        lambda s: (
+            s.withWatermark("ts", "2 minutes")
+            .where("ts < '2024-01-01 00:12:00'")
+            .groupBy(sf.window("ts", "5 minutes"))
+            .count()
+        ),
+        ("append",),
+    ),
+    "filters that move below the watermark": (
+        lambda s: (
+            s.withWatermark("ts", "1 minutes")
+            .groupBy(sf.window("ts", "1 minutes"), "k")
+            .count()
+            .where("k = 'a'")
+        ),
+        ("append", "update"),
+    ),
+    "groups by event time": (
+        lambda s: s.withWatermark("ts", "1 minutes").groupBy("ts", "k").count(),
+        ("append",),
+    ),
+    "a watermark that removes nothing": (
+        lambda s: s.withWatermark("ts", "1 minutes").where("n > 5").groupBy().count(),
+        ("update", "complete"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "mode"), [(name, mode) for name, (_, modes) in _QUERIES.items() for mode in modes]
+)
+def test_an_adopted_query_gives_the_batches_that_spark_gives(
+    spark: SparkSession, query: str, mode: str
+) -> None:
+    compare(spark, _QUERIES[query][0], _input(), mode=mode)

@@ -1,0 +1,223 @@
+"""The oracle of adopted queries: Spark itself, batch by batch, over the same files.
+
+`compare` runs one query twice: by ``df.writeStream``, and by ``gw.write_stream(df)``.  Every batch
+reads one file, and what ``foreachBatch`` gets is compared as a multiset of rows, with types.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Batches = dict[int, list[tuple[Any, ...]]]
+"""Number of a batch → its rows, sorted; batches without rows are left out."""
+_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "100",
+}
+
+
+@dataclass
+class Stream:
+    """Input of a query: batches of rows, each of which becomes a file."""
+
+    schema: str
+    batches: Sequence[Sequence[tuple[Any, ...]]]
+    files: str = field(default="")  # directory of the files
+
+
+@dataclass
+class Outcome:
+    """What a query gave: its batches, and the columns of these."""
+
+    batches: Batches
+    schema: StructType | None
+
+
+@contextmanager
+def written(spark: SparkSession, streams: dict[str, Stream]) -> Iterator[dict[str, DataFrame]]:
+    """Write the batches of streams to files, and yield them as streaming DataFrames, by name."""
+    directory = tempfile.mkdtemp(prefix="native-")
+    frames = {}
+    try:
+        for name, stream in streams.items():
+            stream.files = f"{directory}/{name}"
+            Path(stream.files).mkdir()
+            write(spark, stream, stream.batches)
+            reader = spark.readStream.schema(stream.schema).option("maxFilesPerTrigger", 1)
+            frames[name] = reader.parquet(stream.files)
+        yield frames
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def write(
+    spark: SparkSession, stream: Stream, batches: Sequence[Sequence[tuple[Any, ...]]]
+) -> None:
+    """Add a file for every batch to the directory of a stream; later ones are newer."""
+    first = len(list(Path(stream.files).glob("*.parquet")))
+    for number, rows in enumerate(batches, first):
+        frame = spark.createDataFrame(list(rows), stream.schema).coalesce(1)
+        part = f"{stream.files}.part"
+        frame.write.mode("overwrite").parquet(part)
+        (source,) = Path(part).glob("*.parquet")
+        target = f"{stream.files}/{number:06d}.parquet"
+        shutil.move(source, target)
+        moment = 1_700_000_000 + number
+        os.utime(target, (moment, moment))
+        shutil.rmtree(part)
+
+
+def run(
+    writer: Any, *, mode: str, checkpoint: str, after: Callable[[Any], None] | None = None
+) -> Outcome:
+    """Run a query over all its files; return what its batches had.
+
+    `writer`: ``df.writeStream`` or ``gw.write_stream(df)``. `after`: called with the query while it
+    runs.
+    """
+    outcome = Outcome(batches={}, schema=None)
+
+    def collect(rows: DataFrame, batch: int) -> None:
+        """Remember the rows of a batch."""
+        outcome.schema = rows.schema
+        collected = rows.collect()
+        if collected:
+            outcome.batches[batch] = sorted((_plain(tuple(row)) for row in collected), key=repr)
+
+    query = (
+        writer.outputMode(mode)
+        .foreachBatch(collect)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        if after is not None:
+            after(query)
+        query.awaitTermination()
+        error = query.exception()
+        if error is not None:
+            raise error
+    finally:
+        query.stop()
+    return outcome
+
+
+def compare(
+    spark: SparkSession,
+    build: Callable[..., DataFrame],
+    streams: dict[str, Stream],
+    *,
+    mode: str,
+    parts: int = 1,
+    after: Callable[[Any], None] | None = None,
+) -> Batches:
+    """Run a query natively and adopted; assert that both gave the same batches; return these.
+
+    `build`: called with the streaming DataFrames, by name. `parts`: number of runs that the batches
+    are divided among; each but the first restarts both queries. `after`: called with the adopted
+    query, while it runs.
+    """
+    with settings(spark):
+        cut = {
+            name: [len(stream.batches) * part // parts for part in range(parts + 1)]
+            for name, stream in streams.items()
+        }
+        first = {
+            name: Stream(schema=stream.schema, batches=stream.batches[: cut[name][1]])
+            for name, stream in streams.items()
+        }
+        native: Batches = {}
+        adopted: Batches = {}
+        with written(spark, first) as frames, tempfile.TemporaryDirectory() as checkpoints:
+            query = build(**frames)
+            for part in range(parts):
+                if part:
+                    for name, stream in streams.items():
+                        rows = stream.batches[cut[name][part] : cut[name][part + 1]]
+                        write(spark, first[name], rows)
+                theirs = run(query.writeStream, mode=mode, checkpoint=f"{checkpoints}/native")
+                ours = run(
+                    gw.write_stream(query),
+                    mode=mode,
+                    checkpoint=f"{checkpoints}/adopted",
+                    after=after,
+                )
+                native |= theirs.batches
+                adopted |= ours.batches
+                if theirs.schema is not None and ours.schema is not None:
+                    assert _types(ours.schema) == _types(theirs.schema)
+    assert_same(adopted, native)
+    return native
+
+
+def assert_same(adopted: Batches, native: Batches) -> None:
+    """Assert that two runs gave the same rows in the same batches."""
+    for batch in sorted({*adopted, *native}):
+        ours, theirs = adopted.get(batch, []), native.get(batch, [])
+        same = len(ours) == len(theirs) and all(map(_alike, ours, theirs))
+        assert same, (
+            f"batch {batch}:\nonly adopted: {_without(ours, theirs)}"
+            f"\nonly native:  {_without(theirs, ours)}\nadopted: {adopted}\nnative:  {native}"
+        )
+
+
+@contextmanager
+def settings(spark: SparkSession) -> Iterator[None]:
+    """Context with settings that make small native queries quick."""
+    before = {key: spark.conf.get(key, None) for key in _SETTINGS}
+    for key, value in _SETTINGS.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, known in before.items():
+            if known is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, known)
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    """Return the names and types of columns."""
+    return [(column.name, column.dataType.simpleString()) for column in schema]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value whose text tells it apart: rows as tuples, sets in order are left as lists."""
+    if isinstance(value, tuple):
+        return tuple(_plain(part) for part in value)
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _alike(ours: Any, theirs: Any) -> bool:
+    """Return whether two values are equal; floats may differ in the last bits of a sum."""
+    if isinstance(ours, tuple | list) and isinstance(theirs, tuple | list):
+        return len(ours) == len(theirs) and all(map(_alike, ours, theirs))
+    if isinstance(ours, float) and isinstance(theirs, float):
+        if math.isnan(ours) or math.isnan(theirs):
+            return math.isnan(ours) and math.isnan(theirs)
+        return math.isclose(ours, theirs, rel_tol=1e-12, abs_tol=1e-12)
+    return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def _without(rows: list[Any], others: list[Any]) -> list[Any]:
+    """Return the rows that are not among others, as text."""
+    return [row for row in rows if row not in others][:10]
