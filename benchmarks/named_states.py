@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 ROWS = pa.schema([("k", pa.string()), ("item", pa.int64()), ("n", pa.int64())])
 OPTIONS: dict[str, dict[str, Any]] = {
-    "a map": {"states": {"counts": gw.MapState(int, int)}},
-    "a value that is a dict": {"states": {"counts": gw.ValueState(dict[int, int])}},
+    "a map": {"state": {"counts": gw.MapState(int, int)}},
+    "a value that is a dict": {"state": {"counts": gw.ValueState(dict[int, int])}},
 }
 
 

@@ -32,6 +32,7 @@ from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun
 from godwit.local.sources import lane_inputs
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
+from godwit.operators.states.declared import ValueState
 
 if TYPE_CHECKING:
     from godwit.columns.python_values import KeyRows
@@ -65,7 +66,7 @@ class Way(LaneTimes):
         seen = (
             flow.source("rows", frame)
             .key_by("k")
-            .process(observe, state=dict, output="k bigint", merge=merge, name="p")
+            .process(observe, state=ValueState(dict, merge=merge), output="k bigint", name="p")
         )
         flow.sink("out", seen, FakeSink())
         self.storage = CheckpointStorage.open(str(root / "checkpoint"))

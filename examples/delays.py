@@ -82,8 +82,7 @@ def build(job: int, flights: Any, weather: Any, store: Callable[[str], Any]) -> 
             score,
             name="rain_score",
             state=float,
-            output="airport string, at timestamp, rain double",
-            event_time="at",
+            output=gw.types.Output("airport string, at timestamp, rain double", event_time="at"),
         )
         in_rain = delays.key_by("origin").join_newest(
             rain.key_by("airport"), within="3 hours", how="inner", suffix="_seen", name="in_rain"

@@ -145,8 +145,7 @@ def composite_index(trades: Any) -> Any:
             collect,
             name="composite_index",
             state=dict,
-            timers="event",
-            on_timer=weigh,
+            timers=gw.types.OnTimer(weigh, clock="event"),
             output="window_end timestamp, index double",
         )
     )
@@ -248,7 +247,7 @@ def build(orders: Any, limits: Any, store: Callable[[str], Any]) -> gw.Flow:
     arriving = flow.source("orders", orders, event_time="at", max_ahead="36500 days")
     above = flow.source("limits", limits)
     trades = arriving.key_by("stock").process(
-        match, name="transactor", state=OrderBook, output=TRADES, event_time="at"
+        match, name="transactor", state=OrderBook, output=gw.types.Output(TRADES, event_time="at")
     )
     flow.sink("trades", trades, store("trades"))
     for statistic in STATISTICS:

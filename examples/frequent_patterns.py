@@ -138,8 +138,7 @@ def build(source: Any, sink: Any, question: Question) -> gw.Flow:
         arrive,
         name="window",
         state=dict,
-        timers="event",
-        on_timer=leave,
+        timers=gw.types.OnTimer(leave, clock="event"),
         output="text string, change long",
     )
     frequent = flow.feedback("frequent", MESSAGES)

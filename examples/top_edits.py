@@ -97,8 +97,9 @@ def build(source: Any, store: Callable[[str], Any]) -> gw.Flow:
         .window(minute, name="cells")
         .process(
             top_of_cell,
-            output="cell string, minute timestamp, page string, edits long",
-            event_time="minute",
+            output=gw.types.Output(
+                "cell string, minute timestamp, page string, edits long", event_time="minute"
+            ),
         )
     )
     top = (

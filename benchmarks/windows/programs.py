@@ -104,7 +104,7 @@ def sessions(gw: Any, keyed: Any) -> Any:
     return keyed.window(gw.session(GAP), name="sessions").compute(n=gw.count(), s=gw.sum("v"))
 
 
-def timers(_: Any, keyed: Any) -> Any:
+def timers(gw: Any, keyed: Any) -> Any:
     from datetime import timedelta
 
     after = timedelta(minutes=4)
@@ -121,8 +121,7 @@ def timers(_: Any, keyed: Any) -> Any:
         note,
         name="timers",
         state=dict,
-        timers="event",
-        on_timer=remind,
+        timers=gw.types.OnTimer(remind, clock="event"),
         output="key string, n long",
     )
 

@@ -237,8 +237,7 @@ def closed_auctions(house: Streams) -> Any:
         take,
         name="closed",
         state=dict,
-        timers="event",
-        on_timer=close,
+        timers=gw.types.OnTimer(close, clock="event"),
         output="auction long, seller long, category long, price long, expires timestamp",
     )
 
@@ -400,8 +399,7 @@ def q12(house: Streams) -> Any:
         count,
         name="by_clock",
         state=dict,
-        timers="processing",
-        on_timer=tell,
+        timers=gw.types.OnTimer(tell, clock="processing"),
         output="bidder long, start long, bids long",
     )
 

@@ -1,10 +1,14 @@
-"""Types for annotations of users' functions and variables; calls of Godwit make their instances."""
+"""Types for annotations of users' functions and variables, and values for arguments of streams.
+
+`Identity`, `OnTimer` and `Output` are for users to make; calls of Godwit make the others.
+"""
 
 from typing import TYPE_CHECKING
 
 from godwit.model.naming import lazily
 
 if TYPE_CHECKING:
+    from godwit.api.declarations import Identity, OnTimer, Output
     from godwit.api.streams import KeyedStream, Stream, WindowedStream
     from godwit.columns.python_values import KeyRows
     from godwit.operators.calls import FiredTimer, TimedRows, Timers
@@ -20,11 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FiredTimer",
+    "Identity",
     "KeyRows",
     "KeyedStream",
     "ListOfKey",
     "MapOfKey",
     "Migration",
+    "OnTimer",
+    "Output",
     "Query",
     "State",
     "States",
@@ -41,6 +48,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
     __getattr__, __dir__ = lazily(
         __name__,
         {
+            "godwit.api.declarations": ("Identity", "OnTimer", "Output"),
             "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
             "godwit.columns.python_values": ("KeyRows",),
             "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),

@@ -59,7 +59,11 @@ def endurance_flow(spark: SparkSession) -> gw.Flow:
     keyed = rows.key_by("k")
     windows = keyed.window(gw.hopping("10 seconds", every="5 seconds"), name="windows")
     timers = keyed.process(
-        remember, name="timers", state=dict, output="k int, n long", timers="event", on_timer=tell
+        remember,
+        name="timers",
+        state=dict,
+        output="k int, n long",
+        timers=gw.types.OnTimer(tell, clock="event"),
     )
     pairs = keyed.join(
         rows.key_by("k"), between=("0 seconds", "1 second"), suffix="_r", name="pairs"

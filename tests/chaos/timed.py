@@ -87,10 +87,9 @@ def timed_flow(spark: SparkSession, directory: Path) -> gw.Flow:
     timers = rows.process(
         note,
         name="timers",
-        states={"seen": gw.ValueState(int), "per_value": gw.MapState(int, int)},
+        state={"seen": gw.ValueState(int), "per_value": gw.MapState(int, int)},
         output="k int, second long",
-        timers="event",
-        on_timer=fired,
+        timers=gw.types.OnTimer(fired, clock="event"),
     )
     flow.sink("windows", windows, gw.sinks.parquet(directory / "out/windows"))
     flow.sink("timers", timers, gw.sinks.parquet(directory / "out/timers"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.contract.windows_apart import History, WindowsApart, expected
 
+from godwit.api.declarations import Identity
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.migration import Strategy
@@ -235,7 +236,7 @@ def test_a_checkpoint_of_one_operator_goes_on_in_two_parts_of_another_name(tmp_p
     history = History(WindowsApart(tmp_path, consolidate="together"), 8)
     for _ in range(4):
         history.epoch(40)
-    go_on(history, WindowsApart(tmp_path, name="renamed", formerly="w"))
+    go_on(history, WindowsApart(tmp_path, name=Identity("renamed", formerly="w")))
     history.run.send("renamed", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
     for _ in range(4):
         history.epoch(40)
@@ -270,7 +271,7 @@ def test_slots_are_dropped_with_their_operator(tmp_path: Path) -> None:
 
 def test_slots_of_an_operator_that_comes_back_are_known(tmp_path: Path) -> None:
     history = turned(WindowsApart(tmp_path))
-    go_on(history, WindowsApart(tmp_path, name="other", starts_empty=True))
+    go_on(history, WindowsApart(tmp_path, name=Identity("other", starts_empty=True)))
     history.run.offer(history.run.batches[0].slice(0, 0))
     with pytest.raises(CheckpointMismatchError, match="migrated without their state"):
         WindowsApart(tmp_path, consolidate="together").start({"a": 1})

@@ -65,9 +65,12 @@ def functions(rows: Stream) -> Stream:
 
 
 def timers(rows: Stream) -> Stream:
-    options: dict[str, Any] = {"timers": "event", "on_timer": ring, "ttl": "1 hour"}
     return rows.key_by("k").process(
-        note, name="p", state=dict, output="k string, n long", **options
+        note,
+        name="p",
+        state=gw.ValueState(dict, ttl="1 hour"),
+        timers=gw.types.OnTimer(ring, clock="event"),
+        output="k string, n long",
     )
 
 

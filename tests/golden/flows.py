@@ -244,7 +244,10 @@ def spread_join() -> gw.Flow:
         name="pairs",
     )
     sums = left.key_by("k").process(
-        _sum_by_group, state=dict, merge=_merged, output="k string, groups long", name="sums"
+        _sum_by_group,
+        state=gw.ValueState(dict, merge=_merged),
+        output="k string, groups long",
+        name="sums",
     )
     return _finished(flow, pairs=pairs, sums=sums)
 
@@ -294,26 +297,27 @@ def functions() -> gw.Flow:
     )
     named = rows.key_by("k").process(
         _named,
-        states={
+        state={
             "total": gw.ValueState(float),
             "recent": gw.ListState(float, ttl="1 hour"),
             "per_group": gw.MapState(tuple[int, str], int),
         },
-        timers="processing",
-        on_timer=_on_timer,
+        timers=gw.types.OnTimer(_on_timer, clock="processing"),
         output="k string, total double, recent long, groups long",
         name="named",
     )
     silent = rows.key_by("k").process(
         _note,
         state=dict,
-        timers="event",
-        on_timer=_silent,
+        timers=gw.types.OnTimer(_silent, clock="event"),
         output="k string, since timestamp, rows long",
         name="silent",
     )
     pickled = rows.key_by("g").process(
-        _pickled, state=list, codec="pickle", ttl="1 day", output="g int, n long", name="pickled"
+        _pickled,
+        state=gw.ValueState(list, codec="pickle", ttl="1 day"),
+        output="g int, n long",
+        name="pickled",
     )
     rated = rows.key_by("k").process(
         _rated,
@@ -403,7 +407,9 @@ def feedback() -> gw.Flow:
     halves = (
         rows.union(loop)
         .key_by("k")
-        .process(_halved, state=int, output=COLUMNS, name="halves", event_time="ts")
+        .process(
+            _halved, state=int, output=gw.types.Output(COLUMNS, event_time="ts"), name="halves"
+        )
     )
     halves.map(_large).feed_back_to(loop)
     return _finished(flow, halves=halves)
@@ -485,8 +491,12 @@ def _move_and_lose(run: Run) -> None:
 def renamed() -> gw.Flow:
     """Return the flow that a checkpoint of `_first_version` is continued by."""
     flow, [rows] = _flow()
-    sums = rows.key_by("k").compute(name="sums", formerly="totals", total=gw.sum("v"))
-    more = rows.key_by("g").compute(name="more", starts_empty=True, rows=gw.count())
+    sums = rows.key_by("k").compute(
+        name=gw.types.Identity("sums", formerly="totals"), total=gw.sum("v")
+    )
+    more = rows.key_by("g").compute(
+        name=gw.types.Identity("more", starts_empty=True), rows=gw.count()
+    )
     return _finished(flow, sums=sums, more=more)
 
 

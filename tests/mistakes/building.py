@@ -133,6 +133,10 @@ COLUMNS = (
         """explain(keyed.compute(n=gw.count(where="lowr(k) = 'a'")))""",
         *("there is no function 'lowr'. Did you mean 'lower'?", "character 1", "functions are"),
     ),
+    _M(
+        'keyed.compute(n=gw.count(), formerly="other")',
+        *("formerly='other'", "orders_n_formerly_by_k", "name=gw.types.Identity(formerly='other')"),
+    ),
     _M('keyed.compute(name=gw.last("k"))', "an aggregate for name=", "compute by 'k'", "in a dict"),
     _M("keyed.compute(k=gw.count())", "a key column", "result 'k'", "another name"),
     _M(

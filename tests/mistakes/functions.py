@@ -23,7 +23,12 @@ SIGNATURES = (
         "process_by_k",
         "(key, rows, state)",
     ),
-    _M("process(print, ttl=3600)", "type int", "time-to-live of operator", '"10 minutes"'),
+    _M(
+        "process(print, state=gw.ValueState(int, ttl=3600))",
+        "type int",
+        "time-to-live of operator",
+        '"10 minutes"',
+    ),
     _M("process(lambda key, rows, state: [], state=0)", "but 0", "process_by_k", "state=dict"),
     _M("process(lambda key, rows, state: [], output=None)", "no output", "process_by_k", "output="),
     _M(
@@ -35,12 +40,40 @@ SIGNATURES = (
         *("cannot be read at 'n long'", "character 10", "names and types in pairs"),
     ),
     _M(
-        'process(print, state=None, states={"seen": gw.MapState(list, int)})',
+        'process(print, state={"seen": gw.MapState(list, int)})',
         *("keys of type <class 'list'>", "State 'seen'", "Use str, int"),
     ),
     _M(
-        'process(lambda key, rows, state: [], timers="event_time", on_timer=print)',
-        *("timers='event_time'", "process_by_k", "Did you mean 'event'?"),
+        'process(lambda key, rows, state: [], timers=gw.types.OnTimer(print, clock="event_time"))',
+        *("clock='event_time'", "process_by_k", "Did you mean 'event'?"),
+    ),
+    _M(
+        'process(lambda key, rows, state: [], timers="processing", on_timer=print)',
+        *("no argument 'on_timer'", "process", "Use timers=gw.types.OnTimer(function"),
+    ),
+    _M(
+        'process(lambda key, rows, state: [], timers="processing")',
+        *("timers='processing'", "process_by_k", "gw.types.OnTimer(remind, clock='processing')"),
+    ),
+    _M(
+        'process(print, states={"seen": gw.ValueState(int)})',
+        *("no argument 'states'", "process", 'Use state={"total": gw.ValueState(int)}.'),
+    ),
+    _M(
+        'process(print, state=int, ttl="1 day")',
+        *("no argument 'ttl'", "process", "state=gw.ValueState(ttl=...)"),
+    ),
+    _M(
+        "process(print, state=int, state_classes=[int])",
+        *("no argument 'state_classes'", "process", "state=gw.ValueState(..., classes=...)"),
+    ),
+    _M(
+        'process(print, state=int, event_time="ts")',
+        *("no argument 'event_time'", "process", "output=gw.types.Output(event_time=...)"),
+    ),
+    _M(
+        'process(print, state=int, formerly="other")',
+        *("no argument 'formerly'", "process", "name=gw.types.Identity(formerly=...)"),
     ),
     _M(
         "def sums(key, rows, state):\n    state = {'n': 1}\n    return []\n"

@@ -82,9 +82,9 @@ def compiled(program: Program) -> CompiledFlow:
         if results:
             aggregates = {result: AGGREGATES[result]() for result in results}
             stream = keyed.compute(
-                name=name,
-                formerly=program.formerly.get(name),
-                starts_empty=program.starts_empty,
+                name=gw.types.Identity(
+                    name, formerly=program.formerly.get(name), starts_empty=program.starts_empty
+                ),
                 **aggregates,
             )
         else:
@@ -92,9 +92,9 @@ def compiled(program: Program) -> CompiledFlow:
                 summed,
                 state=dict,
                 output="k string, sum long",
-                name=name,
-                formerly=program.formerly.get(name),
-                starts_empty=program.starts_empty,
+                name=gw.types.Identity(
+                    name, formerly=program.formerly.get(name), starts_empty=program.starts_empty
+                ),
             )
         flow.sink(name, stream, _Sink())
     return flow.compile(lambda *_: COLUMNS)

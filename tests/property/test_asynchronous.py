@@ -59,7 +59,7 @@ def played(
         "counts": gw.MapState(int, int),
     }
     noted = source.key_by("k").process(
-        function, states=states, output="k string, total long, n long", name="noted", **options
+        function, state=states, output="k string, total long, n long", name="noted", **options
     )
     flow.sink("out", noted, gw.sinks.noop())
     run = gw.testing.cluster(flow, executors=2)

@@ -139,8 +139,7 @@ def test_a_timer_waits_for_rows_of_its_very_time(edge: int) -> None:
     told = stream.key_by("k").process(
         remind,
         state=int,
-        timers="event",
-        on_timer=lambda key, timer, state: [(key[0], timer.time)],
+        timers=gw.types.OnTimer(lambda key, timer, state: [(key[0], timer.time)], clock="event"),
         output="k string, at timestamp",
     )
     flow.sink("out", told, gw.sinks.noop())

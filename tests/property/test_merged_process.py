@@ -111,7 +111,7 @@ class HotKeys(RuleBasedStateMachine):
 
     def counted(self, keyed: KeyedStream) -> Stream:
         """Return the stream of the function whose hot keys have parts."""
-        return keyed.process(see, state=State, output=OUTPUT, merge=merge, name="p")
+        return keyed.process(see, state=gw.ValueState(State, merge=merge), output=OUTPUT, name="p")
 
     def found(self) -> dict[str, Seen]:
         """Read what was seen of every key, with the states of parts merged as a reader would."""
@@ -319,7 +319,7 @@ class HotKeysOfStates(HotKeys):
             "seen": gw.ListState(int, merge=add),
             "times": gw.MapState(int, int, merge=add),
         }
-        return keyed.process(see_apart, states=states, output=OUTPUT, name="p")
+        return keyed.process(see_apart, state=states, output=OUTPUT, name="p")
 
     def found(self) -> dict[str, Seen]:
         found: dict[str, Seen] = {}

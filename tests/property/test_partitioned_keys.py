@@ -86,11 +86,11 @@ KINDS: dict[str, Any] = {
     "complete": lambda _, by: by.compute(name="a", output="complete", n=gw.count()),
     "process": lambda _, by: by.process(each, state=dict, output=EMITTED, name="a"),
     "states": lambda _, by: by.process(
-        named, states={"seen": gw.MapState(int, bool)}, output=EMITTED, name="a"
+        named, state={"seen": gw.MapState(int, bool)}, output=EMITTED, name="a"
     ),
     "batch": lambda _, by: by.process_batch(number, state=Counted, output=EMITTED, name="a"),
     "timers": lambda _, by: by.process(
-        wound, state=dict, timers="event", on_timer=rung, output=EMITTED, name="a"
+        wound, state=dict, timers=gw.types.OnTimer(rung, clock="event"), output=EMITTED, name="a"
     ),
     "rows": lambda _, by: by.window(gw.rows(6, every=2), name="a").compute(n=gw.count()),
     "tumbling": lambda _, by: by.window(HOUR, name="a").compute(n=gw.count()),

@@ -50,7 +50,7 @@ ROW = st.tuples(
     codec=st.sampled_from(["msgpack", "pickle"]),
 )
 def test_state_and_output_are_those_of_a_loop_over_keys(
-    epochs: list[list[tuple[Any, ...]]], codec: str
+    epochs: list[list[tuple[Any, ...]]], codec: Any
 ) -> None:
     operator = ProcessOperator(
         name="o",

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.window_flows import WindowedRun
 
+from godwit.api.declarations import OnTimer
+from godwit.operators.states.declared import ValueState
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -141,12 +144,12 @@ def test_timers_fire_as_plain_python_says_whatever_they_do_to_one_another(
     rng = random.Random(seed)
     by_event, ttl = seed % 2 == 0, rng.choice((None, 6 * S))
     options: dict[str, Any] = {
-        "timers": "event" if by_event else "processing",
-        "ttl": None if ttl is None else timedelta(microseconds=ttl),
+        "timers": OnTimer(on_timer, clock="event" if by_event else "processing"),
+        "state": ValueState(dict, ttl=None if ttl is None else timedelta(microseconds=ttl)),
         "output": "k string, what string, at long, n long, timers long",
     }
     run = WindowedRun(
-        lambda keyed: keyed.process(on_rows, state=dict, on_timer=on_timer, **options),
+        lambda keyed: keyed.process(on_rows, **options),
         tmp_path,
         executors={"a": 2, "b": 1},
         slack="2 seconds",

@@ -15,6 +15,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.manual_run import ManualRun
 from tests.support.window_flows import ROWS, batch_of
 
+from godwit.api.declarations import OnTimer
 from godwit.api.flow import LogicalFlow
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, tumbling
@@ -66,8 +67,7 @@ class Run:
             note,
             name="rings",
             state=dict,
-            timers="event",
-            on_timer=ring,
+            timers=OnTimer(ring, clock="event"),
             output="k string, at timestamp, n long",
         )
         flow.sink("windows", windows, FakeSink())

@@ -83,7 +83,9 @@ def test_reordered_added_and_removed_results_keep_the_state_of_those_that_stayed
 
 def test_operators_are_added_removed_renamed_and_come_back(place: Place) -> None:
     def total(rows: KeyedStream, name: str, formerly: str | None = None) -> Stream:
-        return rows.compute(name=name, formerly=formerly, starts_empty=True, t=gw.sum("v"))
+        return rows.compute(
+            name=gw.types.Identity(name, formerly=formerly, starts_empty=True), t=gw.sum("v")
+        )
 
     place.run(lambda rows: {"a": total(rows, "a"), "b": total(rows, "b")}, ("x", 1))
     out, query = place.run(

@@ -87,7 +87,7 @@ def meeting_flow(
             other.key_by("k"), between=("-20 seconds", "30 seconds"), spread=2, name="spread"
         ),
         "counts": one.key_by("k").process(
-            count, state=dict, merge=add, output="k string, n long", name="counts"
+            count, state=gw.ValueState(dict, merge=add), output="k string, n long", name="counts"
         ),
     }
     sinks = {name: gw.sinks.memory() for name in NAMES}

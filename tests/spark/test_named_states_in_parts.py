@@ -54,7 +54,7 @@ def test_merged_states_of_parts_are_those_of_a_plain_run(
     sinks = {"plain": gw.sinks.memory(), "parts": gw.sinks.memory()}
     for name, sink in sinks.items():
         declared = states(add if name == "parts" else None)
-        noted = keyed.process(note, states=declared, output="k string, told string", name=name)
+        noted = keyed.process(note, state=declared, output="k string, told string", name=name)
         flow.sink(f"{name}_out", noted, sink)
     rng = np.random.default_rng(3)
 

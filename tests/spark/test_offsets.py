@@ -137,7 +137,9 @@ def mapped(sources: dict[str, Inbox], reads: Mapping[str, str], kept: Any) -> gw
     streams = {name: flow.source(name, inbox.stream()) for name, inbox in sources.items()}
     for operator, source in reads.items():
         stream = streams[source].map(lambda d: d.filter("v > 0")).key_by("k")
-        sums = stream.compute(name=operator, total=gw.sum("v"), starts_empty=True)
+        sums = stream.compute(
+            name=gw.types.Identity(operator, starts_empty=True), total=gw.sum("v")
+        )
         flow.sink(operator, sums, kept[operator])
     return flow
 

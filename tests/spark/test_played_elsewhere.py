@@ -27,12 +27,11 @@ def flow_of(stream: Any, out: Any, late: Any) -> gw.Flow:
     kept = rows.key_by("k").process(
         keep_values,
         name="kept",
-        states={
+        state={
             "number": gw.ValueState(int),
-            "shapes": gw.ListState(Shape),
-            "both": gw.ValueState(list[Shape]),
+            "shapes": gw.ListState(Shape, classes=[Circle]),
+            "both": gw.ValueState(list[Shape], classes=[Circle]),
         },
-        state_classes=[Circle],
         output="k string, was string",
     )
     windows = rows.key_by("k").window(gw.tumbling("1 hour"), late=late, name="hourly")

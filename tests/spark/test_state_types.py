@@ -72,7 +72,7 @@ def test_a_changed_class_is_refused_or_brought_forward(spark: SparkSession, tmp_
     with pytest.raises(CheckpointMismatchError, match="Sums: total gone and sum new"):
         drain(flow_of(inbox, add_more, state=Sums)[0], tmp_path / "ck")
 
-    flow, sink = flow_of(inbox, add_more, state=Sums, state_upgrade=to_sums)
+    flow, sink = flow_of(inbox, add_more, state=gw.ValueState(Sums, upgrade=to_sums))
     drain(flow, tmp_path / "ck")
     assert rows_of(sink.table("k")) == [(1, 12)]
     held = gw.read_state(spark, tmp_path / "ck", "totals").select("k", "state").collect()

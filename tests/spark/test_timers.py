@@ -42,11 +42,9 @@ def test_a_quiet_stream_fires_timers_and_a_restart_fires_none_twice(
         reminded = rows.key_by("k").process(
             remind,
             name="remind",
-            state=list,
+            state=gw.ValueState(list, ttl="100 days"),
             output="k string, at long",
-            timers="event",
-            on_timer=fired,
-            ttl="100 days",
+            timers=gw.types.OnTimer(fired, clock="event"),
         )
         flow.sink("out", reminded, sink)
         query = flow.start(checkpoint=tmp_path / "ck")
@@ -99,10 +97,9 @@ def test_named_states_come_back_and_can_be_read(spark: SparkSession, tmp_path: P
         stream = noted.process(
             note,
             name="note",
-            states=states | others,
+            state=states | others,
             output="k string, at long, total long",
-            timers="event",
-            on_timer=tell,
+            timers=gw.types.OnTimer(tell, clock="event"),
         )
         flow.sink("out", stream, sink)
         query = flow.start(checkpoint=tmp_path / "ck")

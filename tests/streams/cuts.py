@@ -313,21 +313,18 @@ def _in_order(drawn: Drawn) -> None:
             timer.drop_state()
         return [(key[0], timer.time, f"timer {seen}", 0)]
 
-    options: dict[str, Any] = {"state": list}
-    if named:
-        options = {"states": {"seen": gw.ValueState(list)}}
+    state: Any = {"seen": gw.ValueState(list)} if named else list
     drawn.add(
         f"in order, timers after {wait}, named {named}",
         lambda s: _source(s).process(
             on_rows,
-            on_timer=on_timer,
-            timers="event",
+            timers=gw.types.OnTimer(on_timer, clock="event"),
             order="event_time",
-            output="k string, ts timestamp, rows string, n long",
-            event_time="ts",
-            slack=40 * SECOND,
+            output=gw.types.Output(
+                "k string, ts timestamp, rows string, n long", event_time="ts", slack=40 * SECOND
+            ),
             name="w",
-            **options,
+            state=state,
         ),
     )
 

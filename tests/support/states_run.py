@@ -106,7 +106,7 @@ class StatesRun(TimedRun):
             .key_by("k")
             .process(
                 function,
-                states=STATES if states is None else states,
+                state=STATES if states is None else states,
                 output="k string, op string, told string",
                 name="obeying",
                 **options,

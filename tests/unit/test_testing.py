@@ -122,8 +122,9 @@ def test_timers_of_processing_time_fire_as_the_clock_moves() -> None:
     reminders = orders.key_by("symbol").process(
         remind,
         state=dict,
-        timers="processing",
-        on_timer=lambda key, timer, state: [(key[0], timer.time)],
+        timers=gw.types.OnTimer(
+            lambda key, timer, state: [(key[0], timer.time)], clock="processing"
+        ),
         output="symbol string, at timestamp",
         name="remind",
     )
@@ -183,7 +184,7 @@ def two_counts(first: str, second: str, *, formerly: bool = False, where: bool =
         "AB", (first, second), (second, first), results, strict=True
     ):
         was = other if formerly else None
-        counted = keyed.compute(name=name, n=gw.count(), formerly=was, **more)
+        counted = keyed.compute(name=gw.types.Identity(name, formerly=was), n=gw.count(), **more)
         flow.sink(sink, counted, gw.sinks.noop())
     return flow
 
@@ -201,10 +202,11 @@ def test_computes_over_one_stream_exchange_their_names_there_and_back(*, where: 
 
 
 def test_a_renamed_operator_does_not_silently_start_empty() -> None:
-    def named(name: str, **options: Any) -> gw.Flow:
+    def named(*names: str, **options: Any) -> gw.Flow:
         flow = gw.Flow("f", num_key_groups=4)
         keyed = flow.source("s", gw.testing.stream("k string, v bigint")).key_by("k")
-        flow.sink("o", keyed.compute(name=name, n=gw.count(), **options), gw.sinks.noop())
+        name = gw.types.Identity(*names, **options)
+        flow.sink("o", keyed.compute(name=name, n=gw.count()), gw.sinks.noop())
         return flow
 
     rows = {"s": [("a", 1)]}
@@ -223,7 +225,7 @@ def test_a_renamed_operator_does_not_silently_start_empty() -> None:
 def test_starts_empty_is_true_or_false() -> None:
     keyed = gw.Flow("f").source("s", gw.testing.stream("k string, v bigint")).key_by("k")
     with pytest.raises(InvalidFlowError, match="starts_empty= of type str"):
-        keyed.compute(n=gw.count(), starts_empty="yes")  # type: ignore[arg-type]
+        keyed.compute(n=gw.count(), name=gw.types.Identity(starts_empty="yes"))  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_of_ones_own_is_claimed_and_gone_on_from(tmp_path: Path) -> None:
@@ -527,7 +529,7 @@ def test_named_states_are_seeded_and_read_back() -> None:
     done = gw.testing.process(
         spend,
         [{"shop": "x", "price": 2.0}],
-        states=declared,
+        state=declared,
         before={"recent": [1.0], "counts": {"x": 1, "y": 5}, "total": 10.0},
     )
     assert done.rows == [(12.0,)]
@@ -552,8 +554,7 @@ def test_timers_that_are_due_fire_first_and_those_set_are_told(clock: Any) -> No
         note,
         [{"v": 1}],
         state=dict,
-        timers=clock,
-        on_timer=fire,
+        timers=gw.types.OnTimer(fire, clock=clock),
         timers_before=["2024-05-01 00:30", "2024-05-01 03:00"],
         now="2024-05-01 01:00",
     )
@@ -562,8 +563,7 @@ def test_timers_that_are_due_fire_first_and_those_set_are_told(clock: Any) -> No
     alone = gw.testing.process(
         note,
         state=dict,
-        timers=clock,
-        on_timer=fire,
+        timers=gw.types.OnTimer(fire, clock=clock),
         timers_before=["2024-05-01 00:30"],
         now="2024-05-01 01:00",
     )
@@ -606,7 +606,7 @@ def test_maps_of_many_items_move_survive_and_cost_what_is_touched_of_them() -> N
     kept = rows.key_by("k").process(
         keep_items,
         name="kept",
-        states={"items": gw.MapState(int, int)},
+        state={"items": gw.MapState(int, int)},
         output="k string, items long, total long",
     )
     flow.sink("kept", kept, gw.sinks.noop())
@@ -663,26 +663,25 @@ def keep_values(key: tuple[str], rows: Any, states: Any) -> Iterator[tuple[str, 
 
 
 def test_values_of_a_narrower_class_come_back_as_what_they_were() -> None:
-    def flow_with_options(**options: Any) -> gw.Flow:
+    def flow_with(*classes: type) -> gw.Flow:
         flow = gw.Flow("values", num_key_groups=8)
         rows = flow.source("rows", gw.testing.stream("k string"))
         kept = rows.key_by("k").process(
             keep_values,
             name="kept",
-            states={
+            state={
                 "number": gw.ValueState(int),
-                "shapes": gw.ListState(Shape),
-                "both": gw.ValueState(list[Shape]),
+                "shapes": gw.ListState(Shape, classes=classes),
+                "both": gw.ValueState(list[Shape], classes=classes),
             },
             output="k string, was string",
-            **options,
         )
         flow.sink("kept", kept, gw.sinks.noop())
         return flow
 
-    with pytest.raises(StateEncodingError, match=r"state_classes=\[Circle\]"):
-        gw.testing.run(flow_with_options(), {"rows": [("a",)]})
-    played = gw.testing.cluster(flow_with_options(state_classes=[Circle]), executors=2)
+    with pytest.raises(StateEncodingError, match=r"classes=\[Circle\]"):
+        gw.testing.run(flow_with(), {"rows": [("a",)]})
+    played = gw.testing.cluster(flow_with(Circle), executors=2)
     was = []
     for what_happens in (
         lambda: played.migrate("2", component="kept"),

@@ -104,20 +104,50 @@ def several(key: tuple[str], rows: gw.types.KeyRows[Order], states: gw.types.Sta
     return []
 
 
+def asks_rates(
+    key: tuple[str], rows: gw.types.KeyRows[Order], book: Book, rates: dict[str, float]
+) -> list[Trade]:
+    return []
+
+
+def wakes_rates(
+    key: tuple[str], timer: gw.types.FiredTimer, book: Book, rates: dict[str, float]
+) -> list[Trade]:
+    return []
+
+
 def joined(one: Book, other: Book) -> Book:
     return Book(one.bids + other.bids)
 
 
 def typed(orders: gw.types.KeyedStream, flow: gw.Flow) -> None:
     right = orders.process(
-        clear, row=Order, state=Book, output=Trade, timers="event", on_timer=wake, ttl="1 day"
+        clear,
+        row=Order,
+        state=gw.ValueState(Book, ttl="1 day"),
+        output=gw.types.Output(Trade, event_time="at", slack="1 hour"),
+        timers=gw.types.OnTimer(wake, clock="event"),
+        name=gw.types.Identity("clear", formerly="cleared"),
     )
-    merged = orders.process(clear, row=Order, state=Book, output=Trade, merge=joined, name="m")
+    divided = gw.ValueState(Book, merge=joined)
+    merged = orders.process(clear, row=Order, state=divided, output=Trade, name="m")
+    rates = orders.process(
+        asks_rates,
+        row=Order,
+        state=Book,
+        output=Trade,
+        timers=gw.types.OnTimer(wakes_rates, clock="event"),
+        broadcast={"rates": orders},
+    )
+    texts = gw.types.Output("symbol string, n long", slack="1 hour", event_time="at")
+    bare = orders.process(
+        plain, state=dict, output=texts, timers=gw.types.OnTimer(plain, clock="processing")
+    )
     counted = orders.process(count, row=Order, state=int, output=Trade)
     untyped = orders.process(plain, state=dict[str, int], output="symbol string, n long")
     asked = orders.process(ask, row=Order, state=Book, output=Trade, asynchronous=gw.Async())
-    named = orders.process(several, row=Order, states={"n": gw.ValueState(int)}, output=Trade)
-    for stream in (right, merged, counted, untyped, asked, named):
+    named = orders.process(several, row=Order, state={"n": gw.ValueState(int)}, output=Trade)
+    for stream in (right, merged, rates, bare, counted, untyped, asked, named):
         flow.sink("out", stream, gw.sinks.noop())
 
 
@@ -142,6 +172,16 @@ def late(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> list[Tra
     return []
 
 
+def wakes_count(
+    key: tuple[str], timer: gw.types.FiredTimer, seen: gw.types.State[int]
+) -> list[Trade]:
+    return []
+
+
+def refuses_late(key: tuple[str], timer: gw.types.FiredTimer, book: Book) -> list[Refusal]:
+    return []
+
+
 def three(one: Book, two: int) -> Book:
     return one
 
@@ -154,8 +194,17 @@ def mistaken(orders: gw.types.KeyedStream) -> None:
     orders.process(reads, row=Order, state=int, output=Trade)  # E: Argument 1 to "process"
     orders.process(other, row=Order, state=Book, output=Trade)  # E: Argument 1 to "process"
     orders.process(clear, row=Trade, state=Book, output=Trade)  # E: Argument 1 to "process"
-    orders.process(clear, state=Book, output=Trade, on_timer=late)  # E: Argument "on_timer"
-    orders.process(clear, state=Book, output=Trade, merge=three)  # E: Argument "merge"
+    gw.types.OnTimer(late, clock="event")  # E: Argument 1 to "OnTimer"
+    of_count = gw.types.OnTimer(wakes_count, clock="event")
+    orders.process(clear, state=Book, output=Trade, timers=of_count)  # E: type parameter "S"
+    refuses = gw.types.OnTimer(refuses_late, clock="event")
+    orders.process(clear, state=Book, output=Trade, timers=refuses)  # E: Argument "timers"
+    gw.ValueState(Book, merge=three)  # E: type parameter "T" of "ValueState"
+    counts = gw.ValueState(int, ttl="1 day")
+    orders.process(clear, row=Order, state=counts, output=Trade)  # E: Argument 1 to "process"
+    refusals = gw.types.Output(Refusal, event_time="at")
+    orders.process(clear, row=Order, state=Book, output=refusals)  # E: Argument 1 to "process"
+    orders.process(clear, state=Book, output=Trade, ttl="1 day")  # E: No overload variant
     orders.process(whole, row=Order, state=Book, output=Trade)  # E: Argument 1 to "process"
     orders.process(clear, row=Order, state=Book)  # E: No overload variant
 """

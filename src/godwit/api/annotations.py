@@ -114,7 +114,7 @@ def _rows_mismatch(
     if origin is TimedRows and not has_timers:
         return (
             f"{name}: {hinted}, and the operator has no timers",
-            'Declare timers, as in timers="event", on_timer=..., or take gw.types.KeyRows.',
+            'Take gw.types.KeyRows, or declare timers=gw.types.OnTimer(..., clock="event").',
         )
     if origin in (KeyRows, TimedRows):
         if not parts or not is_row_class(parts[0]) or parts[0] is row:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from godwit.api.declarations import Identity, OnTimer, Output
 from godwit.columns.types import to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import spark_argument
@@ -30,10 +31,10 @@ from godwit.model.naming import (
 from godwit.model.signatures import check_signature, positional_parameters
 from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
+from godwit.operators.calls import NO_TIMERS, Timing
 from godwit.operators.in_order import HELD
 from godwit.operators.parts import PARTS, part_state_of
 from godwit.operators.spreading import MAX_PARTS
-from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
@@ -45,13 +46,10 @@ from godwit.values.records import hint_text, is_row_class, row_class
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import pyarrow as pa
-
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Branch, StreamNode, WindowedNode
     from godwit.time.durations import Duration
-    from godwit.values.records import RowClass
 
 
 def check_not_results(where: str, **options: object) -> None:
@@ -226,39 +224,49 @@ def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
         )
 
 
-def check_starts_empty(where: str, starts_empty: object) -> None:
-    """Raise unless ``starts_empty=`` is True or False. `where`: the operator, for errors."""
-    if not isinstance(starts_empty, bool):
+def identity_of(name: Any) -> Identity:
+    """Return ``name=`` of an operator as an `Identity`."""
+    return name if isinstance(name, Identity) else Identity(name)
+
+
+def identity_fields(identity: Identity, default: str) -> dict[str, Any]:
+    """Return the fields of a node that say which operator it is; raise for wrong values.
+
+    `default`: the operator's name if the user gave none.
+    """
+    name = default if identity.name is None else identity.name
+    check_formerly(name, identity.formerly)
+    if not isinstance(identity.starts_empty, bool):
         raise InvalidFlowError(
-            f"{where} has starts_empty= of type {type_name(starts_empty)}.",
+            f"Operator {name!r} has starts_empty= of type {type_name(identity.starts_empty)}.",
             remedy="Give starts_empty=True to let it start without state, or leave it out.",
         )
+    return {
+        "name": name,
+        "formerly": identity.formerly or "",
+        "starts_empty": identity.starts_empty,
+        "named": identity.name is not None,
+    }
 
 
 def operator_fields(
     node: StreamNode,
     keys: tuple[str, ...],
-    name: str | None,
+    name: Any,
     action: str,
     *,
-    formerly: str | None,
-    starts_empty: object,
     partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Return the fields that all nodes of operators have; `action` is part of a default name."""
-    named = name is not None
-    if name is None:
-        name = default_name([source.name for source in sources_of(node)], action, keys)
-    check_formerly(name, formerly)
-    check_starts_empty(f"Operator {name!r}", starts_empty)
+    """Return the fields that all nodes of operators have; `action` is part of a default name.
+
+    `name`: ``name=`` as the user gave it.
+    """
+    default = default_name([source.name for source in sources_of(node)], action, keys)
     return {
-        "name": name,
+        **identity_fields(identity_of(name), default),
         "upstream": node,
         "keys": keys,
         "partition_by": partition_by,
-        "formerly": formerly or "",
-        "starts_empty": starts_empty,
-        "named": named,
     }
 
 
@@ -296,7 +304,14 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
     """Raise if the value for a result is not an aggregate, or its columns are not given by name."""
     # Asked of the type, since a column of Spark's has an attribute of any name.
     if not callable(getattr(type(aggregate), "bind", None)):
-        if result in ("name", "formerly", "output", "late") and isinstance(aggregate, str):
+        if result in ("formerly", "starts_empty") and isinstance(aggregate, str | bool):
+            raise InvalidFlowError(
+                f"Operator {operator!r} was given {result}={aggregate!r} where results are named.",
+                remedy=f"Say it with the name: name=gw.types.Identity({result}={aggregate!r}).",
+                operator=operator,
+                column=result,
+            )
+        if result in ("name", "output", "late") and isinstance(aggregate, str):
             raise InvalidFlowError(
                 f"Operator {operator!r} was given {result}={aggregate!r} where windows take "
                 "results alone.",
@@ -351,20 +366,29 @@ def _check_methods(aggregate: builtin.Aggregator, result: str, operator: str) ->
         )
 
 
-def read_output(
-    name: str, output: Any, event_time: object, slack: Duration | None
-) -> tuple[pa.Schema, RowClass | None, str | None, int | None]:
-    """Return columns, row class, event time and slack (µs) of a function; raise without columns."""
+def read_output(name: str, output: Any) -> dict[str, Any]:
+    """Return the fields of a node with the output of a function; raise without columns.
+
+    `output`: ``output=`` as the user gave it: columns, a class, or an `Output`.
+    """
     where = f"The output of operator {name!r}"
-    if output is None:
+    given: Output[Any] = output if isinstance(output, Output) else Output(output)
+    emitted: Any = given.columns
+    if emitted is None:
         raise InvalidFlowError(
             f"Operator {name!r} has no output columns.",
             remedy='Say what the function emits, as in output="symbol string, price double".',
             operator=name,
         )
-    cls = row_class(output, where, example="output=Trade") if is_row_class(output) else None
-    columns = to_schema(output, where=where) if cls is None else cls.schema
-    return columns, cls, *check_output_time(name, columns, event_time, slack)
+    cls = row_class(emitted, where, example="output=Trade") if is_row_class(emitted) else None
+    columns = to_schema(emitted, where=where) if cls is None else cls.schema
+    column, slack_us = check_output_time(name, columns, given.event_time, given.slack)
+    return {
+        "output": columns,
+        "output_class": cls,
+        "event_time": column,
+        "slack_us": slack_us,
+    }
 
 
 def read_state_columns(name: str, state: Any) -> StateColumns:
@@ -404,18 +428,33 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
     return columns
 
 
-def check_timers(operator: str, timers: object, on_timer: object) -> None:
-    """Raise for an unknown clock of timers, a clock without ``on_timer=``, or the reverse."""
-    if timers is not None:
-        remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
-        known = ("event", "processing")
-        check_one_of(f"Operator {operator!r}", "timers", timers, known, remedy, operator=operator)
-    if (timers is None) != (on_timer is None):
+def timing_of(operator: str, timers: Any) -> Timing:
+    """Return the options of an operator's timers; raise for wrong values.
+
+    `timers`: ``timers=`` as the user gave it.
+    """
+    if timers is None:
+        return NO_TIMERS
+    where = f"Operator {operator!r}"
+    if not isinstance(timers, OnTimer):
+        clock = repr(timers) if is_one_of(timers, ("event", "processing")) else '"event"'
         raise InvalidFlowError(
-            f"Operator {operator!r} has timers={timers!r} and on_timer={on_timer!r}.",
-            remedy='Give both, as in timers="event", on_timer=remind, or neither.',
+            f"{where} has timers={timers!r:.100}.",
+            remedy="Give the function that is called when a timer is due, and the timers' clock, "
+            f"as in timers=gw.types.OnTimer(remind, clock={clock}).",
             operator=operator,
         )
+    check_function(
+        timers.function, f"{where}, timers=", 'timers=gw.types.OnTimer(remind, clock="event")'
+    )
+    remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
+    known = ("event", "processing")
+    check_one_of(where, "clock", timers.clock, known, remedy, operator=operator)
+    if timers.order is not None:
+        remedy = 'Give "before_rows", or "after_rows" as in Spark.'
+        orders = ("before_rows", "after_rows")
+        check_one_of(where, "order", timers.order, orders, remedy, operator=operator)
+    return Timing(clock=timers.clock, on_timer=timers.function, order=timers.order or "before_rows")
 
 
 def check_order(
@@ -423,8 +462,7 @@ def check_order(
     order: object,
     *,
     late: object,
-    timers: object,
-    timer_order: object,
+    timers: OnTimer[Any, Any] | None,
     states: Mapping[str, object],
 ) -> bool:
     """Return whether rows are processed in order of event time; raise if options contradict that.
@@ -435,21 +473,15 @@ def check_order(
     known = ("arrival", "event_time")
     remedy = 'Give "arrival", or "event_time": rows then wait until the watermark is past them.'
     check_one_of(where, "order", order, known, remedy, operator=operator)
-    if timer_order is not None:
-        remedy = 'Give "before_rows", or "after_rows" as in Spark.'
-        known = ("before_rows", "after_rows")
-        check_one_of(where, "timer_order", timer_order, known, remedy, operator=operator)
     in_order, why = order == "event_time", ""
     if not in_order and late is not None:
         why, remedy = "late=, but no order='event_time'", "No row is late in order of arrival."
-    elif timer_order is not None and timers is None:
-        why, remedy = f"timer_order={timer_order!r}, but no timers", "Leave it out."
-    elif in_order and timer_order is not None:
-        why = f"order='event_time' and timer_order={timer_order!r}"
-        remedy = "Leave timer_order= out: timers fire between rows, by their times."
-    elif in_order and timers == "processing":
-        why = "order='event_time' and timers='processing'"
-        remedy = 'Give timers="event": the clock has no order with rows.'
+    elif in_order and timers is not None and timers.order is not None:
+        why = f"order='event_time' and timers with order={timers.order!r}"
+        remedy = "Leave order= of the timers out: they fire between rows, by their times."
+    elif in_order and timers is not None and timers.clock == "processing":
+        why = "order='event_time' and timers with clock='processing'"
+        remedy = 'Give the timers clock="event": the driver\'s clock has no order with rows.'
     elif in_order and HELD in states:
         why = f"order='event_time' and a state {HELD!r}"
         remedy = "Give the state another name: the rows that wait are stored under this one."
@@ -465,95 +497,41 @@ def _spark_function(value: object) -> str:
     return f"{value!r}, which Spark would compute on a DataFrame"
 
 
-def check_process(name: str, state: object, codec: object, state_upgrade: object) -> None:
-    """Raise if a function per key has no type of state, or an unknown codec."""
-    if isinstance(state, ValueState | ListState | MapState):
-        raise InvalidFlowError(
-            f"Operator {name!r} has state={state!r}, which declares one of several states.",
-            remedy="Give it a name, as in states={"
-            f'"seen": gw.{type(state).__name__}(...)}}, or give the type alone, as in state=dict.',
-            operator=name,
-        )
-    if not callable(state):
-        raise InvalidFlowError(
-            f"Operator {name!r} has no type of state, but {state!r}."
-            if state is not None
-            else f"Operator {name!r} has no type of state.",
-            remedy="Give a class that can be made without arguments, as in state=OrderBook or "
-            "state=dict.",
-            operator=name,
-        )
-    remedy = "Give 'msgpack' or, for state that it cannot hold, 'pickle'."
-    known = ("msgpack", "pickle")
-    check_one_of(f"Operator {name!r}", "codec", codec, known, remedy, operator=name)
-    if state_upgrade is not None and not callable(state_upgrade):
-        raise InvalidFlowError(
-            f"Operator {name!r} was given state_upgrade={state_upgrade!r}, which cannot be called.",
-            remedy="Give a function that gets the old state as plain values and returns one "
-            "of today's.",
-            operator=name,
-        )
-    if state_upgrade is not None:
-        where = f"Operator {name!r}, state_upgrade="
-        check_signature(where, state_upgrade, "upgrade(stored)", operator=name)
+def check_merge(name: str, states: Mapping[str, Declared], others: Mapping[str, object]) -> None:
+    """Raise for a wrong ``merge=`` of a state, or options for whole keys that are given with it.
 
-
-def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
-    """Raise if ``merge=`` does not take two states, or is given with options for whole keys.
-
-    `others`: name → value of such options.
-    """
-    if merge is None:
-        return
-    if not callable(merge):
-        raise InvalidFlowError(
-            f"Operator {name!r} was given merge={merge!r:.100}, which cannot be called.",
-            remedy="Give a function of two states that returns what they become, as in "
-            "merge=lambda state, other: state + other.",
-            operator=name,
-        )
-    check_signature(f"Operator {name!r}", merge, "merge(state, other)", operator=name)
-    _check_divisible(name, others)
-
-
-def check_merge_of_states(
-    name: str, states: Mapping[str, Declared], others: Mapping[str, object]
-) -> None:
-    """Raise if only some states have ``merge=``, or options for whole keys are given with it.
-
-    `others`: name → value of such options.
+    `states`: the named states; or the single one, whose name is empty. `others`: name → value of
+    such options.
     """
     merged = [state for state, declared in states.items() if declared.merge is not None]
     if not merged:
         return
     for state, declared in states.items():
-        where = f"State {state!r} of operator {name!r}"
+        where = f"State {state!r} of operator {name!r}" if state else f"Operator {name!r}"
+        context: dict[str, Any] = {"operator": name, **({"state": state} if state else {})}
         if declared.merge is None:
             raise InvalidFlowError(
                 f"{where} has no merge=, but state {merged[0]!r} has one.",
                 remedy="Give merge= to every state, since a key is divided with all its states; or "
                 "to none, and all rows of a key go to one lane.",
-                operator=name,
-                state=state,
+                **context,
             )
         if not callable(declared.merge):
             raise InvalidFlowError(
                 f"{where} was given merge={declared.merge!r:.100}, which cannot be called.",
                 remedy="Give a function of two values that returns what they become, as in "
                 "merge=lambda value, other: value + other.",
-                operator=name,
-                state=state,
+                **context,
             )
-        check_signature(where, declared.merge, "merge(value, other)", operator=name, state=state)
+        check_signature(where, declared.merge, "merge(value, other)", **context)
         if declared.ttl is not None:
             raise InvalidFlowError(
                 f"{where} has merge= and ttl=, but a merged state would live as long as the newest "
                 "of its parts.",
                 remedy="Leave out merge= or ttl=.",
-                operator=name,
-                state=state,
+                **context,
             )
-        if part_state_of(state) in states or state == PARTS:
+        if state and (part_state_of(state) in states or state == PARTS):
             taken = PARTS if state == PARTS else part_state_of(state)
             raise InvalidFlowError(
                 f"Operator {name!r} has a state named {taken!r}, a name that merge= needs.",
@@ -561,11 +539,6 @@ def check_merge_of_states(
                 operator=name,
                 state=taken,
             )
-    _check_divisible(name, others)
-
-
-def _check_divisible(name: str, others: Mapping[str, object]) -> None:
-    """Raise if ``merge=`` is given with options for all rows of a key; `others`: these, by name."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(
@@ -588,20 +561,6 @@ def check_table_names(name: str, broadcast: object, example: str) -> None:
             f"Operator {name!r} was given broadcast={broadcast!r:.100}.",
             remedy="Give names, of lower-case letters, digits and '_', and keyed streams, "
             f"{example}.",
-            operator=name,
-        )
-
-
-def check_state_classes(name: str, given: object) -> None:
-    """Raise if ``state_classes=`` is not a collection of classes."""
-    classes = [*given.values()] if isinstance(given, Mapping) else given
-    if not isinstance(classes, list | tuple | set | frozenset) or not all(
-        isinstance(cls, type) for cls in classes
-    ):
-        raise InvalidFlowError(
-            f"Operator {name!r} has state_classes={given!r}.",
-            remedy="Give classes in a list, as in state_classes=[Order, Trade], or a dict of names "
-            "and classes.",
             operator=name,
         )
 

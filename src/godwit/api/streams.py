@@ -16,32 +16,29 @@ from godwit.api.annotations import check_annotations, holds_values
 from godwit.api.checks import (
     all_results,
     check_aggregate,
-    check_formerly,
     check_function,
     check_keys,
     check_late,
     check_merge,
-    check_merge_of_states,
     check_not_results,
     check_one_of,
     check_order,
     check_partition_by,
-    check_process,
     check_results,
     check_same_flow,
-    check_starts_empty,
-    check_state_classes,
     check_suffix,
     check_table_names,
-    check_timers,
     check_window_function,
     check_windows,
     checked_spread,
     describe,
+    identity_fields,
+    identity_of,
     interval_of,
     operator_fields,
     read_output,
     read_state_columns,
+    timing_of,
     warn_of_rebinding,
 )
 from godwit.api.names import no_such_call, no_such_item
@@ -61,8 +58,7 @@ from godwit.model.naming import (
 from godwit.model.signatures import ROLE_NAMES, check_signature
 from godwit.operators.asynchronous import settings_for
 from godwit.operators.batch import CALLED, FRAMES
-from godwit.operators.calls import Timing
-from godwit.operators.states.declared import check_states
+from godwit.operators.states.declared import declared_states, ttl_us_of
 from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
 from godwit.plan.feedback import FeedbackSource
@@ -87,16 +83,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Unpack
 
+    from godwit.api.declarations import Identity, OnTimer, Output, ProcessOptions
     from godwit.api.flow import LogicalFlow
-    from godwit.api.typed import Emitted, O, ProcessOptions, R, S, TableFunction
+    from godwit.api.typed import Emitted, O, R, S, TableFunction
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
-    from godwit.operators.calls import FiredTimer, TimedRows, TimerClock, TimerOrder
+    from godwit.operators.calls import TimedRows
     from godwit.operators.joins.sides import How
-    from godwit.operators.states.declared import Declared
+    from godwit.operators.states.declared import Declared, ValueState
     from godwit.operators.windows.spec import WindowSpec
-    from godwit.plan.nodes import Codec, OperatorNode
+    from godwit.plan.nodes import OperatorNode
     from godwit.time.durations import Duration
     from godwit.values.codec import State
 
@@ -291,9 +288,7 @@ class Stream:
         within: Duration | Literal["forever"] | None = None,
         late: Any = None,
         partition_by: str | Sequence[str] | None = None,
-        name: str | None = None,
-        formerly: str | None = None,
-        starts_empty: bool = False,
+        name: str | Identity | None = None,
     ) -> Stream:
         """Keep the first row of each key, in order of arrival, and drop its duplicates.
 
@@ -315,14 +310,9 @@ class Stream:
             Some of `columns`, whose hash selects the key group of a row; with the same default as
             in `key_by`.
         name
-            The operator's name, under which its state is stored. By default made of the source and
-            the columns, such as ``flights_drop_duplicates_by_plane``.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
-        starts_empty
-            The operator may start without state although the state of an operator that was removed
-            stays behind in the checkpoint. By default such a start is refused, since the operator
-            may be a renamed one. Without effect on an operator that has state.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of the source and the columns,
+            such as ``flights_drop_duplicates_by_plane``.
 
         Returns
         -------
@@ -357,15 +347,7 @@ class Stream:
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
         placed = check_partition_by(partition_by, keys, where)
-        options = operator_fields(
-            self.node,
-            keys,
-            name,
-            "drop_duplicates",
-            formerly=formerly,
-            starts_empty=starts_empty,
-            partition_by=placed,
-        )
+        options = operator_fields(self.node, keys, name, "drop_duplicates", partition_by=placed)
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
@@ -461,10 +443,8 @@ class KeyedStream:
         results: Mapping[str, Aggregate] | None = None,
         /,
         *,
-        name: str | None = None,
+        name: str | Identity | None = None,
         output: Literal["update", "complete", "changes"] = "update",
-        formerly: str | None = None,
-        starts_empty: bool = False,
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregate all rows of each key since the first epoch, without windows.
@@ -475,21 +455,17 @@ class KeyedStream:
             Results by name, as keyword arguments give them: for those with the name of an option,
             as in ``compute({"name": gw.last("name")})``.
         name
-            The operator's name, under which its state is stored. By default made of the source, the
-            results and the key, such as ``flights_total_by_tailnum``. If a change of the results
-            changes this default, pass the old name as `formerly` to go on with the stored state.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of the source, the results and
+            the key, such as ``flights_total_by_tailnum``. If a change of the results changes this
+            default, pass ``gw.types.Identity(formerly=...)`` with the old name to go on with the
+            stored state.
         output
             ``"update"``: an epoch emits one row for each key that it changed. ``"complete"``: every
             epoch emits one row for every key, which takes time in proportion to their number.
             ``"changes"``: for each key whose result changed, an epoch emits two rows: the former
             result with -1 in the additional column ``change``, and the new one with 1, so that
             another operator can aggregate results. A new key has no former result.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
-        starts_empty
-            The operator may start without state although the state of an operator that was removed
-            stays behind in the checkpoint. By default such a start is refused, since the operator
-            may be a renamed one. Without effect on an operator that has state.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 
@@ -512,14 +488,14 @@ class KeyedStream:
         [{'origin': 'LGA', 'worst': 12, 'flights': 1}, {'origin': 'JFK', 'worst': 12, 'flights': 2}]
         """
         where = self._call_text("compute")
-        check_not_results(where, name=name, output=output, formerly=formerly)
+        check_not_results(where, name=identity_of(name).name, output=output)
         aggregates = all_results(where, results, aggregates)
         if not aggregates:
             raise InvalidFlowError(
                 f"{where} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
-        options = self._node_fields(name, results_name(aggregates), formerly, starts_empty)
+        options = self._node_fields(name, results_name(aggregates))
         check_results(options["name"], self.keys, aggregates, output)
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
         node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
@@ -530,11 +506,10 @@ class KeyedStream:
         self,
         function: Callable[[tuple[Any, ...], TimedRows[R], State[S]], Emitted[O]],
         *,
-        state: type[S],
-        output: type[O] | SchemaLike,
+        state: type[S] | ValueState[S],
+        output: type[O] | Output[O] | SchemaLike,
         row: type[R] | None = None,
-        on_timer: Callable[[tuple[Any, ...], FiredTimer, State[S]], Emitted[O]] | None = None,
-        merge: Callable[[S, S], S] | None = None,
+        timers: OnTimer[State[S], O] | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Stream: ...
     @overload
@@ -542,11 +517,10 @@ class KeyedStream:
         self,
         function: Callable[[tuple[Any, ...], TimedRows[R], S], Emitted[O]],
         *,
-        state: type[S],
-        output: type[O] | SchemaLike,
+        state: type[S] | ValueState[S],
+        output: type[O] | Output[O] | SchemaLike,
         row: type[R] | None = None,
-        on_timer: Callable[[tuple[Any, ...], FiredTimer, S], Emitted[O]] | None = None,
-        merge: Callable[[S, S], S] | None = None,
+        timers: OnTimer[S, O] | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Stream: ...
     @overload
@@ -554,10 +528,10 @@ class KeyedStream:
         self,
         function: Callable[[tuple[Any, ...], TimedRows[R], States], Emitted[O]],
         *,
-        states: Mapping[str, Declared],
-        output: type[O] | SchemaLike,
+        state: Mapping[str, Declared],
+        output: type[O] | Output[O] | SchemaLike,
         row: type[R] | None = None,
-        on_timer: Callable[[tuple[Any, ...], FiredTimer, States], Emitted[O]] | None = None,
+        timers: OnTimer[States, O] | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Stream: ...
     @overload
@@ -566,11 +540,10 @@ class KeyedStream:
         function: Callable[..., Emitted[O]],
         *,
         broadcast: Mapping[str, KeyedStream],
-        output: type[O] | SchemaLike,
-        state: Any = None,
-        states: Mapping[str, Declared] | None = None,
+        state: type[Any] | ValueState[Any] | Mapping[str, Declared],
+        output: type[O] | Output[O] | SchemaLike,
         row: type[Any] | None = None,
-        on_timer: Callable[..., Emitted[O]] | None = None,
+        timers: OnTimer[Any, O] | None = None,
         asynchronous: Async | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Stream: ...
@@ -580,11 +553,10 @@ class KeyedStream:
         function: Callable[..., Emitted[O]],
         *,
         asynchronous: Async | None,
-        output: type[O] | SchemaLike,
-        state: Any = None,
-        states: Mapping[str, Declared] | None = None,
+        state: type[Any] | ValueState[Any] | Mapping[str, Declared],
+        output: type[O] | Output[O] | SchemaLike,
         row: type[Any] | None = None,
-        on_timer: Callable[..., Emitted[O]] | None = None,
+        timers: OnTimer[Any, O] | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Stream: ...
     @user_call
@@ -592,27 +564,15 @@ class KeyedStream:
         self,
         function: Callable[..., Any],
         *,
-        state: Any = None,
-        states: Mapping[str, Declared] | None = None,
-        output: Any = None,
-        row: type | None = None,
-        name: str | None = None,
-        codec: Codec = "msgpack",
-        state_classes: Mapping[str, type] | Sequence[type] = (),
-        state_upgrade: Callable[[Any], Any] | None = None,
-        timers: TimerClock | None = None,
-        on_timer: Callable[..., Any] | None = None,
-        timer_order: TimerOrder | None = None,
+        state: type[Any] | ValueState[Any] | Mapping[str, Declared] | None = None,
+        output: type[Any] | Output[Any] | SchemaLike | None = None,
+        row: type[Any] | None = None,
+        name: str | Identity | None = None,
+        timers: OnTimer[Any, Any] | None = None,
         order: Literal["arrival", "event_time"] = "arrival",
         late: Any = None,
-        ttl: Duration | None = None,
-        event_time: str | None = None,
-        slack: Duration | None = None,
         asynchronous: Async | None = None,
         broadcast: Mapping[str, KeyedStream] | None = None,
-        merge: Callable[[Any, Any], Any] | None = None,
-        formerly: str | None = None,
-        starts_empty: bool = False,
     ) -> Stream:
         """Call a Python function for each key, with its rows in arrival order and its state.
 
@@ -625,50 +585,32 @@ class KeyedStream:
             or dicts), or ``None`` for none. An ``async def`` function runs for several keys at
             once; its calls for one key run one after the other.
         state
-            Type of the state of one key, as in ``state=dict``; a new key starts with ``state()``.
-            If the type cannot be changed in place, as an ``int`` or a tuple, the function gets a
-            `godwit.types.State`, and assigns to ``state.value``. Exactly one of `state` and
-            `states` is required.
-        states
-            Several named states in place of one: name → `godwit.ValueState`, `godwit.ListState` or
-            `godwit.MapState`. The function gets a `godwit.types.States` in place of the state; a
-            named state is read and written only if the function uses it.
+            Required: type of the state of one key, as in ``state=dict``; a new key starts with
+            ``state()``. If the type cannot be changed in place, as an ``int`` or a tuple, the
+            function gets a `godwit.types.State`, and assigns to ``state.value``. Or the type with
+            options, such as a time-to-live: ``gw.ValueState(dict, ttl="30 days")``. Or several
+            named states: a dict of name → `godwit.ValueState`, `godwit.ListState` or
+            `godwit.MapState`. The function then gets a `godwit.types.States` in place of the state;
+            a named state is read and written only if the function uses it.
         output
             Required: columns of the emitted rows, as text such as ``"plane string, seen long"``, a
             dict of column name → type, an Arrow schema or a PySpark ``StructType``. Or a class (a
             dataclass, `msgspec.Struct` or named tuple): its fields are the columns, and the
-            function emits its instances.
+            function emits its instances. Or a `godwit.types.Output`, which names the event time of
+            the emitted rows too.
         row
             A class of the same kinds, such as ``Order``: the function gets its instances as rows
             (``godwit.types.KeyRows[Order]``). Its fields must be columns of the stream, and may
             include key columns; other columns are not sent to the function. By default rows are
             named tuples of all columns, those of the key last.
         name
-            The operator's name, under which its state is stored. By default made of the source, the
-            function and the key, such as ``orders_clear_market_by_symbol``.
-        codec
-            Encoding of state: ``"msgpack"``, or ``"pickle"`` for values that msgpack cannot encode.
-            Unpickling can run any code, so open such a checkpoint only if you trust it.
-        state_classes
-            Classes (dataclasses, `msgspec.Struct`, named tuples, enumerations) that state may hold
-            beside those that its type mentions: a subclass in ``list[Base]``, anything in a plain
-            ``dict``. A mapping of name → class stores them under these names, so that a class may
-            be renamed later.
-        state_upgrade
-            Called with stored state that does not fit its present type, as plain values (a dict for
-            a class); returns the state as its present type. Needed only after a change of the type
-            that cannot be read as it is.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of the source, the function and
+            the key, such as ``orders_clear_market_by_symbol``.
         timers
-            Clock by which timers fire: ``"event"``: the watermark; ``"processing"``: the driver's
-            clock; ``None``: there are no timers. The function sets timers for its key by
-            ``rows.timers`` (`godwit.types.Timers`). Requires `on_timer`.
-        on_timer
-            Called as ``on_timer(key, timer, state)`` with every timer that is due
-            (`godwit.types.FiredTimer`), earliest first; returns the rows to emit, or ``None``.
-        timer_order
-            Order of timers and rows in an epoch: ``"before_rows"``, the default, or
-            ``"after_rows"``, as Spark's ``transformWithState`` has it. With both, results may
-            depend on how rows are divided into epochs.
+            Function that is called when a timer is due, and the timers' clock, as in
+            ``gw.types.OnTimer(remind, clock="event")``. The function of the rows sets timers for
+            its key by ``rows.timers`` (`godwit.types.Timers`).
         order
             ``"arrival"``: the function is called once in an epoch, with rows in order of arrival.
             ``"event_time"``: rows wait until the watermark is past them; the function is then
@@ -677,18 +619,6 @@ class KeyedStream:
             epochs. Needs the event time of the source; rows that are late are left out.
         late
             Sink of the rows that are left out with ``order="event_time"``, as for `window`.
-        ttl
-            Time-to-live: the state of a key is removed if the key was not used for this long, by
-            the driver's clock. By default state is kept forever.
-        event_time
-            Column of the output that is the event time for operators downstream, unless they name
-            another. By default the column with the name of the source's event time, if `output` has
-            it.
-        slack
-            Maximum time by which `event_time` of an emitted row is behind the watermark; rows
-            further behind are late downstream. 0 by default, which suits a function that emits rows
-            in the epoch in which they arrive. A function that stores rows and emits them later,
-            such as from a timer, needs more.
         asynchronous
             For an ``async def`` function: number of keys at once, time-out, retries, and resources
             that are kept between epochs (`godwit.Async`).
@@ -697,21 +627,6 @@ class KeyedStream:
             lane has the newest row of each key. The functions get each table as a keyword argument
             of its name: a read-only mapping from the key (a tuple if it has several columns) to the
             other columns.
-        merge
-            Called as ``merge(state, other)`` with two states of one key; returns one merged state,
-            which must not depend on their order. It allows the rows of a hot key to be divided
-            among several lanes (parallel tasks), each with a partial state of its own, by
-            ``gw.Adaptation(spreading=gw.control.Spreading())`` or ``query.hot_keys.spread(...)``.
-            As long as a key is divided, the function sees only the rows and the partial state of
-            its lane; the partial states are merged when the key goes back to one lane. By default
-            all rows of a key go to one lane. With `states`, each declaration has its own function,
-            as in ``gw.ValueState(int, merge=add)``.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
-        starts_empty
-            The operator may start without state although the state of an operator that was removed
-            stays behind in the checkpoint. By default such a start is refused, since the operator
-            may be a renamed one. Without effect on an operator that has state.
 
         Returns
         -------
@@ -721,8 +636,8 @@ class KeyedStream:
         Raises
         ------
         InvalidFlowError
-            If the function is not callable, state or output are left out, the codec is unknown,
-            options contradict each other, or another operator has the same name.
+            If the function is not callable, state or output are left out or not valid, options
+            contradict each other, or another operator has the same name.
 
         Examples
         --------
@@ -737,47 +652,46 @@ class KeyedStream:
         """
         where = self._call_text("process")
         check_function(function, where, "process(clear_market, state=..., output=...)")
-        options = self._node_fields(name, _action_name(function), formerly, starts_empty)
-        name = options["name"]
-        if states is not None:
-            states = check_states(
-                name, states, state=state, state_upgrade=state_upgrade, ttl=ttl, merge=merge
-            )
-        check_process(name, States if states else state, codec, state_upgrade)
-        columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
-        of_rows = None if row is None else row_class(row, f"The class of rows of operator {name!r}")
-        check_state_classes(name, state_classes)
-        check_timers(name, timers, on_timer)
+        check_late(late, where)
+        options = self._node_fields(name, _action_name(function))
+        operator: str = options["name"]
+        single, states = declared_states(operator, state)
+        emitted = read_output(operator, output)
+        of_rows = (
+            None if row is None else row_class(row, f"The class of rows of operator {operator!r}")
+        )
+        timing = timing_of(operator, timers)
+        on_timer = timing.on_timer
+        state_type = States if single is None else single.value_type
         functions = (function, *(() if on_timer is None else (on_timer,)))
         for called in functions:
             check_annotations(
-                name,
+                operator,
                 called,
                 keys=self.keys,
                 row=row,
-                state=States if states else state,
-                has_timers=timers is not None,
+                state=state_type,
+                has_timers=on_timer is not None,
                 for_timers=called is not function,
             )
-        in_order = check_order(
-            name, order, late=late, timers=timers, timer_order=timer_order, states=states or {}
-        )
-        merges = [merge, *(declared.merge for declared in (states or {}).values())]
-        for called in (*functions, *(called for called in merges if called is not None)):
-            warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
-        asynchronous = settings_for(name, asynchronous, functions)
+        in_order = check_order(operator, order, late=late, timers=timers, states=states)
+        declared = states if single is None else {"": single}
+        merges = [each.merge for each in declared.values() if each.merge is not None]
+        for called in (*functions, *merges):
+            warn_of_rebinding(operator, called, stacklevel=3)  # of the line that calls process
+        asynchronous = settings_for(operator, asynchronous, functions)
         resources = () if asynchronous is None else asynchronous.resources
-        tables = self._checked_tables(name, broadcast, used_names=(*resources, *(states or ())))
+        tables = self._checked_tables(operator, broadcast, used_names=(*resources, *states))
         of_key = "states" if states else "state"
         for called, argument in zip(functions, ("rows", "timer"), strict=False):
             check_signature(
-                f"Operator {name!r}",
+                f"Operator {operator!r}",
                 called,
                 f"{'on_timer' if called is on_timer else 'function'}(key, {argument}, {of_key})",
                 named=(*tables, *resources),
-                meant={"key": self.keys, of_key: ROLE_NAMES if holds_values(state) else ()},
+                meant={"key": self.keys, of_key: ROLE_NAMES if holds_values(state_type) else ()},
                 awaited=asynchronous is not None,
-                operator=name,
+                operator=operator,
             )
         others: dict[str, object] = {
             "timers": timers,
@@ -785,28 +699,26 @@ class KeyedStream:
             "broadcast": broadcast,
             "order": order if in_order else None,
         }
-        check_merge(name, merge, {"ttl": ttl, **others})
-        check_merge_of_states(name, states or {}, others)
-        lives = f"The time-to-live of operator {name!r}"
+        check_merge(operator, declared, others)
+        if single is not None:
+            options |= {
+                "codec": single.codec,
+                "state_classes": single.classes,
+                "state_upgrade": single.upgrade,
+                "ttl_us": ttl_us_of(single, f"operator {operator!r}"),
+                "merge": single.merge,
+            }
         node = ProcessNode(
             function=function,
-            state_type=state,
-            states=states or {},
-            output=columns,
-            event_time=column,
-            slack_us=slack_us,
-            codec=codec,
-            state_classes=state_classes,
-            state_upgrade=state_upgrade,
-            timing=Timing(clock=timers, on_timer=on_timer, order=timer_order or "before_rows"),
+            state_type=None if single is None else single.value_type,
+            states=states,
+            timing=timing,
             in_order=in_order,
             late=late,
-            ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
             asynchronous=asynchronous,
             tables=tables,
-            merge=merge,
             row_class=of_rows,
-            output_class=output_class,
+            **emitted,
             **options,
         )
         return _add_to_flow(self.flow, node)
@@ -817,13 +729,9 @@ class KeyedStream:
         function: TableFunction,
         *,
         state: SchemaLike | type[Any] | None = None,
-        output: SchemaLike | type[Any] | None = None,
+        output: SchemaLike | type[Any] | Output[Any] | None = None,
         frames: Frames = "arrow",
-        name: str | None = None,
-        event_time: str | None = None,
-        slack: Duration | None = None,
-        formerly: str | None = None,
-        starts_empty: bool = False,
+        name: str | Identity | None = None,
     ) -> Stream:
         """Call a Python function once per lane and epoch, with the rows and states of many keys.
 
@@ -846,26 +754,15 @@ class KeyedStream:
         output
             Required: columns of the emitted rows, as text such as ``"plane string, n long"``, a
             dict of column name → type, an Arrow schema or a PySpark ``StructType``; or a class
-            whose fields are the columns.
+            whose fields are the columns. Or a `godwit.types.Output`, which names the event time of
+            the emitted rows too.
         frames
             Kind of the tables that the function gets: ``"arrow"`` (`pyarrow.Table`), ``"pandas"``
             (DataFrames with Arrow types) or ``"polars"``. It may return tables of any kind.
         name
-            The operator's name, under which its state is stored. By default made of the source, the
-            function and the key, such as ``flights_number_by_plane``.
-        event_time
-            Column of the output that is the event time for operators downstream, unless they name
-            another. By default the column with the name of the source's event time, if `output` has
-            it.
-        slack
-            Maximum time by which `event_time` of an emitted row is behind the watermark; rows
-            further behind are late downstream. 0 by default.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
-        starts_empty
-            The operator may start without state although the state of an operator that was removed
-            stays behind in the checkpoint. By default such a start is refused, since the operator
-            may be a renamed one. Without effect on an operator that has state.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of the source, the function and
+            the key, such as ``flights_number_by_plane``.
 
         Returns
         -------
@@ -900,20 +797,17 @@ class KeyedStream:
         """
         where = self._call_text("process_batch")
         check_function(function, where, "process_batch(add_up, state=..., output=...)")
-        options = self._node_fields(name, _action_name(function), formerly, starts_empty)
-        name = options["name"]
-        check_signature(f"Operator {name!r}", function, CALLED, operator=name)
+        options = self._node_fields(name, _action_name(function))
+        operator: str = options["name"]
+        check_signature(f"Operator {operator!r}", function, CALLED, operator=operator)
         known = f"Give one of {listing(FRAMES)}."
-        check_one_of(f"Operator {name!r}", "frames", frames, FRAMES, known, operator=name)
-        columns, _, column, slack_us = read_output(name, output, event_time, slack)
+        check_one_of(f"Operator {operator!r}", "frames", frames, FRAMES, known, operator=operator)
+        emitted = read_output(operator, output)
         node = ProcessNode(
             function=function,
-            state_type=read_state_columns(name, state),
-            output=columns,
-            event_time=column,
-            slack_us=slack_us,
-            codec="msgpack",
+            state_type=read_state_columns(operator, state),
             frames=frames,
+            **emitted,
             **options,
         )
         return _add_to_flow(self.flow, node)
@@ -979,9 +873,7 @@ class KeyedStream:
         consolidate: Literal["together", "apart", "measured"] = "together",
         allowed_lateness: Duration = "0 seconds",
         length_as: str | None = None,
-        name: str | None = None,
-        formerly: str | None = None,
-        starts_empty: bool = False,
+        name: str | Identity | None = None,
     ) -> WindowedStream:
         """Assign rows to windows; call `compute` or `process` on the result.
 
@@ -1020,14 +912,9 @@ class KeyedStream:
             Name of a text column to add after ``window_end``, with the length of the row's window,
             such as ``"1 hour"``; it tells the results of several windows apart. Only for `compute`.
         name
-            The operator's name, under which its state is stored. By default made of the source, the
-            results, the windows and the key, such as ``flights_n_tumbling_1_hour_by_origin``.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
-        starts_empty
-            The operator may start without state although the state of an operator that was removed
-            stays behind in the checkpoint. By default such a start is refused, since the operator
-            may be a renamed one. Without effect on an operator that has state.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of the source, the results, the
+            windows and the key, such as ``flights_n_tumbling_1_hour_by_origin``.
 
         Returns
         -------
@@ -1048,15 +935,14 @@ class KeyedStream:
         >>> [(row["window_start"].hour, row["n"]) for row in played.rows("hourly").to_pylist()]
         [(8, 1), (9, 1), (10, 1), (11, 1)]
         """
-        given = {"time": time, "output": output, "late": late, "share": share, "name": name}
-        given |= {"consolidate": consolidate, "length_as": length_as}
+        identity = identity_of(name)
+        given = {"time": time, "output": output, "late": late, "share": share}
+        given |= {"consolidate": consolidate, "length_as": length_as, "name": identity.name}
         given["allowed_lateness"] = allowed_lateness
         lateness_us = check_windows(self._call_text("window"), windows, given)
         # Name and aggregates or function are those of the next call.
         options: dict[str, Any] = {"name": "", "upstream": self.node, "keys": self.keys}
-        options |= {"named": name is not None, "aggregates": {}}
-        check_starts_empty(self._call_text("window"), starts_empty)
-        options |= {"partition_by": self.partition_by, "starts_empty": starts_empty}
+        options |= {"partition_by": self.partition_by, "aggregates": {}}
         node: ComputeNode | WindowedNode
         if isinstance(windows[0], RowWindows):
             node = ComputeNode(windows=windows[0], **options)
@@ -1072,7 +958,7 @@ class KeyedStream:
                 length_as=length_as,
                 **options,
             )
-        return WindowedStream(self, windows, node, name, formerly)
+        return WindowedStream(self, windows, node, identity)
 
     @user_call
     def join(
@@ -1084,9 +970,7 @@ class KeyedStream:
         suffix: str | None = None,
         late: Any = None,
         spread: int | None = None,
-        name: str | None = None,
-        formerly: str | None = None,
-        starts_empty: bool = False,
+        name: str | Identity | None = None,
     ) -> Stream:
         """Join with another keyed stream by key and an interval of event time.
 
@@ -1117,14 +1001,9 @@ class KeyedStream:
             ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
             be added to or removed from a join that has state in the checkpoint.
         name
-            The operator's name, under which its state is stored. By default made of both sources
-            and the key, such as ``flights_join_landings_by_plane``.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
-        starts_empty
-            The operator may start without state although the state of an operator that was removed
-            stays behind in the checkpoint. By default such a start is refused, since the operator
-            may be a renamed one. Without effect on an operator that has state.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of both sources and the key, such
+            as ``flights_join_landings_by_plane``.
 
         Returns
         -------
@@ -1158,8 +1037,6 @@ class KeyedStream:
             late=late,
             spread=spread,
             name=name,
-            formerly=formerly,
-            starts_empty=starts_empty,
         )
         if spread is not None and how != "inner":
             raise InvalidFlowError(
@@ -1180,9 +1057,7 @@ class KeyedStream:
         suffix: str | None = None,
         late: Any = None,
         spread: int | None = None,
-        name: str | None = None,
-        formerly: str | None = None,
-        starts_empty: bool = False,
+        name: str | Identity | None = None,
     ) -> Stream:
         """Join every row with another stream's newest row as of its event time (as-of join).
 
@@ -1200,7 +1075,7 @@ class KeyedStream:
         how
             ``"left"``: left rows without a match are emitted with nulls in the right columns.
             ``"inner"``: they are not emitted.
-        suffix, late, formerly, starts_empty
+        suffix, late
             As for `join`.
         spread
             Number of parts, 2 to 256, that the left rows of every key are divided into, so that
@@ -1208,8 +1083,9 @@ class KeyedStream:
             the left has hot keys and the right has few rows. By default all rows of a key go to one
             lane.
         name
-            The operator's name, under which its state is stored. By default made of both sources
-            and the key, such as ``flights_join_newest_weather_by_origin``.
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of both sources and the key, such
+            as ``flights_join_newest_weather_by_origin``.
 
         Returns
         -------
@@ -1241,8 +1117,6 @@ class KeyedStream:
             late=late,
             spread=spread,
             name=name,
-            formerly=formerly,
-            starts_empty=starts_empty,
         )
         if within is not None:
             bound = f"within= of {self._call_text('join_newest')}"
@@ -1259,9 +1133,7 @@ class KeyedStream:
         suffix: str | None,
         late: Any,
         spread: int | None,
-        name: str | None,
-        formerly: str | None,
-        starts_empty: bool,
+        name: str | Identity | None,
     ) -> dict[str, Any]:
         """Return the checked options of a join as fields of its node.
 
@@ -1303,7 +1175,7 @@ class KeyedStream:
             "suffix": suffix,
             "late": late,
             "spread": 0 if spread is None else checked_spread(spread, where),
-            **self._node_fields(name, f"{action}_{sources}", formerly, starts_empty),
+            **self._node_fields(name, f"{action}_{sources}"),
         }
 
     def _call_text(self, action: str) -> str:
@@ -1311,19 +1183,9 @@ class KeyedStream:
         by = f" by {listing(self.keys)}" if self.keys else ""
         return f"{action}{by} on {describe(self.node)}"
 
-    def _node_fields(
-        self, name: str | None, action: str, formerly: str | None, starts_empty: object
-    ) -> dict[str, Any]:
+    def _node_fields(self, name: str | Identity | None, action: str) -> dict[str, Any]:
         """Return the fields that all nodes of operators have, such as name and keys."""
-        return operator_fields(
-            self.node,
-            self.keys,
-            name,
-            action,
-            formerly=formerly,
-            starts_empty=starts_empty,
-            partition_by=self.partition_by,
-        )
+        return operator_fields(self.node, self.keys, name, action, partition_by=self.partition_by)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -1342,8 +1204,7 @@ class WindowedStream:
     keyed: KeyedStream
     windows: tuple[WindowSpec | RowWindows, ...]
     node: ComputeNode | WindowedNode  # of the operator to be, without its name and results
-    name: str | None
-    formerly: str | None
+    identity: Identity
 
     def __repr__(self) -> str:
         return f"<WindowedStream of {self.keyed!r}: {', '.join(map(str, self.windows))}>"
@@ -1395,19 +1256,17 @@ class WindowedStream:
                 f"compute on {self._text()} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
-        name = self._operator_name(results_name(aggregates))
+        options = self._identity_fields(results_name(aggregates))
         for result, aggregate in aggregates.items():
-            check_aggregate(aggregate, result, name)
-        return self._add_to_flow(name, aggregates=dict(aggregates))
+            check_aggregate(aggregate, result, options["name"])
+        return self._add_to_flow(**options, aggregates=dict(aggregates))
 
     @user_call
     def process(
         self,
         function: Callable[..., Any],
         *,
-        output: SchemaLike | type[Any] | None = None,
-        event_time: str | None = None,
-        slack: Duration | None = None,
+        output: SchemaLike | type[Any] | Output[Any] | None = None,
     ) -> Stream:
         """Call a Python function for each key and window, with its rows, when the window ends.
 
@@ -1422,16 +1281,8 @@ class WindowedStream:
             Required: columns of the emitted rows, as text such as ``"plane string, day date"``, a
             dict of column name → type, an Arrow schema or a PySpark ``StructType``. Or a class (a
             dataclass, `msgspec.Struct` or named tuple): its fields are the columns, and the
-            function emits its instances.
-        event_time
-            Column of the output that is the event time for operators downstream, unless they name
-            another. By default the column with the name of the source's event time, if `output` has
-            it.
-        slack
-            Maximum time by which `event_time` of an emitted row is behind the watermark; rows
-            further behind are late downstream. By default the length of the longest window, which
-            suits any time within a window; 0 suits the window's end. Required with `event_time`
-            over sessions, which have no maximum length.
+            function emits its instances. Or a `godwit.types.Output`, which names the event time of
+            the emitted rows too.
 
         Returns
         -------
@@ -1463,7 +1314,8 @@ class WindowedStream:
                 remedy="Call compute, or keep the last rows in a state of your own, as in "
                 "key_by(...).process(function, state=...).",
             )
-        name = self._operator_name(_action_name(function))
+        options = self._identity_fields(_action_name(function))
+        name = options["name"]
         check_window_function(name, node)
         check_signature(
             f"Operator {name!r}",
@@ -1472,34 +1324,23 @@ class WindowedStream:
             meant={"key": node.keys},
             operator=name,
         )
-        columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
-        return self._add_to_flow(
-            name,
-            function=function,
-            output=columns,
-            output_class=output_class,
-            event_time=column,
-            slack_us=slack_us,
-        )
+        return self._add_to_flow(**options, function=function, **read_output(name, output))
 
-    def _add_to_flow(self, name: str, **values: Any) -> Stream:
+    def _add_to_flow(self, **values: Any) -> Stream:
         """Add the operator of the windows to the flow; return the stream of its output.
 
         `values`: further fields of the operator's node.
         """
-        check_formerly(name, self.formerly)
-        node = replace(self.node, name=name, formerly=self.formerly or "", **values)
-        return _add_to_flow(self.keyed.flow, node)
+        return _add_to_flow(self.keyed.flow, replace(self.node, **values))
 
-    def _operator_name(self, action: str) -> str:
-        """Return the operator's name: ``name=``, or one made of `action`, windows and keys."""
-        if self.name is not None:
-            return self.name
+    def _identity_fields(self, action: str) -> dict[str, Any]:
+        """Return the fields of the node that say which operator it is; `action`: of its name."""
         windows = str(self.windows[0]).replace(" ", "_")
         if len(self.windows) > 1:
             windows += f"_and_{len(self.windows) - 1}_more"
         sources = [source.name for source in sources_of(self.keyed.node)]
-        return default_name(sources, f"{action}_{windows}", self.keyed.keys)
+        default = default_name(sources, f"{action}_{windows}", self.keyed.keys)
+        return identity_fields(self.identity, default)
 
     def _text(self) -> str:
         """Return the stream and its windows as text for errors."""

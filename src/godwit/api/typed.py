@@ -1,7 +1,7 @@
 """Types of ``process`` for a type checker: rows, state and output that belong together.
 
 The class of the rows, the type of the state and the class of the output are said once, as arguments
-of the call; a checker finds whether the function, the one for timers and ``merge=`` agree.
+of the call; a checker finds whether the function and the one for timers agree.
 
 `O` has a bound, so that a function that emits instances of one class where another was said has no
 solution: what the two have in common is not a class of rows.
@@ -9,15 +9,10 @@ solution: what the two have in common is not a class of rows.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypedDict, TypeVar
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from godwit.operators.calls import TimerClock, TimerOrder
-    from godwit.plan.nodes import Codec
-    from godwit.time.durations import Duration
-
-__all__ = ["Emitted", "O", "ProcessOptions", "R", "S", "TableFunction"]
+__all__ = ["Emitted", "Fields", "O", "R", "S", "TableFunction"]
 
 
 class Fields(Protocol):
@@ -38,21 +33,3 @@ Emitted: TypeAlias = Iterable[O] | Awaitable[Iterable[O] | None] | AsyncIterable
 
 TableFunction: TypeAlias = Callable[[Any, Any, Any], Any]
 """A function of `process_batch`: its tables are of several libraries."""
-
-
-class ProcessOptions(TypedDict, total=False):
-    """Options of ``process`` whose types depend on nothing else."""
-
-    name: str | None
-    codec: Codec
-    state_classes: Mapping[str, type] | Sequence[type]
-    state_upgrade: Callable[[Any], Any] | None
-    timers: TimerClock | None
-    timer_order: TimerOrder | None
-    order: Literal["arrival", "event_time"]
-    late: Any
-    ttl: Duration | None
-    event_time: str | None
-    slack: Duration | None
-    formerly: str | None
-    starts_empty: bool

@@ -291,7 +291,10 @@ def differences(where: str, old: Any, new: Any) -> Iterator[str]:
 
 ORIGINS = "origins"
 """Entry of `StateDescription.means`: name → where the rows under it come from."""
-_START_EMPTY = "Give the operator a name of its own and starts_empty=True, or undo the change."
+_START_EMPTY = (
+    "Give the operator a name of its own that starts empty, as in name=gw.types.Identity("
+    '"other", starts_empty=True), or undo the change.'
+)
 
 
 def check_compatible(
@@ -504,9 +507,10 @@ def compare_flows(
         raise flow_mismatch(
             uri,
             problems,
-            remedy="Give an operator the name that its state has (name=, or formerly= to rename "
-            "it); one that is to start empty needs a name that the checkpoint does not have, and "
-            "starts_empty=True where another's state stays behind.",
+            remedy="Give an operator the name that its state has, or rename it by "
+            "name=gw.types.Identity(name, formerly=...); one that is to start empty needs a name "
+            "that the checkpoint does not have, and starts_empty=True of Identity where another's "
+            "state stays behind.",
         )
     if repartitioned and (renamed or edits):
         raise flow_mismatch(
@@ -869,12 +873,18 @@ def _left_behind(
             for before in [stored.operators[old]]
             if (operator.kind, operator.keys) == (before.kind, before.keys)
         ]
-        advice = f"if it is to start empty, give {name!r} starts_empty=True"
+        advice = (
+            f"if it is to start empty, give it name=gw.types.Identity({name!r}, starts_empty=True)"
+        )
         if alike:
             is_generated = not (operator.named or any(stored.operators[n].named for n in alike))
-            option = "name" if is_generated else "formerly"
-            names = " or ".join(f"{option}={old!r}" for old in alike)
-            advice = f"if it is the same operator, give {names}; {advice}"
+            names = " or ".join(
+                f"name={old!r}"
+                if is_generated
+                else f"name=gw.types.Identity({name!r}, formerly={old!r})"
+                for old in alike
+            )
+            advice = f"if it is the same operator, give it {names}; {advice}"
         yield (
             f"operator {name!r} would start empty, while no operator reads the state of "
             f"{' and '.join(map(repr, left))} any more ({advice})"

@@ -214,8 +214,8 @@ class KeyRows(Generic[R]):
             raise AttributeError(name)
         if name == "timers":
             msg = (
-                'the operator has no timers: declare them, as in process(..., timers="event", '
-                "on_timer=your_function)"
+                "the operator has no timers: declare them, as in process(..., "
+                'timers=gw.types.OnTimer(your_function, clock="event"))'
             )
         elif name in self._columns.names:
             msg = (

@@ -107,10 +107,11 @@ def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | 
         return settings
     raise InvalidFlowError(
         f"The setting spreading of adaptation has nothing to decide: flow {flow.name!r} has no "
-        "join(..., spread=...) and no process(..., merge=...).",
+        "join(..., spread=...) and no state with merge=.",
         remedy="Say of a join into how many parts rows of a hot key may be divided, as in "
         'join(payments.key_by("order"), between=("0 seconds", "1 hour"), spread=4), or how two '
-        "states of a function become one, as in process(..., merge=add), or leave spreading= out.",
+        "states of a function become one, as in state=gw.ValueState(dict, merge=add), or leave "
+        "spreading= out.",
         flow=flow.name,
     )
 

@@ -365,8 +365,8 @@ def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: Flow
                 f"Operator {reader!r} reads the changes of operator {name!r}, {problem}: its "
                 "results would be wrong.",
                 remedy=f"Let both begin without state: give {name!r} and {reader!r} new names "
-                "and starts_empty=True, or start with a new checkpoint. Or read results "
-                'instead of changes (output="update").',
+                "by name=gw.types.Identity(name, starts_empty=True), or start with a new "
+                'checkpoint. Or read results instead of changes (output="update").',
                 operator=reader,
                 upstream=name,
             )

@@ -137,6 +137,8 @@ def _wrong_arguments(
     if unknown:
         now = getattr(type(positional[0]), "_MEANT", {}).get(unknown[0]) if positional else None
         meant = f"Use {now}. " if now in known else _suggest_settings(unknown[0], parameters)
+        if unknown[0] in _FORMER and _FORMER[unknown[0]].partition("=")[0] in known:
+            meant = f"Use {_FORMER[unknown[0]]}. "
         meant = meant or _suggest_argument(unknown[0], known)
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
@@ -187,6 +189,15 @@ _OTHER_CALLS = {
     "tumbling": "Windows that overlap are hopping(length, every=...). ",
 }
 """Call → advice where it gets more arguments by position than it takes."""
+
+_FORMER = {
+    "states": 'state={"total": gw.ValueState(int)}',
+    "state_classes": "state=gw.ValueState(..., classes=...)",
+    "state_upgrade": "state=gw.ValueState(..., upgrade=...)",
+    "on_timer": 'timers=gw.types.OnTimer(function, clock="event")',
+    "timer_order": "timers=gw.types.OnTimer(..., order=...)",
+}
+"""Former name of an argument → spelling to use in calls that have the argument before ``=``."""
 
 
 _ELSEWHERE = {

@@ -43,7 +43,7 @@ NO_NAMES: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
 
 _NEVER: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
     ("key", "rows", "state"): {
-        "timer": "Timers are those of rows.timers, with timers= and on_timer=.",
+        "timer": "Timers are those of rows.timers, with timers=gw.types.OnTimer(...).",
     },
     ("key", "timer", "state"): {
         "rows": "A timer has no rows; what they say has to be in the state.",

@@ -58,7 +58,7 @@ class Timers:
     """Timers of one key: set, cancel and list them.
 
     Godwit makes it: functions of ``process(..., timers=...)`` get it as ``rows.timers``, and
-    ``on_timer`` as ``timer.timers``. All times are datetimes in UTC.
+    those of `OnTimer` as ``timer.timers``. All times are datetimes in UTC.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Timers:
     def now(self) -> dt.datetime | None:
         """Time of the timers' clock: the watermark, or the driver's clock at the epoch's start.
 
-        With ``timers="event"`` it is ``None`` before the first watermark, and as long as the
+        With ``clock="event"`` it is ``None`` before the first watermark, and as long as the
         watermark is before the year 1. At the end of a bounded input (``close_at_end=True``) it is
         the last possible datetime, in the year 9999.
 
@@ -89,7 +89,7 @@ class Timers:
         return None if self._now < FIRST else datetime_of(self._now)
 
     def set(self, time: dt.datetime) -> None:
-        """Set a timer: ``on_timer`` is called once the timers' clock has passed its time.
+        """Set a timer: its function is called once the timers' clock has passed its time.
 
         If the time has passed already, it fires in this epoch, after the key's rows. Setting a
         second timer for the same time has no effect.
@@ -165,14 +165,9 @@ class TimedRows(KeyRows[R]):
     >>> def ask_again(key, rows, state):
     ...     rows.timers.set(rows.timers.now + dt.timedelta(minutes=5))
     ...     return [(*key, len(rows))]
-    >>> done = gw.testing.process(
-    ...     ask_again,
-    ...     [{"delay": 5}],
-    ...     state=int,
-    ...     timers="processing",
-    ...     on_timer=lambda key, timer, state: [],
-    ...     now="2024-05-01 08:00",
-    ... )
+    >>> timers = gw.types.OnTimer(lambda key, timer, state: [], clock="processing")
+    >>> now = "2024-05-01 08:00"
+    >>> done = gw.testing.process(ask_again, [{"delay": 5}], state=int, timers=timers, now=now)
     >>> done.timers
     [datetime.datetime(2024, 5, 1, 8, 5, tzinfo=datetime.timezone.utc)]
     """
@@ -230,7 +225,7 @@ def columns_of_rows(
 class FiredTimer:
     """A timer whose time has come.
 
-    Godwit makes it: the function ``on_timer`` of ``process`` gets it.
+    Godwit makes it: the function of `godwit.types.OnTimer` gets it.
 
     Attributes
     ----------
@@ -258,7 +253,7 @@ class FiredTimer:
         __getattr__ = no_such_attribute
 
     def drop_state(self) -> None:
-        """Delete the key's state and timers once ``on_timer`` returns.
+        """Delete the key's state and timers once its function returns.
 
         Examples
         --------
@@ -267,8 +262,7 @@ class FiredTimer:
         >>> done = gw.testing.process(
         ...     lambda key, rows, state: [],
         ...     state=7,
-        ...     timers="processing",
-        ...     on_timer=forget,
+        ...     timers=gw.types.OnTimer(forget, clock="processing"),
         ...     timers_before=["2024-05-01 08:00"],
         ...     now="2024-05-01 09:00",
         ... )

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.stored import Entries
     from godwit.time.event_time import EpochTime
+    from godwit.values.codec import Codec
     from godwit.values.records import RowClass
 
 _TIMERS: Final = "timers"
@@ -127,7 +128,7 @@ class ProcessOperator(KeyedOperator):
         function: Callable[..., Iterable[Any] | None],  # ``function(key, rows, state)``
         state_type: Any,  # called without arguments for the state of a new key
         output: pa.Schema,  # columns of the rows that the function returns; nothing is added
-        codec: str = "msgpack",  # or ``"pickle"`` by name
+        codec: Codec = "msgpack",  # or ``"pickle"`` by name
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
         timing: Timing = NO_TIMERS,

@@ -70,8 +70,6 @@ def keyed_operator(
         "inputs": inputs,
         "function": node.function,
         "output": node.output,
-        "codec": node.codec,
-        "state_classes": node.state_classes,
         "zone": zone,
         "row_class": node.row_class,
         "output_class": node.output_class,
@@ -85,7 +83,12 @@ def keyed_operator(
         return MergedStates(states=node.states, **options)
     if node.states:
         return ProcessOfStates(states=node.states, **timed, **options)
-    options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
+    options |= {
+        "state_type": node.state_type,
+        "codec": node.codec,
+        "state_classes": node.state_classes,
+        "state_upgrade": node.state_upgrade,
+    }
     if node.merge is not None:
         return MergedProcess(merge=node.merge, **options)
     return ProcessOperator(ttl_us=node.ttl_us, **timed, **options)

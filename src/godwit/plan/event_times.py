@@ -182,7 +182,7 @@ def check_output_time(
             raise InvalidFlowError(
                 f"Operator {operator!r} has slack=, but no event_time=.",
                 remedy="Name the event-time column too, as in "
-                f'process(..., event_time="ts", slack={slack!r}).',
+                f'output=gw.types.Output(..., event_time="ts", slack={slack!r}).',
                 operator=operator,
             )
         return None, None
@@ -304,7 +304,7 @@ def _unbounded_delay(operator: str, column: str, feed: OperatorNode, why: str) -
         f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, but its "
         f"delay behind the watermark is unknown: {why}.",
         remedy="Say it of a function that emits the column, as in "
-        f'process(..., event_time={column!r}, slack="1 hour")'
+        f'output=gw.types.Output(..., event_time={column!r}, slack="1 hour")'
         + (", or take window_end." if isinstance(feed, WindowedNode) else ", or set within=."),
         operator=operator,
         column=column,

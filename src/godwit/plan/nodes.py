@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from godwit.operators.windows.spec import WindowSpec
     from godwit.sources.source import Source
     from godwit.time.event_time import SourceTime
+    from godwit.values.codec import Codec
     from godwit.values.records import RowClass
-
-Codec: TypeAlias = Literal["msgpack", "pickle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,7 +106,8 @@ class ProcessNode(_KeyedNode):
     # they begin with (`godwit.operators.batch.StateColumns`)
     state_type: Any
     output: pa.Schema
-    codec: Codec
+    # of a single state; several declare theirs
+    codec: Codec = "msgpack"
     state_classes: Mapping[str, type] | Sequence[type] = ()
     state_upgrade: Callable[[Any], Any] | None = None
     timing: Timing = NO_TIMERS  # options of timers

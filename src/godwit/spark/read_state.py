@@ -48,7 +48,7 @@ def read_state(
         Number of a retained epoch (see ``retain_epochs`` of `godwit.Checkpointing`); by default the
         last committed one.
     state
-        Name of one of the operator's named states (``states=``), or ``"timers"`` for its timers.
+        Name of one of the operator's named states, or ``"timers"`` for its timers.
         Required if it has several states.
 
     Returns

@@ -970,9 +970,9 @@ class Run:
         --------
         >>> def count(key, rows, seen):
         ...     seen.value += len(rows)
-        >>> seen = of_rows.key_by("plane").process(
-        ...     count, name="seen", state=int, output="plane string", merge=lambda a, b: a + b
-        ... )
+        >>> number = gw.ValueState(int, merge=lambda a, b: a + b)
+        >>> by_plane = of_rows.key_by("plane")
+        >>> seen = by_plane.process(count, name="seen", state=number, output="plane string")
         >>> delays.sink("seen", seen, gw.sinks.noop())
         >>> played = gw.testing.cluster(delays, executors=2)
         >>> played.hot_keys.spread("seen", "N1", left=2)

@@ -7,11 +7,12 @@ import datetime as dt
 import functools
 from collections.abc import Mapping, MutableMapping, MutableSequence, MutableSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit.api.checks import timing_of
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import stream
 from godwit.columns.types import to_schema
@@ -21,6 +22,7 @@ from godwit.model.errors import (
 )
 from godwit.model.frames import user_call, user_class
 from godwit.model.signatures import is_asynchronous, own_signature
+from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.maps import MapOfKey
 from godwit.operators.states.operator import States
@@ -31,9 +33,8 @@ from godwit.values.codec import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from godwit.api.declarations import OnTimer, Output
     from godwit.columns.types import SchemaLike
-    from godwit.operators.calls import TimerClock
-    from godwit.operators.states.declared import ListState, MapState, ValueState
 
 
 @user_class
@@ -49,7 +50,7 @@ class Processed:
     state
         State after the call, encoded and decoded; ``None`` if there is none.
     states
-        Name of a declared state → its contents after the call: a value (``None`` if there is none),
+        Name of a named state → its contents after the call: a value (``None`` if there is none),
         a list, or a dict.
     timers
         Times of the timers that are still set, earliest first.
@@ -70,6 +71,7 @@ class Processed:
 
 
 _UNSET: Any = object()
+_DECLARATIONS = (ValueState, ListState, MapState)
 
 
 @user_call
@@ -80,11 +82,9 @@ def process(
     key: Mapping[str, Any] | None = None,
     state: Any = None,
     before: Any = _UNSET,
-    states: Mapping[str, ValueState[Any] | ListState[Any] | MapState[Any, Any]] | None = None,
-    output: SchemaLike | type[Any] | None = None,
+    output: SchemaLike | type[Any] | Output[Any] | None = None,
     columns: SchemaLike | None = None,
-    timers: TimerClock | None = None,
-    on_timer: Callable[..., Any] | None = None,
+    timers: OnTimer[Any, Any] | None = None,
     timers_before: Sequence[Moment] = (),
     now: Moment | None = None,
     broadcast: Mapping[str, Mapping[Any, Any]] | None = None,
@@ -92,8 +92,8 @@ def process(
 ) -> Processed:
     """Call a function for ``KeyedStream.process`` for one key, as an epoch would; for tests.
 
-    Timers that are due fire first, unless ``timer_order="after_rows"``; then the function gets the
-    rows, if there are any. A timer of event time at `now` itself is not due. State is
+    Timers that are due fire first, unless their order is ``"after_rows"``; then the function gets
+    the rows, if there are any. A timer of event time at `now` itself is not due. State is
     encoded and decoded as in a checkpoint, so state that cannot be encoded is found here.
 
     Parameters
@@ -105,27 +105,25 @@ def process(
     key
         Name of a key column → its value.
     state
-        Type of the state, as for ``process``; or a state before the call, whose type is used.
+        Type or declaration of the state, or a dict of declarations of named states, as for
+        ``process``; or a state before the call, whose type is used.
     before
-        State before the call if `state` is a type; with `states`, name → value, list or dict. By
+        State before the call if `state` is a type; of named states, name → value, list or dict. By
         default the key is new.
-    states
-        Declarations of named states in place of `state`, as in ``{"seen": gw.ValueState(int)}``.
     output
         Columns of the emitted rows, or a class of them. Without it the rows are returned unchanged.
-    timers, on_timer
-        Clock of timers (``"event"`` or ``"processing"``), and the function that they call, as for
-        ``process``.
+    timers
+        Function that timers call, and their clock, as for ``process``.
     columns
         Types of the columns of `rows`; by default they are inferred.
     timers_before
         Times of timers that are set before the call, datetimes or ISO 8601 text.
     now
-        Time of the timers' clock: the watermark for ``timers="event"``, else the driver's clock.
+        Time of the timers' clock: the watermark for ``clock="event"``, else the driver's clock.
     broadcast
         Name of a broadcast table → its contents: key → row.
     **options
-        Other options of ``process``, such as ``codec`` and ``state_classes``.
+        Other options of ``process``, such as ``row`` and ``asynchronous``.
 
     Returns
     -------
@@ -148,12 +146,18 @@ def process(
     >>> done.rows, done.state
     ([('A', 4)], 4)
     """
-    if state is not None and not isinstance(state, type) and not hasattr(state, "__origin__"):
+    named = isinstance(state, Mapping) and any(
+        isinstance(declared, _DECLARATIONS) for declared in state.values()
+    )
+    is_declared = named or isinstance(state, (type, *_DECLARATIONS)) or hasattr(state, "__origin__")
+    if state is not None and not is_declared:
         if before is not _UNSET:
             raise InvalidInputError(
                 "Both state= and before= give a state.", remedy="Give the type as state=."
             )
         state, before = type(state), state
+    timing = timing_of("process", timers)
+    on_timer = timing.on_timer
     if broadcast is not None:
         function = functools.partial(function, **broadcast)
         on_timer = None if on_timer is None else functools.partial(on_timer, **broadcast)
@@ -173,18 +177,20 @@ def process(
     time = next(
         (f.name for f in schema if pa.types.is_timestamp(f.type) and f.name not in keys), "at"
     )
-    if timers == "event" and time not in schema.names:
+    if timing.clock == "event" and time not in schema.names:
         schema = schema.append(pa.field(time, pa.timestamp("us", "UTC")))
     flow = LogicalFlow("process", num_key_groups=1)
-    source = flow.source("rows", stream(schema), event_time=time if timers == "event" else None)
+    source = flow.source(
+        "rows", stream(schema), event_time=time if timing.clock == "event" else None
+    )
     emitted = source.key_by(*keys).process(
         call.function,
         name="process",
         state=state,
-        states=states,
         output="emitted long" if output is None else output,
-        timers=timers,
-        on_timer=None if on_timer is None else call.timer,
+        timers=None
+        if call.timer is None or timers is None
+        else replace(timers, function=call.timer),
         **options,
     )
     flow.sink("out", emitted, _Nowhere())
@@ -196,9 +202,9 @@ def process(
         played.epoch(touch)
     call.does = "call"
     try:
-        rows_first = bool(rows) and options.get("timer_order") == "after_rows"
+        rows_first = bool(rows) and timing.order == "after_rows"
         advance = played._set_time if rows_first else played.advance  # noqa: SLF001  timers wait
-        if now is not None and timers == "event":
+        if now is not None and timing.clock == "event":
             advance(watermarks={"rows": now})
         elif now is not None:
             advance(dt.timedelta(microseconds=micros(now, "now")))  # since 1970
@@ -208,15 +214,13 @@ def process(
     except UserFunctionError as error:
         raise error from call.error
     typed = played.rows("out").to_pylist() if call.emits else call.rows
-    exists = any(
-        played.state("process", name).num_rows for name in ([None] if states is None else states)
-    )
+    exists = any(played.state("process", name).num_rows for name in (state if named else [None]))
     call.does = "read"
     played.epoch(touch)
     return Processed(
         rows=typed,
         state=call.state if exists else None,
-        states=call.states if states is not None else {},
+        states=call.states if named else {},
         timers=call.timers,
     )
 

@@ -77,7 +77,7 @@ class _Comparison:
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
     def compare_others(self) -> None:
-        """Compare the classes of ``state_classes`` that the state's type does not mention."""
+        """Compare the classes of ``classes=`` that the state's type does not mention."""
         mentioned = _mentioned_classes(self._root, self._old)
         for name in self._old:
             if name in mentioned or any(old == name for old, _ in self._seen):
@@ -361,8 +361,6 @@ def upgrade_between(
     today: StateDescription,
     codec: StateCodec,
     function: Callable[[Any], Any] | None,
-    *,
-    option: str = ".process(state_upgrade=...)",
 ) -> StateUpgrade | None:
     """Return the upgrade of states from the stored description to today's; raise if none exists.
 
@@ -392,9 +390,9 @@ def upgrade_between(
             raise CheckpointMismatchError(
                 f"The state of operator {operator!r} in the checkpoint does not fit the declared "
                 f"type: {'; '.join(refused)}.",
-                remedy=f"Give {option} a function that converts stored state to the declared "
-                "type, undo the change, or give the operator a new name, under which it starts "
-                "empty.",
+                remedy="Declare the state with a function that converts stored state to the "
+                "declared type, as in gw.ValueState(..., upgrade=convert), undo the change, or "
+                "give the operator a new name, under which it starts empty.",
                 operator=operator,
                 differences=refused,
             )
@@ -443,7 +441,7 @@ class PythonStateUpgrade:
             raise StateEncodingError(
                 f"Operator {self.operator!r} cannot convert its stored state to the declared "
                 f"type: {error}.",
-                remedy="Let state_upgrade= return a state of the declared type.",
+                remedy="Let upgrade= return a state of the declared type.",
                 operator=self.operator,
                 row=row,
             ) from error
@@ -453,7 +451,7 @@ class PythonStateUpgrade:
             raise StateEncodingError(
                 f"Operator {self.operator!r} has stored state with a number that the declared type "
                 f"does not have: {old!r:.200}.",
-                remedy="Convert integers that no float is equal to by state_upgrade=.",
+                remedy="Convert integers that no float is equal to by upgrade=.",
                 operator=self.operator,
                 row=row,
             )
@@ -469,7 +467,7 @@ class PythonStateUpgrade:
             return self.function(old)
         except Exception as error:
             raise UserFunctionError(
-                f"The state_upgrade function of operator {self.operator!r} raised "
+                f"The upgrade function of operator {self.operator!r} raised "
                 f"{type(error).__qualname__}: {error}.",
                 remedy="Correct the function: an old state may be of any earlier version that is "
                 f"still in the checkpoint; this one was {old!r:.200}."

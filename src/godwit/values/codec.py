@@ -23,7 +23,18 @@ import operator
 import pickle
 import typing
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+)
 
 import msgspec
 
@@ -137,6 +148,8 @@ def _says_equal(state: Any, back: Any) -> bool:
 
 
 T = TypeVar("T")
+Codec: TypeAlias = Literal["msgpack", "pickle"]
+CODECS: Final[tuple[Codec, ...]] = get_args(Codec)
 
 _IMMUTABLE = (
     int,
@@ -187,7 +200,7 @@ class StateCodec(Protocol):
     """Port: encodes and decodes the state of one operator's keys."""
 
     @property
-    def name(self) -> Literal["msgpack", "pickle"]:
+    def name(self) -> Codec:
         """Name of the codec."""
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
@@ -395,22 +408,16 @@ def make_state(operator: str, state_type: Any) -> Any:
 
 def make_codec(
     operator: str,
-    codec: str,
+    codec: Codec,
     state_type: Any,
     state_classes: Mapping[str, type] | Sequence[type] = (),
 ) -> StateCodec:
     """Return the codec of an operator, checked with the state of a new key.
 
     `state_classes`: classes that state may hold besides those that its type mentions. Raises
-    `InvalidFlowError` if there is no such codec, or a new key's state cannot be made, and
-    `StateEncodingError` if the codec cannot encode or decode that state.
+    `InvalidFlowError` if a new key's state cannot be made, and `StateEncodingError` if the codec
+    cannot encode or decode that state.
     """
-    if codec not in ("msgpack", "pickle"):
-        raise InvalidFlowError(
-            f"Operator {operator!r} has codec {codec!r}.",
-            remedy="Give 'msgpack', or 'pickle' for state that msgpack cannot hold.",
-            operator=operator,
-        )
     new = make_state(operator, state_type)
     is_type = isinstance(state_type, type) or hasattr(state_type, "__origin__")
     value_type = state_type if is_type else type(new)

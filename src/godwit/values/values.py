@@ -297,7 +297,7 @@ def _refusal(value: Any) -> str:
     if not hint and (isinstance(value, enum.Enum) or is_record(cls)):
         return (
             f"{short_repr(value)} of class {cls.__qualname__}, which the type of the state does "
-            f"not mention (say state_classes=[{cls.__qualname__}])"
+            f"not mention (declare it, as in gw.ValueState(..., classes=[{cls.__qualname__}]))"
         )
     problem = f"{short_repr(value)} of class {name}, a type that state cannot hold"
     return f"{problem} ({hint})" if hint else problem

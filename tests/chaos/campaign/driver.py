@@ -88,16 +88,14 @@ def campaign_flow(
 
 def _stream(source: Any, operator: Operator, insist: Any) -> Any:
     # One that is new may come with the change that removes another.
-    names: dict[str, Any] = {"name": operator.name, "starts_empty": True}
-    if operator.formerly:
-        names["formerly"] = operator.formerly
+    name = gw.types.Identity(operator.name, formerly=operator.formerly or None, starts_empty=True)
     keyed = source.key_by(operator.by)
     if operator.kind == "process":
         return keyed.process(
-            insist, state=dict[int, int], output=f"{operator.by} int, v long", **names
+            insist, state=dict[int, int], output=f"{operator.by} int, v long", name=name
         )
     results = {result: _AGGREGATES[aggregate]() for result, aggregate in operator.results}
-    return keyed.compute(**names, **results)
+    return keyed.compute(results, name=name)
 
 
 def put(directory: Path, history: History, number: int) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import Any
 
 import pytest
 from tests.support.refusals import assert_refused
 
 from godwit.api.flow import LogicalFlow as Flow
+from godwit.api.streams import KeyedStream, Stream, WindowedStream
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.aggregates import Aggregator, count, sum  # noqa: A004
+from godwit.operators.states.declared import ValueState
 from godwit.plan.nodes import ComputeNode, ProcessNode
-
-if TYPE_CHECKING:
-    from godwit.api.streams import Stream
 
 
 def clear_market(key: Any, rows: Any, state: Any) -> None: ...
@@ -247,6 +247,8 @@ def test_the_output_mode_is_update_or_complete(stream: Stream, flow: Flow) -> No
 
 def test_process_needs_function_state_and_output(stream: Stream) -> None:
     keyed: Any = stream.key_by("tailnum")
+    wrong: Any = 17
+    wrong_codec: Any = "mspack"
     assert_refused(
         lambda: keyed.process("clear", state=dict, output="x int"), "process by 'tailnum'", "str"
     )
@@ -258,12 +260,12 @@ def test_process_needs_function_state_and_output(stream: Stream) -> None:
     )
     assert_refused(
         lambda: keyed.process(clear_market, state={}, output="x int"),
-        "no type of state, but {}",
+        "an empty mapping for state=",
         "state=dict",
     )
     assert_refused(
-        lambda: keyed.process(clear_market, state=dict, output="x int", state_upgrade=17),
-        "state_upgrade=17, which cannot be called",
+        lambda: keyed.process(clear_market, state=ValueState(dict, upgrade=wrong), output="x int"),
+        "upgrade=17, which cannot be called",
         "gets the old state",
     )
     assert_refused(
@@ -278,7 +280,9 @@ def test_process_needs_function_state_and_output(stream: Stream) -> None:
         "Did you mean",
     )
     assert_refused(
-        lambda: keyed.process(clear_market, state=dict, output="x int", codec="mspack"),
+        lambda: keyed.process(
+            clear_market, state=ValueState(dict, codec=wrong_codec), output="x int"
+        ),
         "codec='mspack'",
         "Did you mean 'msgpack'",
     )
@@ -286,7 +290,7 @@ def test_process_needs_function_state_and_output(stream: Stream) -> None:
 
 def test_process_keeps_what_it_was_given(stream: Stream, flow: Flow) -> None:
     stream.key_by("tailnum").process(
-        clear_market, state=list, output={"x": int}, name="market", codec="pickle"
+        clear_market, state=ValueState(list, codec="pickle"), output={"x": int}, name="market"
     )
     (node,) = flow.operators
     assert isinstance(node, ProcessNode)
@@ -372,3 +376,14 @@ def test_results_and_keys_that_differ_in_case_only_are_refused(stream: Stream) -
         keyed.compute(TailNum=count())
     with pytest.raises(InvalidFlowError, match="'n' and 'N', which differ in case only"):
         keyed.compute(n=count(), N=count())
+
+
+@pytest.mark.parametrize("stream", [Stream, KeyedStream, WindowedStream])
+def test_no_call_takes_more_than_ten_arguments(stream: type) -> None:
+    calls = {
+        name: [p for p in inspect.signature(call).parameters if p != "self"]
+        for name, call in vars(stream).items()
+        if callable(call) and not name.startswith("_")
+    }
+    assert calls
+    assert {name: len(taken) for name, taken in calls.items() if len(taken) > 10} == {}

@@ -12,6 +12,7 @@ import pytest
 from tests.oracles.lane import Lane
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
+from godwit.api.declarations import OnTimer
 from godwit.api.flow import LogicalFlow
 from godwit.columns.python_values import in_zone, rows_as_tuples, zone_of
 from godwit.model.errors import UserFunctionError
@@ -77,7 +78,7 @@ def test_a_timer_set_by_a_rows_time_is_due_when_that_time_has_passed() -> None:
             given.timers.set(row.ts + HOUR)
         set_at.extend(given.timers.list())
 
-    made = operator(function, "k string", timers="event", on_timer=lambda *_: None)
+    made = operator(function, "k string", timers=OnTimer(lambda *_: [], clock="event"))
     Lane(made).epoch(rows(BEFORE).select(["k", "ts"]))
     assert set_at == [BEFORE + HOUR]
 

@@ -77,7 +77,9 @@ def test_watermarks_of_branches_come_back_after_a_restart(tmp_path: Path) -> Non
     assert before == {"rows": MINUTE, "rows/other": HOURS + MINUTE}
 
     def renamed(stream: Stream) -> Stream:
-        made = stream.key_by("k").window(gw.tumbling("1 minute"), name="new", formerly="other")
+        made = stream.key_by("k").window(
+            gw.tumbling("1 minute"), name=gw.types.Identity("new", formerly="other")
+        )
         return made.compute(n=gw.count())
 
     run = Restarted(tmp_path, beside(HOURS, renamed))

@@ -174,13 +174,15 @@ def of_results(*readers: str, output: Any = "changes", name: str = "per_key") ->
     results = (
         made.source("rows", frame)
         .key_by("k")
-        .compute(name=name, n=gw.count(), output=output, starts_empty=True)
+        .compute(name=gw.types.Identity(name, starts_empty=True), n=gw.count(), output=output)
     )
     made.sink("results", results, FakeSink())
     for reader in readers:
         of = gw.count() if output == "update" else gw.sum("change")
         made.sink(
-            reader, results.key_by("n").compute(name=reader, keys=of, starts_empty=True), FakeSink()
+            reader,
+            results.key_by("n").compute(name=gw.types.Identity(reader, starts_empty=True), keys=of),
+            FakeSink(),
         )
     return made.compile(resolver(made))
 

@@ -229,7 +229,7 @@ def test_a_hash_says_the_key_group_that_its_entry_is_filed_under(tmp_path: Path)
     assert found.tolist() == table["key_group"].to_pylist()
 
 
-def counts(by: str | list[str] | None, **options: Any) -> gw.Flow:
+def counts(by: str | list[str] | None, merge: Any = None) -> gw.Flow:
     def count(key: Any, rows: Any, state: Any) -> Any:
         state["n"] = state.get("n", 0) + len(rows)
         yield *key, state["n"]
@@ -237,7 +237,10 @@ def counts(by: str | list[str] | None, **options: Any) -> gw.Flow:
     flow = gw.Flow("counts", num_key_groups=GROUPS)
     rows = flow.source("rows", gw.testing.stream("area string, user int, v long"))
     out = rows.key_by("area", "user", partition_by=by).process(
-        count, state=dict, output="area string, user int, n long", name="counts", **options
+        count,
+        state=gw.ValueState(dict, merge=merge),
+        output="area string, user int, n long",
+        name="counts",
     )
     flow.sink("out", out, gw.sinks.noop())
     return flow

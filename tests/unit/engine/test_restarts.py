@@ -44,8 +44,7 @@ def timed(clock: Any) -> Callable[[Stream], Stream]:
             note,
             name="timed",
             state=dict,
-            timers=clock,
-            on_timer=ring,
+            timers=gw.types.OnTimer(ring, clock=clock),
             output="k string, at timestamp",
         )
 

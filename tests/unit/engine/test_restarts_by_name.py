@@ -292,8 +292,7 @@ def two_counters(of_ones: str, of_hundreds: str, *, formerly: bool) -> Build:
         return tuple(
             rows.key_by("k").process(
                 function,
-                name=name,
-                formerly=other if formerly else None,
+                name=gw.types.Identity(name, formerly=other if formerly else None),
                 state=int,
                 output="k string, n bigint",
             )
@@ -338,8 +337,7 @@ def three_counters(names: str, *, formerly: str = "", steps: Sequence[int] = (1,
         return tuple(
             rows.key_by("k").process(
                 counter(step),
-                name=name,
-                formerly=was.get(name),
+                name=gw.types.Identity(name, formerly=was.get(name)),
                 state=int,
                 output="k string, n bigint",
             )

@@ -73,7 +73,7 @@ def test_a_field_in_the_values_of_a_list_that_came_back_begins_with_its_default(
             return rows.key_by("k").process(
                 note,
                 name="op",
-                states={"items": gw.ListState(item)},
+                state={"items": gw.ListState(item)},
                 output=pa.schema([("k", pa.string()), ("extras", pa.list_(pa.int64()))]),
             )
 
@@ -97,9 +97,9 @@ def total_of_states(key: tuple[str], rows: Any, states: Any) -> Any:
 def kept_for(ttl: str | None, *, named: bool) -> Build:
     def add_totals(rows: Stream) -> Stream:
         if named:
-            options: dict[str, Any] = {"states": {"n": gw.ValueState(int, ttl=ttl)}}
+            options: dict[str, Any] = {"state": {"n": gw.ValueState(int, ttl=ttl)}}
         else:
-            options = {"state": int, "ttl": ttl}
+            options = {"state": gw.ValueState(int, ttl=ttl)}
         return rows.key_by("k").process(
             total_of_states if named else total, name="op", output="k string, n bigint", **options
         )
@@ -132,7 +132,7 @@ def listed(ttl: str | None) -> Build:
         return rows.key_by("k").process(
             add_rows,
             name="op",
-            states={"items": gw.ListState(int, ttl=ttl)},
+            state={"items": gw.ListState(int, ttl=ttl)},
             output=pa.schema(
                 [("k", pa.string()), ("items", pa.list_(pa.int64())), ("any", pa.bool_())]
             ),
@@ -198,9 +198,9 @@ def timed(clock: Any, *, named: bool) -> Build:
     def add_timers(rows: Stream) -> Stream:
         options: dict[str, Any] = {"state": dict}
         if named:
-            options = {"states": {"n": gw.ValueState(int)}}
+            options = {"state": {"n": gw.ValueState(int)}}
         if clock is not None:
-            options |= {"timers": clock, "on_timer": ring}
+            options["timers"] = gw.types.OnTimer(ring, clock=clock)
         return rows.key_by("k").process(note, name="op", output="k string, at timestamp", **options)
 
     return add_timers
@@ -226,8 +226,7 @@ def boxes(item: Any, classes: Any = None) -> Build:
         return rows.key_by("k").process(
             fill,
             name="op",
-            state=dict,
-            state_classes=[item] if classes is None else classes,
+            state=gw.ValueState(dict, classes=[item] if classes is None else classes),
             output="k string, item string",
         )
 
@@ -278,7 +277,7 @@ def test_a_list_is_not_read_as_a_value(tmp_path: Path) -> None:
 
     def as_list(rows: Stream) -> Stream:
         return rows.key_by("k").process(
-            add, name="op", states={"state": gw.ListState(int)}, output="n bigint"
+            add, name="op", state={"state": gw.ListState(int)}, output="n bigint"
         )
 
     def as_value(rows: Stream) -> Stream:

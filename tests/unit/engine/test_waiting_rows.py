@@ -76,8 +76,7 @@ def timed() -> gw.Flow:
             note,
             name=name,
             state=dict,
-            timers="event",
-            on_timer=ring,
+            timers=gw.types.OnTimer(ring, clock="event"),
             output="left long, n long",
         )
         flow.sink(f"{name}_out", rung, gw.sinks.noop())
@@ -141,8 +140,7 @@ def at_the_end(*, loses: bool) -> list[tuple[Any, ...]]:
         put_off,
         name="idle",
         state=dict,
-        timers="event",
-        on_timer=tell,
+        timers=gw.types.OnTimer(tell, clock="event"),
         output="key string, at timestamp",
     )
     flow.sink("out", idle, gw.sinks.noop())

@@ -198,6 +198,8 @@ class Short(gw.Aggregator):
 
 
 two: Any = lambda a, b: 0  # noqa: E731
+short: Any = lambda key: 0  # noqa: E731
+without: Any = lambda: 0  # noqa: E731
 
 
 async def asks(*_: Any) -> None: ...
@@ -212,13 +214,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "states": (
         lambda s: s.key_by("k").process(
-            lambda rows, key, states: 0, states={"n": gw.ValueState(int)}, output="k string"
+            lambda rows, key, states: 0, state={"n": gw.ValueState(int)}, output="k string"
         ),
         "'rows' would be the key",
     ),
     "timer": (
         lambda s: s.key_by("k").process(
-            plain, state=int, output="k string", timers="event", on_timer=lambda key: 0
+            plain,
+            state=int,
+            output="k string",
+            timers=gw.types.OnTimer(short, clock="event"),
         ),
         "cannot be called as on_timer",
     ),
@@ -245,26 +250,28 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "map": (lambda s: s.map(lambda key, rows: rows), "cannot be called as map"),
     "async map": (lambda s: s.map(asks), "asynchronous"),
     "merge": (
-        lambda s: s.key_by("k").process(plain, state=int, output="k string", merge=lambda a: a),
-        "merge.state, other",
+        lambda s: s.key_by("k").process(
+            plain, state=gw.ValueState(int, merge=short), output="k string"
+        ),
+        "merge.value, other",
     ),
     "merge of a state": (
         lambda s: s.key_by("k").process(
-            plain, states={"n": gw.ValueState(int, merge=asks)}, output="k string"
+            plain, state={"n": gw.ValueState(int, merge=asks)}, output="k string"
         ),
         "asynchronous",
     ),
     "upgrade": (
         lambda s: s.key_by("k").process(
-            plain, state=int, output="k string", state_upgrade=lambda: 0
+            plain, state=gw.ValueState(int, upgrade=without), output="k string"
         ),
         "upgrade.stored",
     ),
     "upgrade of a state": (
         lambda s: s.key_by("k").process(
-            plain, states={"n": gw.ValueState(int, upgrade=two)}, output="k string"
+            plain, state={"n": gw.ValueState(int, upgrade=two)}, output="k string"
         ),
-        "upgrade.value",
+        "upgrade.stored",
     ),
     "aggregate": (lambda s: s.key_by("k").compute(n=Short("v")), "update.states, groups, column1"),
 }

@@ -101,13 +101,12 @@ def test_an_attempt_that_fails_leaves_nothing_of_itself() -> None:
     source = flow.source("rows", gw.testing.stream("k string, v long"))
     out = source.key_by("k").process(
         shaky,
-        states={
+        state={
             "count": gw.ValueState(int),
             "seen": gw.ListState(int),
             "by": gw.MapState(int, int),
         },
-        timers="processing",
-        on_timer=lambda *_: None,
+        timers=gw.types.OnTimer(lambda *_: None, clock="processing"),
         output="k string, v long",
         name="looked_up",
         asynchronous=gw.Async(backoff=SOON),
@@ -204,7 +203,7 @@ def test_timers_fire_in_order_and_may_be_awaited() -> None:
         for row in rows:
             rows.timers.set(MOMENT + dt.timedelta(minutes=row.v))
 
-    flow = flow_of(set_timers, timers="processing", on_timer=remind)
+    flow = flow_of(set_timers, timers=gw.types.OnTimer(remind, clock="processing"))
     run = gw.testing.cluster(flow, now=MOMENT)
     run.epoch(rows(("a", 2), ("a", 1)))
     run.advance("90 seconds")

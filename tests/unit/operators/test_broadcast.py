@@ -134,10 +134,8 @@ def test_tables_go_with_named_states_timers_and_asynchronous_functions() -> None
 
     flow = flow_of(
         convert,
-        state=None,
-        states={"total": gw.ValueState(int)},
-        timers="processing",
-        on_timer=fired,
+        state={"total": gw.ValueState(int)},
+        timers=gw.types.OnTimer(fired, clock="processing"),
     )
     run = gw.testing.cluster(flow)
     out = run.epoch({"orders": [order("a", "EUR", 3)], "rates": [rate("EUR", 2)]})
@@ -169,8 +167,7 @@ def test_a_table_of_a_source_with_event_time_holds_no_watermark_back() -> None:
 
     out = orders.key_by("id").process(
         remind,
-        on_timer=fired,
-        timers="event",
+        timers=gw.types.OnTimer(fired, clock="event"),
         state=int,
         output="id string, n long",
         broadcast={"rules": rules.key_by("id")},
@@ -251,7 +248,7 @@ def test_a_table_goes_on_under_another_name_with_more_columns_and_its_checkpoint
     def count(key: Any, rows: Any, state: Any, rates: Any) -> Any:
         return [(key[0], rates["EUR"].rate, len(rates))]
 
-    def flow(name: str, columns: str, **options: Any) -> gw.Flow:
+    def flow(name: str, columns: str, formerly: str | None = None) -> gw.Flow:
         flow = gw.Flow("orders", num_key_groups=8)
         orders = flow.source("orders", gw.testing.stream("id string"))
         rates = flow.source("rates", gw.testing.stream(columns)).key_by("currency")
@@ -259,9 +256,8 @@ def test_a_table_goes_on_under_another_name_with_more_columns_and_its_checkpoint
             count,
             state=int,
             output="id string, value long, n long",
-            name=name,
+            name=gw.types.Identity(name, formerly=formerly),
             broadcast={"rates": rates},
-            **options,
         )
         flow.sink("out", counted, gw.sinks.noop())
         return flow

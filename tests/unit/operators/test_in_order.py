@@ -112,7 +112,7 @@ def flow_of(variant: str, late: Any = None) -> gw.Flow:
         function = awaited
     timer: Any = on_timer
     if variant == "states":
-        options = {"states": {"seen": gw.ValueState(list)}}
+        options = {"state": {"seen": gw.ValueState(list)}}
 
         def with_states(own: Any) -> Any:
             def call(key: Any, argument: Any, states: Any) -> Any:
@@ -131,8 +131,7 @@ def flow_of(variant: str, late: Any = None) -> gw.Flow:
         function,
         name="ordered",
         output=OUTPUT,
-        timers="event",
-        on_timer=timer,
+        timers=gw.types.OnTimer(timer, clock="event"),
         order="event_time",
         late=late,
         **options,
@@ -248,9 +247,8 @@ def test_windows_of_ordered_rows_close_with_those_of_the_source() -> None:
         same,
         name="same",
         state=int,
-        output="k string, ts timestamp, n long",
+        output=gw.types.Output("k string, ts timestamp, n long", event_time="ts"),
         order="event_time",
-        event_time="ts",
     )
     counts = told.key_by("k").window(gw.tumbling(20 * US), name="w").compute(n=gw.sum("n"))
     flow.sink("windows", counts, gw.sinks.noop())
@@ -262,16 +260,20 @@ def test_windows_of_ordered_rows_close_with_those_of_the_source() -> None:
         assert sorted(row["n"] for row in run.rows("told").to_pylist()) == [1, 2, 4, 8, 16]
 
 
+def at(clock: Any, order: Any = None) -> gw.types.OnTimer[Any, Any]:
+    return gw.types.OnTimer(on_timer, clock=clock, order=order)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"order": "time"}, "order='time'"),
         ({"late": gw.sinks.noop()}, "late=, but no order"),
-        ({"timer_order": "after_rows"}, "no timers"),
-        ({"order": "event_time", "merge": lambda a, b: a}, "order"),
-        ({"order": "event_time", "timers": "processing"}, "timers='processing'"),
-        ({"order": "event_time", "timers": "event", "timer_order": "after_rows"}, "timer_order="),
-        ({"timers": "event", "timer_order": "first"}, "timer_order='first'"),
+        ({"order": "event_time", "late": "late/"}, "which is not a sink"),
+        ({"order": "event_time", "state": gw.ValueState(list, merge=lambda a, b: a)}, "order="),
+        ({"order": "event_time", "timers": at("processing")}, "clock='processing'"),
+        ({"order": "event_time", "timers": at("event", "after_rows")}, "order='after_rows'"),
+        ({"timers": at("event", "first")}, "order='first'"),
     ],
 )
 def test_orders_that_contradict_other_options_are_refused(
@@ -279,10 +281,8 @@ def test_orders_that_contradict_other_options_are_refused(
 ) -> None:
     flow = gw.Flow("refused", num_key_groups=2)
     stream = flow.source("s", gw.testing.stream("k string, ts timestamp"), event_time="ts")
-    if "timers" in options:
-        options = {**options, "on_timer": on_timer}
     with pytest.raises(InvalidFlowError, match=says):
-        stream.key_by("k").process(on_rows, state=list, output="k string", **options)
+        stream.key_by("k").process(on_rows, **{"state": list, "output": "k string", **options})
 
 
 def test_an_order_of_event_time_needs_one_and_rows_that_state_can_hold() -> None:
@@ -310,7 +310,11 @@ def test_the_order_of_rows_cannot_change_under_state(tmp_path: Path) -> None:
     rows = gw.testing.stream("k string, ts timestamp, v bigint")
     stream = flow.source("s", rows, event_time="ts", slack=SLACK * US)
     told = stream.key_by("k").process(
-        on_rows, name="ordered", state=list, output=OUTPUT, timers="event", on_timer=on_timer
+        on_rows,
+        name="ordered",
+        state=list,
+        output=OUTPUT,
+        timers=gw.types.OnTimer(on_timer, clock="event"),
     )
     flow.sink("told", told, gw.sinks.noop())
     with pytest.raises(CheckpointError, match="in order of event time"):
@@ -319,17 +323,18 @@ def test_the_order_of_rows_cannot_change_under_state(tmp_path: Path) -> None:
 
 def test_timers_fire_before_or_after_the_rows_of_their_epoch() -> None:
     for order in (None, "before_rows", "after_rows"):
-        options: dict[str, Any] = {} if order is None else {"timer_order": order}
         done = gw.testing.process(
             note,
             [{"ts": BASE + 20 * US, "v": -15}],
             key={"k": "a"},
             state=int,
-            timers="event",
-            on_timer=lambda key, timer, state: [(key[0], -micros(timer.time))],
+            timers=gw.types.OnTimer(
+                lambda key, timer, state: [(key[0], -micros(timer.time))],
+                clock="event",
+                order=order,
+            ),
             timers_before=[BASE + 5 * US],
             now=BASE + 6 * US,
-            **options,
         )
         # After the rows no timer is left: the row cancels it.
         assert [at for _, at in done.rows] == ([20] if order == "after_rows" else [-5, 20])

@@ -47,13 +47,16 @@ def with_table(stream: Any, flow: gw.Flow) -> Any:
 
 KINDS: dict[str, Any] = {
     "state": lambda s, _: s.process(emitted, state=int, output=OUTPUT),
-    "states": lambda s, _: s.process(emitted, states={"x": gw.ValueState(int)}, output=OUTPUT),
+    "states": lambda s, _: s.process(emitted, state={"x": gw.ValueState(int)}, output=OUTPUT),
     "timers": lambda s, _: s.process(
-        emitted, state=int, output=OUTPUT, timers="event", on_timer=lambda key, timer, state: []
+        emitted,
+        state=int,
+        output=OUTPUT,
+        timers=gw.types.OnTimer(lambda key, timer, state: [], clock="event"),
     ),
     "async": lambda s, _: s.process(awaited, state=int, output=OUTPUT),
     "merge": lambda s, _: s.process(
-        emitted, state=int, output=OUTPUT, merge=lambda state, other: state + other
+        emitted, state=gw.ValueState(int, merge=lambda state, other: state + other), output=OUTPUT
     ),
     "broadcast": with_table,
     "windows": lambda s, _: s.window(gw.tumbling("1 hour")).process(emitted, output=OUTPUT),

@@ -80,8 +80,7 @@ def states_of(**changed: Any) -> dict[str, Any]:
 def flow_of(function: Any = note, **options: Any) -> gw.Flow:
     flow = gw.Flow("flow", num_key_groups=16)
     keyed = flow.source("rows", gw.testing.stream(COLUMNS)).key_by("k")
-    if not options.keys() & {"states", "state"}:
-        options["states"] = states_of()
+    options.setdefault("state", states_of())
     processed = keyed.process(function, output=OUTPUT, name="p", **options)
     flow.sink("out", processed, gw.sinks.memory())
     return flow
@@ -90,8 +89,8 @@ def flow_of(function: Any = note, **options: Any) -> gw.Flow:
 def counting(*, named: bool, merge: Any = add, **options: Any) -> gw.Flow:
     """A flow that counts rows per key, in one state or in a named one."""
     if named:
-        return flow_of(count_by_name, states={"state": gw.ValueState(int, merge=merge)}, **options)
-    return flow_of(count, state=int, merge=merge, **options)
+        return flow_of(count_by_name, state={"state": gw.ValueState(int, merge=merge)}, **options)
+    return flow_of(count, **{"state": gw.ValueState(int, merge=merge), **options})
 
 
 def compiled() -> CompiledFlow:
@@ -99,7 +98,7 @@ def compiled() -> CompiledFlow:
     frame: Any = FakeDataFrame(SCHEMA)
     keyed = flow.source("rows", frame).key_by("k")
     flow.sink("totals", keyed.compute(total=gw.sum("v"), name="totals"), FakeSink())
-    counts = keyed.process(count, state=int, output=OUTPUT, merge=add, name="p")
+    counts = keyed.process(count, state=gw.ValueState(int, merge=add), output=OUTPUT, name="p")
     flow.sink("out", counts, FakeSink())
     return flow.compile(resolver(flow))
 
@@ -120,26 +119,28 @@ def counts_of(run: Any) -> dict[tuple[str, int | None], int]:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ttl": "1 hour"}, {"timers": "processing", "on_timer": lambda *_: None}]
+    "options",
+    [
+        {"state": gw.ValueState(int, merge=add, ttl="1 hour")},
+        {"timers": gw.types.OnTimer(lambda *_: None, clock="processing")},
+    ],
 )
 def test_what_belongs_to_a_whole_key_is_refused_beside_merge(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidFlowError, match=rf"has merge=, .* and {next(iter(options))}="):
+    with pytest.raises(InvalidFlowError, match=r"has merge=.* and (timers|ttl)="):
         counting(named=False, **options)
 
 
 def test_what_belongs_to_a_whole_key_is_refused_beside_merged_states() -> None:
     with pytest.raises(InvalidFlowError, match=r"has merge=, .* and timers="):
-        flow_of(timers="processing", on_timer=lambda *_: None)
+        flow_of(timers=gw.types.OnTimer(lambda *_: None, clock="processing"))
     states = states_of(total=gw.ValueState(int, ttl="1 hour", merge=add))
     with pytest.raises(InvalidFlowError, match="State 'total' of operator 'p' has merge= and ttl="):
-        flow_of(states=states)
-    with pytest.raises(InvalidFlowError, match=r"both states= and merge=.*say it in the decl"):
-        flow_of(merge=add)
+        flow_of(state=states)
 
 
 def test_all_states_are_merged_or_none() -> None:
     with pytest.raises(InvalidFlowError, match="State 'last' of operator 'p' has no merge="):
-        flow_of(states=states_of(last=gw.ListState(int)))
+        flow_of(state=states_of(last=gw.ListState(int)))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_names_of_states_of_parts_are_taken() -> None:
     with pytest.raises(
         InvalidFlowError, match="a state named 'parts_total', a name that merge= needs"
     ):
-        flow_of(states=states)
+        flow_of(state=states)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_items_and_values_that_one_of_two_has_are_as_they_are() -> None:
         "total": gw.ValueState(int, merge=refuse),
     }
     rows = [{"k": "hot", "v": n} for n in range(10)]
-    with gw.testing.cluster(flow_of(apart, states=states), executors=2) as run:
+    with gw.testing.cluster(flow_of(apart, state=states), executors=2) as run:
         run.epoch({"rows": [{"k": "hot", "v": 100}]})
         run.hot_keys.spread("p", "hot", left=3)
         run.epoch({"rows": rows})
@@ -352,7 +353,7 @@ def test_a_merge_of_lists_or_items_that_returns_something_else_is_blamed_for_it(
 ) -> None:
     declared = replace(states_of()[state], merge=lambda _one, _other: returned)
     states = states_of(**{state: declared})
-    with gw.testing.cluster(flow_of(states=states), executors=2) as run:
+    with gw.testing.cluster(flow_of(state=states), executors=2) as run:
         run.epoch({"rows": HOT})
         run.hot_keys.spread("p", "hot", left=2)
         run.epoch({"rows": HOT})

@@ -321,7 +321,7 @@ def test_a_type_that_does_not_fit_is_refused_with_every_difference(
 ) -> None:
     with pytest.raises(CheckpointMismatchError, match=said) as caught:
         made.upgrade_from(described)
-    assert "state_upgrade=" in caught.value.remedy
+    assert "upgrade=" in caught.value.remedy
     assert caught.value.context["operator"] == "market"
 
 

@@ -100,7 +100,9 @@ def test_its_upgrade_brings_old_state_forward(page: dict[str, Any]) -> None:
         operator(page["quote"], page["Quotes"]).upgrade_from(stored)
 
     asked = page["best"]
-    after = operator(asked["function"], asked["state"], state_upgrade=asked["state_upgrade"])
+    after = operator(
+        asked["function"], asked["state"].value_type, state_upgrade=asked["state"].upgrade
+    )
     upgrade = after.upgrade_from(stored)
     assert upgrade is not None
     old = pa.RecordBatch.from_pylist(list(lane.store.values()), schema=after.schema.values)

@@ -96,8 +96,8 @@ def test_an_argument_that_is_not_known_is_answered_with_those_that_are(call: Any
         (lambda: gw.ValueState({}), r"as in gw.ValueState\(dict\)"),  # type: ignore[arg-type]
         (lambda: gw.ValueState("int"), "without quotes"),  # type: ignore[arg-type]
         (
-            lambda: keyed().process(print, state=gw.ValueState(int), output="k string"),  # type: ignore[call-overload]
-            r'states={"seen": gw.ValueState\(...\)}, or give the type alone',
+            lambda: keyed().process(print, state=gw.ListState(int), output="k string"),  # type: ignore[call-overload]
+            r'state={"seen": gw.ListState\(...\)}',
         ),
     ],
 )
@@ -166,8 +166,7 @@ def test_a_timer_says_what_it_has() -> None:
             [],
             key={"k": "a"},
             state=int,
-            timers="processing",
-            on_timer=ring,
+            timers=gw.types.OnTimer(ring, clock="processing"),
             timers_before=["2024-05-01 08:00"],
             now="2024-05-01 09:00",
         )
@@ -212,7 +211,7 @@ def adds(key: Any, rows: Any, state: Any) -> None:
         (lambda _k, _r, state: [state == 0], {}, r"use its \.value"),
         (lambda _k, _r, state: [not state], {}, r"use its \.value"),
         (lambda _k, _r, state: [state.bit_length()], {}, r"state\.value\.bit_length"),
-        (lambda _k, rows, _s: rows.timers.set(1), {}, r'timers="event", on_timer='),
+        (lambda _k, rows, _s: rows.timers.set(1), {}, r"timers=gw.types.OnTimer"),
         (lambda _k, rows, _s: [rows.v], {}, r"take row\.v, or use rows\.column\('v'\)"),
         (lambda _k, rows, _s: [rows.price], {}, "have no 'price'; columns are v"),
         (lambda _k, rows, _s: [rows[0]], {}, r"list\(rows\)\[0\]"),

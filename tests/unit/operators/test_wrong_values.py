@@ -54,18 +54,36 @@ HOUR = gw.tumbling("1 hour")
 BETWEEN = ("0 seconds", "1 hour")
 
 
-PROCESS = (
-    "ttl",
-    "timers",
-    "on_timer",
-    "state",
-    "output",
-    "name",
-    "codec",
-    "state_classes",
-    "state_upgrade",
-    "formerly",
-)
+def option_of_process(option: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {option: value}
+
+
+def option_of_state(option: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {"state": gw.ValueState(dict, **{option: value})}
+
+
+def option_of_named_state(option: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {"state": {"n": gw.ListState(int, **{option: value})}}
+
+
+OF_PROCESS = ("state", "output", "row", "name", "timers", "order", "late", "broadcast")
+OF_STATE = ("ttl", "codec", "classes", "upgrade", "merge")
+PROCESS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    **{option: option_of_process(option) for option in OF_PROCESS},
+    **{f"state {option}": option_of_state(option) for option in OF_STATE},
+    **{f"list {option}": option_of_named_state(option) for option in OF_STATE},
+    "a state": lambda v: {"state": {"n": v}},
+    "states": lambda v: {"state": {v: gw.ValueState(int)} if isinstance(v, str) else [v]},
+    "function": lambda v: {"timers": gw.types.OnTimer(v, clock="event")},
+    "clock": lambda v: {"timers": gw.types.OnTimer(told, clock=v)},
+    "timer order": lambda v: {"timers": gw.types.OnTimer(told, clock="event", order=v)},
+    "columns": lambda v: {"output": gw.types.Output(v)},
+    "event_time": lambda v: {"output": gw.types.Output("k string", event_time=v)},
+    "slack": lambda v: {"output": gw.types.Output("ts timestamp", event_time="ts", slack=v)},
+    "new name": lambda v: {"name": gw.types.Identity(v)},
+    "formerly": lambda v: {"name": gw.types.Identity("p", formerly=v)},
+    "starts_empty": lambda v: {"name": gw.types.Identity(starts_empty=v)},
+}
 
 
 def told(key: Any, rows: Any, state: Any) -> None: ...
@@ -121,21 +139,24 @@ CALLS: dict[str, Callable[[Stream, Stream, Any], Any]] = {
 }
 
 
-def processed(option: str, stream: Stream, value: Any) -> Stream:
+def processed(option: str, stream: Stream, value: Any) -> Any:
     """Give an option of process a value."""
-    options: dict[str, Any] = {"state": dict, "output": "k string", option: value}
-    if option in ("timers", "on_timer"):
-        options = {"timers": "event", "on_timer": told, **options}
+    options: dict[str, Any] = {"state": dict, "output": "k string", **PROCESS[option](value)}
     return stream.key_by("k").process(told, **options)
 
 
-@pytest.mark.parametrize("option", [*CALLS, *PROCESS])
-def test_a_value_is_taken_or_refused_by_name(option: str) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [*((name, CALLS) for name in CALLS), *((name, PROCESS) for name in PROCESS)],
+    ids=lambda option: f"{option[0]} of {'process' if option[1] is PROCESS else 'others'}",
+)
+def test_a_value_is_taken_or_refused_by_name(option: tuple[str, Any]) -> None:
+    name, calls = option
     for value in VALUES:
         flow = LogicalFlow("flow", 8)
         try:
             a, b = source(flow, "a"), source(flow, "b")
-            made = processed(option, a, value) if option in PROCESS else CALLS[option](a, b, value)
+            made = processed(name, a, value) if calls is PROCESS else calls[name](a, b, value)
             if hasattr(made, "key_by"):
                 flow.sink("out", made, FakeSink())
                 flow.compile(resolver(flow))

@@ -14,6 +14,7 @@ from tests.support.refusals import assert_refused
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.model.errors import GodwitError
 from godwit.operators.aggregates import Aggregator, count, last, sum  # noqa: A004
+from godwit.operators.states.declared import ValueState
 
 if TYPE_CHECKING:
     from godwit.api.streams import Stream
@@ -269,7 +270,9 @@ def test_rows_of_one_key_that_go_to_several_lanes_are_placed_by_nothing_else(
         return []
 
     keyed = stream.key_by("origin", "dest", partition_by="dest")
-    made = keyed.process(each, state=dict, output="n int", merge=lambda a, b: a, name="merged")
+    made = keyed.process(
+        each, state=ValueState(dict, merge=lambda a, b: a), output="n int", name="merged"
+    )
     flow.sink("s", made, sink)
     assert_refused(
         lambda: flow.compile(resolve), "'merged' has partition_by='dest'", "Leave one of the two"

@@ -265,7 +265,7 @@ def hourly(*, holds: bool) -> gw.Flow:
     hops = (
         rows.union(loop)
         .key_by("key")
-        .process(hop, name="hop", state=dict, output=TIMED, event_time="at")
+        .process(hop, name="hop", state=dict, output=gw.types.Output(TIMED, event_time="at"))
     )
     hops.map(lambda table: table.filter(_positive(table))).feed_back_to(loop)
     windowed = hops.key_by("key").window(gw.tumbling("1 hour"), name="hours")

@@ -40,8 +40,7 @@ class Program:
         windows = self.rows.key_by("k").window(
             gw.tumbling("1 hour"),
             late=gw.sinks.parquet(self.directory / late),
-            name=name,
-            formerly=formerly,
+            name=gw.types.Identity(name, formerly=formerly),
         )
         out = windows.compute(total=gw.sum("v"))
         self.flow.sink(sink or name, out, gw.sinks.parquet(self.directory / f"{late}_main"))

@@ -1,4 +1,7 @@
-"""Declarations of named states: ``states={"recent": gw.ListState(float, ttl="1 day")}``."""
+"""Declarations of state: ``state={"recent": gw.ListState(float, ttl="1 day")}``.
+
+A `ValueState` without a name is the single state of a function, with options.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.model.naming import type_name
+from godwit.model.naming import did_you_mean, is_one_of
 from godwit.model.signatures import check_signature
 from godwit.time.durations import microseconds
+from godwit.values.codec import CODECS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from godwit.time.durations import Duration
+    from godwit.values.codec import Codec
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -39,29 +44,46 @@ ITEM_TYPES: Final[dict[type, pa.DataType]] = {
 }
 """Types of the keys of a map, or of the parts of a tuple, and their columns."""
 
+_FORMER: Final = {"state_classes": "classes", "state_upgrade": "upgrade"}
+"""Former name of an option of a declaration → its name."""
+
 
 @user_class
 @dataclass(frozen=True, slots=True)
 class ValueState(Generic[T]):
-    """Declares a state with one value per key: ``process(..., states={"total": ...})``.
+    """Declares a state with one value per key: ``process(..., state=gw.ValueState(dict, ...))``.
 
-    The function gets it as a `ValueOfKey`.
+    Without a name it is the function's only state, and the function gets the value itself, as with
+    the bare type. In a dict of named states, ``state={"total": gw.ValueState(int)}``, the function
+    gets it as a `ValueOfKey`.
 
     Attributes
     ----------
     value_type
         Type of the value; called without arguments to create the value of a key that has none.
     ttl
-        Time-to-live, such as ``"30 days"``: the value is removed if it was not written for this
-        long, by the driver's clock. By default it is stored forever.
+        Time-to-live, such as ``"30 days"``, by the driver's clock. A named value is removed if it
+        was not written for this long; a single state, if its key had no rows and no timer that
+        fired for this long. By default it is stored forever.
+    codec
+        Encoding of the value: ``"msgpack"``, or ``"pickle"`` for values that msgpack cannot encode.
+        Unpickling can run any code, so open such a checkpoint only if you trust it.
+    classes
+        Classes (dataclasses, `msgspec.Struct`, named tuples, enumerations) that the value may hold
+        beside those that its type mentions: a subclass in ``list[Base]``, anything in a plain
+        ``dict``. A mapping of name → class stores them under these names, so that a class may be
+        renamed later.
     upgrade
         Called with a stored value that does not fit the present type, as plain values (a dict for a
         class); returns it as the present type. Needed only after a change of the type that cannot
         be read as it is.
     merge
         Called as ``merge(value, other)`` with two values of a key; returns one merged value, which
-        must not depend on their order. If all states of a function have it, the rows of a hot key
-        can be divided among several lanes (see ``merge`` of `godwit.types.KeyedStream.process`). By
+        must not depend on their order. It allows the rows of a hot key to be divided among several
+        lanes (parallel tasks), each with partial states of its own, by
+        ``gw.Adaptation(spreading=gw.control.Spreading())`` or ``query.hot_keys.spread(...)``; of
+        several states all need it. As long as a key is divided, the function sees only the rows and
+        the partial states of its lane; these are merged when the key goes back to one lane. By
         default all rows of a key go to one lane.
 
     Examples
@@ -72,11 +94,13 @@ class ValueState(Generic[T]):
     5
     """
 
-    _MEANT: ClassVar = {"of": "value_type"}
+    _MEANT: ClassVar = {"of": "value_type", **_FORMER}
 
-    value_type: Callable[[], T]
+    value_type: type[T] | Callable[[], T]
     _: KW_ONLY
     ttl: Duration | None = None
+    codec: Codec = "msgpack"
+    classes: Mapping[str, type] | Sequence[type] = ()
     upgrade: Callable[[Any], T] | None = None
     merge: Callable[[T, T], T] | None = None
 
@@ -88,7 +112,7 @@ class ValueState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[T]):
-    """Declares a state with one list per key: ``process(..., states={"recent": ...})``.
+    """Declares a state with one list per key: ``process(..., state={"recent": ...})``.
 
     The function gets it as a `ListOfKey`. Appending reads and writes only the last page of the list
     (64 elements), however long the list is.
@@ -100,6 +124,8 @@ class ListState(Generic[T]):
     ttl
         Time-to-live, such as ``"1 day"``: an element is removed once it is this old, by the
         driver's clock. By default it is stored forever.
+    codec, classes
+        Encoding of the elements, and further classes that they may hold, as for `ValueState`.
     upgrade
         Called with each stored element that does not fit the present type, as plain values (a dict
         for a class); returns it as the present type.
@@ -114,11 +140,13 @@ class ListState(Generic[T]):
     '1 day'
     """
 
-    _MEANT: ClassVar = {"of": "element_type"}
+    _MEANT: ClassVar = {"of": "element_type", **_FORMER}
 
     element_type: type[T]
     _: KW_ONLY
     ttl: Duration | None = None
+    codec: Codec = "msgpack"
+    classes: Mapping[str, type] | Sequence[type] = ()
     upgrade: Callable[[Any], T] | None = None
     merge: Callable[[list[T], list[T]], list[T]] | None = None
 
@@ -130,7 +158,7 @@ class ListState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class MapState(Generic[K, V]):
-    """Declares a state with one map per key: ``process(..., states={"per_zone": ...})``.
+    """Declares a state with one map per key: ``process(..., state={"per_zone": ...})``.
 
     The function gets it as a `MapOfKey`. An access reads and writes only the items that it touches.
 
@@ -144,6 +172,8 @@ class MapState(Generic[K, V]):
     ttl
         Time-to-live, such as ``"1 day"``: an item is removed if it was not written for this long,
         by the driver's clock. By default it is stored forever.
+    codec, classes
+        Encoding of the items' values, and further classes that they may hold, as for `ValueState`.
     upgrade
         Called with the stored value of each item that does not fit the present type, as plain
         values (a dict for a class); returns it as the present type.
@@ -159,12 +189,14 @@ class MapState(Generic[K, V]):
     <class 'str'>
     """
 
-    _MEANT: ClassVar = {"by": "key_type", "of": "value_type"}
+    _MEANT: ClassVar = {"by": "key_type", "of": "value_type", **_FORMER}
 
     key_type: type[K]
     value_type: type[V]
     _: KW_ONLY
     ttl: Duration | None = None
+    codec: Codec = "msgpack"
+    classes: Mapping[str, type] | Sequence[type] = ()
     upgrade: Callable[[Any], V] | None = None
     merge: Callable[[V, V], V] | None = None
 
@@ -198,51 +230,100 @@ def _not_a_type(kind: str, given: object) -> InvalidFlowError:
 Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]
 
 
-def check_states(operator: str, states: object, **others: object) -> dict[str, Declared]:
-    """Return the declared states by name; raise `InvalidFlowError` if they are not valid.
+def declared_states(
+    operator: str, state: Any
+) -> tuple[ValueState[Any] | None, dict[str, Declared]]:
+    """Return the single state of a function and its named states, of which one is unset.
 
-    `others`: options that exclude ``states=``, which must be unset.
+    `state`: what the user gave: a type, a `ValueState`, or a mapping of names and declarations.
+    Raises `InvalidFlowError` if it is not valid.
     """
-    remedy = 'Give a mapping, as in states={"seen": gw.ValueState(int)}.'
-    for option, value in others.items():
-        if value is not None:
+    if isinstance(state, Mapping):
+        return None, _named_states(operator, state)
+    if isinstance(state, ListState | MapState):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has state={state!r}, which needs a name.",
+            remedy=f'Give it one, as in state={{"seen": gw.{type(state).__name__}(...)}}.',
+            operator=operator,
+        )
+    if not isinstance(state, ValueState):
+        if not callable(state):
+            given = "" if state is None else f", but {state!r}"
             raise InvalidFlowError(
-                f"Operator {operator!r} was given both states= and {option}=.",
-                remedy=f"{option}= goes with a single state; say it in the declaration, as in "
-                'states={"seen": gw.ValueState(int, ttl="1 day")}.',
+                f"Operator {operator!r} has no type of state{given}.",
+                remedy="Give a class that can be made without arguments, as in state=OrderBook or "
+                "state=dict.",
                 operator=operator,
             )
-    if not isinstance(states, Mapping) or not states:
-        given = "an empty mapping" if isinstance(states, Mapping) else f"a {type_name(states)}"
+        state = ValueState(state)
+    _check_options(f"operator {operator!r}", state, operator=operator)
+    return state, {}
+
+
+def _named_states(operator: str, states: Mapping[Any, Any]) -> dict[str, Declared]:
+    """Return the declared states by name; raise `InvalidFlowError` if they are not valid."""
+    if not states:
         raise InvalidFlowError(
-            f"Operator {operator!r} was given {given} for states=.",
-            remedy=remedy,
+            f"Operator {operator!r} was given an empty mapping for state=.",
+            remedy='Declare a state, as in state={"seen": gw.ValueState(int)}; the type of a '
+            "state that is a dict is state=dict.",
             operator=operator,
         )
     for name, declared in states.items():
         _check_name(operator, name)
-        where = f"State {name!r} of operator {operator!r}"
+        where = f"state {name!r} of operator {operator!r}"
         if not isinstance(declared, ValueState | ListState | MapState):
             raise InvalidFlowError(
-                f"{where} is declared as {declared!r}.",
+                f"{_capital(where)} is declared as {declared!r}.",
                 remedy="Declare it as gw.ValueState(T), gw.ListState(T) or gw.MapState(K, V).",
                 operator=operator,
                 state=name,
             )
-        if declared.upgrade is not None and not callable(declared.upgrade):
-            raise InvalidFlowError(
-                f"{where} was given upgrade={declared.upgrade!r}, which cannot be called.",
-                remedy="Give a function that gets an old value as plain values.",
-                operator=operator,
-                state=name,
-            )
-        if declared.upgrade is not None:
-            called = "upgrade(value)"
-            check_signature(where, declared.upgrade, called, operator=operator, state=name)
-        ttl_us_of(declared, where)
+        _check_options(where, declared, operator=operator, state=name)
         if isinstance(declared, MapState):
-            item_types_of(declared, where)
+            item_types_of(declared, _capital(where))
     return dict(states)
+
+
+def _check_options(where: str, declared: Declared, **context: Any) -> None:
+    """Raise `InvalidFlowError` for wrong options of a declaration.
+
+    `where`: the state or the operator, for errors. `context`: fields of the error.
+    """
+    subject = _capital(where)
+    if not is_one_of(declared.codec, CODECS):
+        raise InvalidFlowError(
+            f"{subject} has codec={declared.codec!r}.",
+            remedy=f"{did_you_mean(str(declared.codec), CODECS)}Give 'msgpack' or, for state that "
+            "it cannot hold, 'pickle'.",
+            **context,
+        )
+    given: Any = declared.classes
+    classes = [*given.values()] if isinstance(given, Mapping) else given
+    if not isinstance(classes, list | tuple | set | frozenset) or not all(
+        isinstance(cls, type) for cls in classes
+    ):
+        raise InvalidFlowError(
+            f"{subject} has classes={given!r}.",
+            remedy="Give classes in a list, as in gw.ValueState(dict, classes=[Order, Trade]), or "
+            "a dict of names and classes.",
+            **context,
+        )
+    if declared.upgrade is not None:
+        if not callable(declared.upgrade):
+            raise InvalidFlowError(
+                f"{subject} was given upgrade={declared.upgrade!r}, which cannot be called.",
+                remedy="Give a function that gets the old state as plain values and returns it as "
+                "the present type.",
+                **context,
+            )
+        check_signature(subject, declared.upgrade, "upgrade(stored)", **context)
+    ttl_us_of(declared, where)
+
+
+def _capital(where: str) -> str:
+    """Return a text with its first letter as a capital."""
+    return where[0].upper() + where[1:]
 
 
 def _check_name(operator: str, name: object) -> None:
@@ -264,10 +345,13 @@ def _check_name(operator: str, name: object) -> None:
 
 
 def ttl_us_of(declared: Declared, where: str) -> int | None:
-    """Return the time-to-live of a state in microseconds; ``None`` if it has none."""
+    """Return the time-to-live of a state in microseconds; ``None`` if it has none.
+
+    `where`: the state or the operator, for errors.
+    """
     if declared.ttl is None:
         return None
-    return microseconds(declared.ttl, f"The time-to-live of {where[0].lower()}{where[1:]}", least=1)
+    return microseconds(declared.ttl, f"The time-to-live of {where}", least=1)
 
 
 def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:

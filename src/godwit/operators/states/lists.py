@@ -49,7 +49,7 @@ _MOST_PAGES: Final = 4096
 class ListOfKey(OfKey, Sequence[T]):
     """List of the present key in a state that `gw.ListState` declares.
 
-    Godwit makes it: functions of ``process(..., states=...)`` get it as ``states.<name>``. It is a
+    Godwit makes it: functions of ``process(..., state={...})`` get it as ``states.<name>``. It is a
     sequence, whose elements can be appended, replaced as a whole, and cleared. It may be used only
     during the call that gets it.
 
@@ -59,7 +59,7 @@ class ListOfKey(OfKey, Sequence[T]):
     ...     states.delays.extend(row.delay for row in rows)
     ...     return [(*key, len(states.delays))]
     >>> rows, declared = [{"delay": 5}, {"delay": 7}], {"delays": gw.ListState(int)}
-    >>> gw.testing.process(remember, rows, key={"plane": "N1"}, states=declared).rows
+    >>> gw.testing.process(remember, rows, key={"plane": "N1"}, state=declared).rows
     [('N1', 2)]
     """
 
@@ -80,7 +80,7 @@ class ListOfKey(OfKey, Sequence[T]):
         ...         states.delays.append(row.delay)
         >>> declared = {"delays": gw.ListState(int)}
         >>> rows, before = [{"delay": 5}], {"delays": [3]}
-        >>> gw.testing.process(remember, rows, states=declared, before=before).states
+        >>> gw.testing.process(remember, rows, state=declared, before=before).states
         {'delays': [3, 5]}
         """
         self.extend([element])
@@ -98,7 +98,7 @@ class ListOfKey(OfKey, Sequence[T]):
         >>> def remember(key, rows, states):
         ...     states.delays.extend(rows.column("delay"))
         >>> declared = {"delays": gw.ListState(int)}
-        >>> gw.testing.process(remember, [{"delay": 5}, {"delay": 7}], states=declared).states
+        >>> gw.testing.process(remember, [{"delay": 5}, {"delay": 7}], state=declared).states
         {'delays': [5, 7]}
         """
         self._insist()
@@ -117,7 +117,7 @@ class ListOfKey(OfKey, Sequence[T]):
         >>> def last_two(key, rows, states):
         ...     states.delays.replace([*states.delays, *rows.column("delay")][-2:])
         >>> rows, declared = [{"delay": 5}], {"delays": gw.ListState(int)}
-        >>> gw.testing.process(last_two, rows, states=declared, before={"delays": [1, 2, 3]}).states
+        >>> gw.testing.process(last_two, rows, state=declared, before={"delays": [1, 2, 3]}).states
         {'delays': [3, 5]}
         """
         self._insist()

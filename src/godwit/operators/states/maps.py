@@ -64,7 +64,7 @@ _PAGE_ITEMS: Final = 64
 class MapOfKey(OfKey, MutableMapping[K, V]):
     """Map of the present key in a state that `gw.MapState` declares.
 
-    Godwit makes it: functions of ``process(..., states=...)`` get it as ``states.<name>``. It is a
+    Godwit makes it: functions of ``process(..., state={...})`` get it as ``states.<name>``. It is a
     mutable mapping, with its items in the order in which they were added. It may be used only
     during the call that gets it.
 
@@ -75,7 +75,7 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
     ...         states.origins[row.origin] = states.origins.get(row.origin, 0) + 1
     ...     return list(states.origins.items())
     >>> rows, declared = [{"origin": "JFK"}] * 2, {"origins": gw.MapState(str, int)}
-    >>> gw.testing.process(count_by_origin, rows, states=declared).rows
+    >>> gw.testing.process(count_by_origin, rows, state=declared).rows
     [('JFK', 2)]
     """
 
@@ -124,7 +124,7 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         >>> def newest(key, rows, states):
         ...     return [states.origins.popitem()]
         >>> declared, before = {"origins": gw.MapState(str, int)}, {"origins": {"JFK": 1, "LGA": 2}}
-        >>> gw.testing.process(newest, [{"delay": 5}], states=declared, before=before).rows
+        >>> gw.testing.process(newest, [{"delay": 5}], state=declared, before=before).rows
         [('LGA', 2)]
         """
         for item in reversed(self):
@@ -144,7 +144,7 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         >>> def last_of_each(key, rows, states):
         ...     states.delays.update((row.origin, row.delay) for row in rows)
         >>> rows, declared = [{"origin": "JFK", "delay": 5}], {"delays": gw.MapState(str, int)}
-        >>> gw.testing.process(last_of_each, rows, states=declared).states
+        >>> gw.testing.process(last_of_each, rows, state=declared).states
         {'delays': {'JFK': 5}}
         """
         given: dict[Any, Any] = dict(*others, **items)

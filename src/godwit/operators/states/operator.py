@@ -57,7 +57,7 @@ from godwit.values.changes import blank_columns
 from godwit.values.codec import make_codec, make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -82,7 +82,7 @@ class NoSuchStateError(UserFunctionError, AttributeError):
 class States:
     """Named states of one key, for one call: ``states.recent`` or ``states["recent"]``.
 
-    Godwit makes it: functions of ``process(..., states=...)`` get it as their third argument. Each
+    Godwit makes it: functions of ``process(..., state={...})`` get it as their third argument. Each
     state is a `ValueOfKey`, `ListOfKey` or `MapOfKey`.
 
     Examples
@@ -91,7 +91,7 @@ class States:
     ...     states.seen.value = list(rows)[-1].delay
     ...     return [(*key, states.seen.value)]
     >>> rows, declared = [{"delay": 5}, {"delay": 7}], {"seen": gw.ValueState(int)}
-    >>> gw.testing.process(newest, rows, key={"plane": "N1"}, states=declared).rows
+    >>> gw.testing.process(newest, rows, key={"plane": "N1"}, state=declared).rows
     [('N1', 7)]
     """
 
@@ -172,8 +172,6 @@ class ProcessOfStates(KeyedOperator):
         function: Callable[..., Iterable[Any] | None],
         states: Mapping[str, Declared],
         output: pa.Schema,
-        codec: str = "msgpack",
-        state_classes: Mapping[str, type] | Sequence[type] = (),
         timing: Timing = NO_TIMERS,
         zone: str = UTC,
         asynchronous: Async | None = None,
@@ -189,9 +187,7 @@ class ProcessOfStates(KeyedOperator):
         self._calls = caller_for(calls, asynchronous)
         self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {
-            state: _stored_layout(
-                declared, state, operator=name, keys=keys, codec=codec, classes=state_classes
-            )
+            state: _stored_layout(declared, state, operator=name, keys=keys)
             for state, declared in states.items()
         }
         self._timers = StateSchema(
@@ -387,17 +383,9 @@ class ProcessOfStates(KeyedOperator):
         return rows, lane.key_groups[differ]
 
 
-def _stored_layout(
-    declared: Declared,
-    name: str,
-    *,
-    operator: str,
-    keys: pa.Schema,
-    codec: str,
-    classes: Mapping[str, type] | Sequence[type],
-) -> StoredState:
+def _stored_layout(declared: Declared, name: str, *, operator: str, keys: pa.Schema) -> StoredState:
     """Return the layout, as state entries, of a state that a user declared."""
-    where = f"State {name!r} of operator {operator!r}"
+    where = f"state {name!r} of operator {operator!r}"
     label = f"{operator}/{name}"
     options: dict[str, Any] = {
         "operator": operator,
@@ -408,13 +396,13 @@ def _stored_layout(
     }
     if isinstance(declared, ValueState):
         make_state(label, declared.value_type)
-        written = make_codec(label, codec, declared.value_type, classes)
+        written = make_codec(label, declared.codec, declared.value_type, declared.classes)
         return StoredValue(new=declared.value_type, codec=written, **options)
     element_type = declared.element_type if isinstance(declared, ListState) else declared.value_type
     page: Any = list[element_type]  # type: ignore[valid-type]
-    options["codec"] = make_codec(label, codec, page, classes)
+    options["codec"] = make_codec(label, declared.codec, page, declared.classes)
     if isinstance(declared, ListState):
         return stored_list(**options)
     assert isinstance(declared, MapState), "declarations were checked"
-    by = item_types_of(declared, where)
+    by = item_types_of(declared, f"{where[0].upper()}{where[1:]}")
     return StoredMap(by=by, is_tuple=by != (declared.key_type,), **options)

@@ -101,12 +101,7 @@ class StoredState:
     def values_from(self, written: WrittenState) -> StateUpgrade | None:
         """Return the upgrade of stored values to the declared type; ``None`` if none is needed."""
         return upgrade_between(
-            f"{self.operator}/{self.name}",
-            written,
-            self.describe(),
-            self.codec,
-            self._upgrade,
-            option="the state's declaration, as upgrade=,",
+            f"{self.operator}/{self.name}", written, self.describe(), self.codec, self._upgrade
         )
 
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
@@ -365,7 +360,7 @@ class OfKey:
         >>> def start_anew(key, rows, states):
         ...     states.delays.clear()
         >>> declared, before = {"delays": gw.ListState(int)}, {"delays": [1, 2]}
-        >>> gw.testing.process(start_anew, [{"delay": 5}], states=declared, before=before).states
+        >>> gw.testing.process(start_anew, [{"delay": 5}], state=declared, before=before).states
         {'delays': []}
         """
         self._insist()

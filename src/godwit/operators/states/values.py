@@ -23,7 +23,7 @@ _NONE = object()
 class ValueOfKey(OfKey, HoldsValue, Generic[T]):
     """Value of the present key in a state that `gw.ValueState` declares.
 
-    Godwit makes it: functions of ``process(..., states=...)`` get it as ``states.<name>``. It may
+    Godwit makes it: functions of ``process(..., state={...})`` get it as ``states.<name>``. It may
     be used only during the call that gets it.
 
     Attributes
@@ -39,7 +39,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
     ...     states.total.value = (states.total.value or 0) + sum(row.delay for row in rows)
     ...     return [(*key, states.total.value)]
     >>> rows, declared = [{"delay": 5}, {"delay": 7}], {"total": gw.ValueState(int)}
-    >>> gw.testing.process(total, rows, key={"plane": "N1"}, states=declared).rows
+    >>> gw.testing.process(total, rows, key={"plane": "N1"}, state=declared).rows
     [('N1', 12)]
     """
 
@@ -54,7 +54,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
         >>> def count(key, rows, states):
         ...     states.seen.value += len(rows)
         >>> declared = {"seen": gw.ValueState(int)}
-        >>> gw.testing.process(count, [{"delay": 5}], states=declared, before={"seen": 2}).states
+        >>> gw.testing.process(count, [{"delay": 5}], state=declared, before={"seen": 2}).states
         {'seen': 3}
         """
         self._insist()
@@ -74,7 +74,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
         --------
         >>> def is_new(key, rows, states):
         ...     return [not states.seen.exists]
-        >>> gw.testing.process(is_new, [{"delay": 5}], states={"seen": gw.ValueState(int)}).rows
+        >>> gw.testing.process(is_new, [{"delay": 5}], state={"seen": gw.ValueState(int)}).rows
         [True]
         """
         self._insist()

@@ -149,8 +149,7 @@ def test_timers_go_on_where_the_watermark_is_before_the_year_1() -> None:
         note,
         state=int,
         output="k string, ts timestamp",
-        timers="event",
-        on_timer=lambda key, timer, state: [(*key, timer.time)],
+        timers=gw.types.OnTimer(lambda key, timer, state: [(*key, timer.time)], clock="event"),
     )
     flow.sink("o", stream, gw.sinks.noop())
     column = pa.array([FIRST, FIRST + DAY, FIRST + 2 * DAY], pa.timestamp("us", "UTC"))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.support.states_run import Model, StatesRun, obey
 
+from godwit.api.declarations import OnTimer
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import remove_key
 from godwit.checkpoint.evolution import WrittenState
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 
 NO_FUNCTION: Any = "x"
+NO_CODEC: Any = "json"
+NO_CLASSES: Any = 7
 
 
 def _identity(given: Any) -> Any:
@@ -176,8 +179,7 @@ def test_timers_and_named_states_are_dropped_together(tmp_path: Path) -> None:
         tmp_path,
         function=note,
         states={"total": ValueState(int)},
-        timers="processing",
-        on_timer=fired,
+        timers=OnTimer(fired, clock="processing"),
     )
     run.epoch([("a", "", "", 5), ("a", "", "", 7), ("b", "", "", 20)])
     assert run.epoch([], 6) == [("a", "fired", "12")]
@@ -239,7 +241,7 @@ def test_a_state_that_is_used_after_its_call_raises(tmp_path: Path) -> None:
     ("states", "options", "said"),
     [
         ({}, {}, "an empty mapping"),
-        (["total"], {}, "a list for states="),
+        (["total"], {}, "no type of state, but"),
         ({"total": int}, {}, "is declared as <class 'int'>"),
         ({"Total": ValueState(int)}, {}, "lower-case"),
         ({"class": ValueState(int)}, {}, "a state named 'class'"),
@@ -248,8 +250,10 @@ def test_a_state_that_is_used_after_its_call_raises(tmp_path: Path) -> None:
         ({"per": MapState(float, int)}, {}, "keys of type <class 'float'>"),
         ({"total": ValueState(Needy)}, {}, "cannot create the state"),
         ({"total": ValueState(int, upgrade=NO_FUNCTION)}, {}, "cannot be called"),
-        ({"total": ValueState(int)}, {"state": int}, "both states= and state="),
-        ({"total": ValueState(int)}, {"ttl": "1 day"}, "both states= and ttl="),
+        ({"total": ValueState(int, ttl="-1 day")}, {}, "time-to-live of state 'total' of operator"),
+        ({"total": ValueState(int, codec=NO_CODEC)}, {}, "State 'total' .* has codec='json'"),
+        ({"recent": ListState(int, classes=NO_CLASSES)}, {}, "State 'recent' .* has classes="),
+        (MapState(str, int), {}, "which needs a name"),
     ],
 )
 def test_declarations_that_will_not_do_are_refused(

@@ -52,7 +52,8 @@ def counted(stream: Stream, time: str | None = None, every: str = "2 seconds") -
 
 def by_function(function: Any, **said: Any) -> Callable[[KeyedStream], Stream]:
     def windows_after_function(keyed: KeyedStream) -> Stream:
-        return counted(keyed.window(TENS, name="first").process(function, output=OUT, **said), "ts")
+        output = gw.types.Output(OUT, **said) if said else OUT
+        return counted(keyed.window(TENS, name="first").process(function, output=output), "ts")
 
     return windows_after_function
 
@@ -76,7 +77,9 @@ def each(key: Any, rows: Any, state: Any) -> Any:
 
 def sessions(keyed: KeyedStream) -> Stream:
     found = keyed.window(gw.session("3 seconds"), name="first")
-    return counted(found.process(rows_of, output=OUT, event_time="ts", slack="2 minutes"))
+    return counted(
+        found.process(rows_of, output=gw.types.Output(OUT, event_time="ts", slack="2 minutes"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,13 +205,9 @@ def test_what_a_timer_emits_is_not_late_where_its_slack_is_said(tmp_path: Path) 
         return counted(
             keyed.process(
                 keep,
-                state=dict,
-                output=OUT,
-                timers="event",
-                on_timer=emit,
-                codec="pickle",
-                event_time="ts",
-                slack="30 seconds",
+                state=gw.ValueState(dict, codec="pickle"),
+                output=gw.types.Output(OUT, event_time="ts", slack="30 seconds"),
+                timers=gw.types.OnTimer(emit, clock="event"),
             )
         )
 
@@ -258,15 +257,25 @@ def test_the_newest_row_of_a_join_is_as_old_as_it_may_be(tmp_path: Path) -> None
             "the newest row may be however old",
         ),
         (
-            lambda rows: rows.key_by("k").window(TENS).process(rows_of, output=OUT, event_time="t"),
+            lambda rows: (
+                rows.key_by("k")
+                .window(TENS)
+                .process(rows_of, output=gw.types.Output(OUT, event_time="t"))
+            ),
             "has the event time 't', but its output lacks it. Did you mean 'ts'",
         ),
         (
-            lambda rows: rows.key_by("k").window(TENS).process(rows_of, output=OUT, event_time="v"),
+            lambda rows: (
+                rows.key_by("k")
+                .window(TENS)
+                .process(rows_of, output=gw.types.Output(OUT, event_time="v"))
+            ),
             "has the event time 'v', whose type is int64",
         ),
         (
-            lambda rows: rows.key_by("k").process(each, state=dict, output=OUT, slack="1 s"),
+            lambda rows: rows.key_by("k").process(
+                each, state=dict, output=gw.types.Output(OUT, slack="1 s")
+            ),
             "has slack=, but no event_time=",
         ),
     ],

@@ -49,7 +49,11 @@ def fired(key: Any, timer: Any, state: list[int]) -> Any:
 def reminders(root: Path, clock: Any = "event", **options: Any) -> WindowedRun:
     return WindowedRun(
         lambda keyed: keyed.process(
-            remind, state=list, output=OUTPUT, timers=clock, on_timer=fired, **options
+            remind,
+            state=list,
+            output=OUTPUT,
+            timers=gw.types.OnTimer(fired, clock=clock),
+            **options,
         ),
         root,
     )
@@ -136,7 +140,10 @@ def test_state_expires_once_its_key_was_not_touched_for_long(tmp_path: Path) -> 
         yield key[0], "n", state["n"]
 
     run = WindowedRun(
-        lambda keyed: keyed.process(count, state=dict, output=OUTPUT, ttl="10 seconds"), tmp_path
+        lambda keyed: keyed.process(
+            count, state=gw.ValueState(dict, ttl="10 seconds"), output=OUTPUT
+        ),
+        tmp_path,
     )
     assert run.epoch([("a", 0, 0), ("b", 0, 0)]) == [("a", "n", 1), ("b", "n", 1)]
     run.run.clock_us = 9 * S
@@ -161,10 +168,10 @@ def test_timers_that_outlive_their_state_are_alone_due() -> None:
     told = rows.key_by("k").process(
         remember,
         name="told",
-        state=dict,
-        ttl="3 minutes",
-        timers="processing",
-        on_timer=lambda key, _timer, state: [(key[0], state.get("n"))],
+        state=gw.ValueState(dict, ttl="3 minutes"),
+        timers=gw.types.OnTimer(
+            lambda key, _timer, state: [(key[0], state.get("n"))], clock="processing"
+        ),
         output="k string, n long",
     )
     flow.sink("out", told, gw.sinks.noop())
@@ -183,7 +190,7 @@ def test_a_timer_that_sets_itself_without_end_is_an_error(tmp_path: Path) -> Non
 
     run = WindowedRun(
         lambda keyed: keyed.process(
-            remind, state=list, output=OUTPUT, timers="event", on_timer=again
+            remind, state=list, output=OUTPUT, timers=gw.types.OnTimer(again, clock="event")
         ),
         tmp_path,
     )
@@ -193,15 +200,20 @@ def test_a_timer_that_sets_itself_without_end_is_an_error(tmp_path: Path) -> Non
         run.epoch()
 
 
+def calling(function: Any, clock: Any) -> gw.types.OnTimer[Any, Any]:
+    return gw.types.OnTimer(function, clock=clock)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"timers": "event"}, "on_timer=None"),
-        ({"on_timer": fired}, "timers=None"),
-        ({"timers": "wall", "on_timer": fired}, "timers='wall'"),
-        ({"timers": "event", "on_timer": lambda: None}, "on_timer.key, timer, state"),
-        ({"ttl": "-1 hour"}, "negative"),
-        ({"timers": "event", "on_timer": fired, "event_time": None}, "has no event time"),
+        ({"timers": "event"}, "timers='event'"),
+        ({"timers": fired}, "timers=<function"),
+        ({"timers": calling(fired, "wall")}, "clock='wall'"),
+        ({"timers": calling("fired", "event")}, "cannot be called"),
+        ({"timers": calling(lambda: None, "event")}, "on_timer.key, timer, state"),
+        ({"state": gw.ValueState(list, ttl="-1 hour")}, "negative"),
+        ({"timers": calling(fired, "event"), "event_time": None}, "has no event time"),
     ],
 )
 def test_timers_that_could_not_work_are_refused(
@@ -210,7 +222,7 @@ def test_timers_that_could_not_work_are_refused(
     source = {"event_time": options.pop("event_time")} if "event_time" in options else {}
     with pytest.raises(InvalidFlowError, match=says):
         WindowedRun(
-            lambda keyed: keyed.process(remind, state=list, output=OUTPUT, **options),
+            lambda keyed: keyed.process(remind, **{"state": list, "output": OUTPUT, **options}),
             tmp_path,
             **source,
         )
@@ -233,7 +245,7 @@ def forget(_key: Any, timer: Any, _state: list[int]) -> None:
 def test_rows_that_come_after_a_timer_dropped_the_state_start_anew(tmp_path: Path) -> None:
     run = WindowedRun(
         lambda keyed: keyed.process(
-            count, state=list, output=OUTPUT, timers="event", on_timer=forget
+            count, state=list, output=OUTPUT, timers=gw.types.OnTimer(forget, clock="event")
         ),
         tmp_path,
     )
@@ -260,16 +272,13 @@ def tell(key: Any, timer: Any, state: Any) -> Any:
 
 
 def far_flow(**options: Any) -> gw.Flow:
-    given: dict[str, Any] = {"function": set_far, "on_timer": tell, "state": int, **options}
-    if "states" in given:
-        del given["state"]
+    given: dict[str, Any] = {"function": set_far, "fired": tell, "state": int, **options}
     flow = gw.Flow("far", num_key_groups=4)
     rows = flow.source("rows", gw.testing.stream("k string, ts timestamp, v int"), event_time="ts")
     out = rows.key_by("k").process(
         given.pop("function"),
-        output="k string, at timestamp",
-        event_time="at",
-        timers="event",
+        output=gw.types.Output("k string, at timestamp", event_time="at"),
+        timers=gw.types.OnTimer(given.pop("fired"), clock="event"),
         name="far",
         **given,
     )
@@ -288,7 +297,7 @@ def told(run: Any, sink: str = "out") -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"states": {"n": gw.ValueState(int)}}], ids=["state", "states"]
+    "options", [{}, {"state": {"n": gw.ValueState(int)}}], ids=["state", "states"]
 )
 def test_at_the_end_of_the_input_all_timers_fire_and_windows_of_their_rows_close(
     options: dict[str, Any],
@@ -321,7 +330,7 @@ def test_what_a_timer_sets_at_the_end_fires_too_and_the_clock_is_in_the_last_yea
             timer.timers.set(timer.time + FAR)
         yield key[0], timer.time
 
-    run = gw.testing.run(far_flow(on_timer=twice), {"rows": ROWS[1:]}, close_at_end=True)
+    run = gw.testing.run(far_flow(fired=twice), {"rows": ROWS[1:]}, close_at_end=True)
     assert told(run) == [("b", at(5) + FAR), ("b", at(5) + 2 * FAR)]
     assert years == [9999, 9999]
 
@@ -331,12 +340,12 @@ def test_a_timer_that_sets_itself_for_ever_is_an_error_at_the_end() -> None:
         timer.timers.set(timer.time + timedelta(seconds=1))
 
     with pytest.raises(UserFunctionError, match="fired 10000 times") as caught:
-        gw.testing.run(far_flow(on_timer=again), {"rows": ROWS}, close_at_end=True)
+        gw.testing.run(far_flow(fired=again), {"rows": ROWS}, close_at_end=True)
     assert "timers.now is in the year 9999" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    "options", [{"state": int}, {"states": {"n": gw.ValueState(int)}}], ids=["state", "states"]
+    "options", [{"state": int}, {"state": {"n": gw.ValueState(int)}}], ids=["state", "states"]
 )
 def test_rows_of_windows_that_close_at_the_end_come_before_the_timers_of_the_end(
     options: dict[str, Any],
@@ -355,8 +364,7 @@ def test_rows_of_windows_that_close_at_the_end_come_before_the_timers_of_the_end
     days = rows.key_by("k").window(gw.tumbling("1 minute"), name="minutes").compute(n=gw.count())
     out = days.key_by("k").process(
         put_off,
-        on_timer=tell,
-        timers="event",
+        timers=gw.types.OnTimer(tell, clock="event"),
         output="k string, at timestamp",
         name="behind",
         **options,

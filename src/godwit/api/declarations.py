@@ -1,0 +1,165 @@
+"""Values that say more than a bare argument: `Identity` of an operator, `Output`, `OnTimer`.
+
+Most calls give such an argument as a text or a schema, or leave it out. One value has all options
+that a user chooses together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    TypedDict,
+    TypeVar,
+    overload,
+)
+
+from godwit.model.frames import user_class
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.api.typed import Emitted, Fields
+    from godwit.columns.types import SchemaLike
+    from godwit.operators.calls import FiredTimer, TimerClock, TimerOrder
+    from godwit.time.durations import Duration
+
+A = TypeVar("A", contravariant=True)  # noqa: PLC0105 - state, as a function gets it
+E = TypeVar(  # noqa: PLC0105 - class of the output
+    "E", covariant=True, bound="Fields | tuple[Any, ...] | list[Any] | dict[str, Any]"
+)
+
+
+@user_class
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Name of an operator, and what becomes of state in the checkpoint: ``compute(name=...)``.
+
+    Attributes
+    ----------
+    name
+        The operator's name, under which its state is stored; by default the name that the operator
+        has without `Identity`.
+    formerly
+        Former name, under which the checkpoint has the operator's state; for renaming it.
+    starts_empty
+        The operator may start without state although the state of an operator that was removed
+        stays behind in the checkpoint. By default such a start is refused, since the operator may
+        be a renamed one. Without effect on an operator that has state.
+
+    Examples
+    --------
+    >>> renamed = gw.types.Identity("by_tail", formerly="by_plane")
+    >>> flights.key_by("plane").compute(total=gw.sum("delay"), name=renamed)
+    <Stream of flow 'delays': operator 'by_tail'>
+    """
+
+    name: str | None = None
+    _: KW_ONLY
+    formerly: str | None = None
+    starts_empty: bool = False
+
+
+@user_class
+@dataclass(frozen=True, slots=True)
+class Output(Generic[E]):
+    """Columns of the rows that a function emits, with their event time: ``process(output=...)``.
+
+    Attributes
+    ----------
+    columns
+        Columns of the emitted rows, as text such as ``"plane string, seen timestamp"``, a dict of
+        column name → type, an Arrow schema or a PySpark ``StructType``; or a class of the rows.
+    event_time
+        Column that is the event time for operators downstream, unless they name another. By default
+        the column with the name of the source's event time, if there is one.
+    slack
+        Maximum time by which `event_time` of an emitted row is behind the watermark; rows further
+        behind are late downstream. After `KeyedStream.process` 0 by default, which suits a function
+        that emits rows in the epoch in which they arrive; a function that stores rows and emits
+        them later, such as from a timer, needs more. After a window by default the length of the
+        longest window, which suits any time within a window (0 suits the window's end); required
+        over sessions, which have no maximum length.
+
+    Examples
+    --------
+    >>> columns = "plane string, landed timestamp"
+    >>> gw.types.Output(columns, event_time="landed", slack="1 hour").slack
+    '1 hour'
+    """
+
+    _MEANT: ClassVar = {"output": "columns", "schema": "columns", "time": "event_time"}
+
+    columns: type[E] | SchemaLike
+    _: KW_ONLY
+    event_time: str | None = None
+    slack: Duration | None = None
+
+    if TYPE_CHECKING:  # columns without a class are of any class
+
+        @overload
+        def __init__(
+            self, columns: type[E], *, event_time: str | None = None, slack: Duration | None = None
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Output[Any],
+            columns: SchemaLike,
+            *,
+            event_time: str | None = None,
+            slack: Duration | None = None,
+        ) -> None: ...
+        def __init__(self, columns: Any, **options: Any) -> None: ...
+
+
+@user_class
+@dataclass(frozen=True, slots=True)
+class OnTimer(Generic[A, E]):
+    """Function that is called when a timer is due, and the timers' clock: ``process(timers=...)``.
+
+    Attributes
+    ----------
+    function
+        Called as ``function(key, timer, state)`` with every timer that is due
+        (`godwit.types.FiredTimer`), earliest first; returns the rows to emit, or ``None``.
+    clock
+        Clock by which timers fire: ``"event"``: the watermark; ``"processing"``: the driver's
+        clock.
+    order
+        Order of timers and rows in an epoch: ``"before_rows"``, the default, or ``"after_rows"``,
+        as Spark's ``transformWithState`` has it. With both, results may depend on how rows are
+        divided into epochs.
+
+    Examples
+    --------
+    >>> def remind(key, rows, state):
+    ...     rows.timers.set(rows.timers.now + dt.timedelta(hours=1))
+    >>> def idle(key, timer, state):
+    ...     return [(*key, "idle")]
+    >>> rows, timers = [{"delay": 5}], gw.types.OnTimer(idle, clock="processing")
+    >>> gw.testing.process(remind, rows, state=dict, timers=timers).timers
+    [datetime.datetime(1970, 1, 1, 1, 0, tzinfo=datetime.timezone.utc)]
+    """
+
+    _MEANT: ClassVar = {"on_timer": "function", "timers": "clock", "timer_order": "order"}
+
+    function: (
+        Callable[[tuple[Any, ...], FiredTimer, A], Emitted[E]]
+        | Callable[Concatenate[tuple[Any, ...], FiredTimer, A, ...], Emitted[E]]  # with `broadcast`
+    )
+    _: KW_ONLY
+    clock: TimerClock
+    order: TimerOrder | None = None
+
+
+class ProcessOptions(TypedDict, total=False):
+    """Options of ``process`` whose types depend on nothing else."""
+
+    name: str | Identity | None
+    order: Literal["arrival", "event_time"]
+    late: Any
