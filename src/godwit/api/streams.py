@@ -10,6 +10,7 @@ feed any number of operators and sinks. The rows of a source or an operator are 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from godwit.api.annotations import check_annotations, holds_values
@@ -44,6 +45,7 @@ from godwit.api.checks import (
 from godwit.api.names import no_such_call, no_such_item
 from godwit.checkpoint.records import BROADCAST
 from godwit.columns.types import SchemaLike, to_schema
+from godwit.model import plugins
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import (
@@ -351,9 +353,7 @@ class Stream:
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
-        return _add_to_flow(
-            self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options)
-        )
+        return add_to_flow(self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options))
 
     @user_call
     def key_by(self, *columns: str, partition_by: str | Sequence[str] | None = None) -> KeyedStream:
@@ -421,6 +421,18 @@ class KeyedStream:
     # key columns that place rows; empty: all of them do, ``None``: not stated
     partition_by: tuple[str, ...] | None = None
 
+    if TYPE_CHECKING:  # `godwit.adopt.keyed_calls` has them, with all parameters
+
+        def transform_with_state(
+            self, processor: Any, *, output: SchemaLike, **options: Any
+        ) -> Stream:
+            """Call a ``StatefulProcessor`` written for Spark's ``transformWithState``."""
+
+        def apply_in_pandas_with_state(
+            self, function: Callable[..., Any], *, output: SchemaLike, state: Any, **options: Any
+        ) -> Stream:
+            """Call a function written for Spark's ``applyInPandasWithState``."""
+
     def __repr__(self) -> str:
         placed = f", partitioned by {', '.join(self.partition_by)}" if self.partition_by else ""
         return (
@@ -431,6 +443,8 @@ class KeyedStream:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_") and name in plugins.names("keyed_calls"):
+                return partial(plugins.load("keyed_calls", name), self)
             where = f"A keyed stream ({describe(self.node)} {keys_text(self.keys)})"
             raise no_such_call(name, where, keyed=True)
 
@@ -499,7 +513,7 @@ class KeyedStream:
         check_results(options["name"], self.keys, aggregates, output)
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
         node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
-        return _add_to_flow(self.flow, node)
+        return add_to_flow(self.flow, node)
 
     @overload
     def process(
@@ -721,7 +735,7 @@ class KeyedStream:
             **emitted,
             **options,
         )
-        return _add_to_flow(self.flow, node)
+        return add_to_flow(self.flow, node)
 
     @user_call
     def process_batch(
@@ -810,7 +824,7 @@ class KeyedStream:
             **emitted,
             **options,
         )
-        return _add_to_flow(self.flow, node)
+        return add_to_flow(self.flow, node)
 
     def _checked_tables(
         self, name: str, broadcast: Any, *, used_names: Collection[str]
@@ -1045,7 +1059,7 @@ class KeyedStream:
                 remedy='Leave spread= out, or join with how="inner".',
             )
         node = JoinNode(between_us=interval_of(between, self._call_text("join")), **options)
-        return _add_to_flow(self.flow, node)
+        return add_to_flow(self.flow, node)
 
     @user_call
     def join_newest(
@@ -1121,7 +1135,7 @@ class KeyedStream:
         if within is not None:
             bound = f"within= of {self._call_text('join_newest')}"
             options["within_us"] = microseconds(within, bound, least=0)
-        return _add_to_flow(self.flow, JoinNode(**options))
+        return add_to_flow(self.flow, JoinNode(**options))
 
     def _join_options(
         self,
@@ -1326,12 +1340,12 @@ class WindowedStream:
         )
         return self._add_to_flow(**options, function=function, **read_output(name, output))
 
-    def _add_to_flow(self, **values: Any) -> Stream:
+    def add_to_flow(self, **values: Any) -> Stream:
         """Add the operator of the windows to the flow; return the stream of its output.
 
         `values`: further fields of the operator's node.
         """
-        return _add_to_flow(self.keyed.flow, replace(self.node, **values))
+        return add_to_flow(self.keyed.flow, replace(self.node, **values))
 
     def _identity_fields(self, action: str) -> dict[str, Any]:
         """Return the fields of the node that say which operator it is; `action`: of its name."""
@@ -1348,7 +1362,7 @@ class WindowedStream:
         return f"{describe(self.keyed.node)} {keys_text(self.keyed.keys)}, {windows}"
 
 
-def _add_to_flow(flow: LogicalFlow, node: OperatorNode) -> Stream:
+def add_to_flow(flow: LogicalFlow, node: OperatorNode) -> Stream:
     """Add a keyed operator to the flow, and return the stream of its output."""
     flow._add_operator(node)  # noqa: SLF001  of a flow, for its streams alone
     return Stream(flow, node)

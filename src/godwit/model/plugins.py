@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 Group: TypeAlias = Literal[
-    "commands", "formats", "observers", "planners", "policies", "sinks", "sources", "targets"
+    "commands",
+    "formats",
+    "keyed_calls",
+    "observers",
+    "planners",
+    "policies",
+    "sinks",
+    "sources",
+    "targets",
 ]
 
 _OWN: Final = "godwit-streams"
@@ -35,6 +43,7 @@ _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("demo", "top", "ui", "report", "advise"), _OWN),
         **dict.fromkeys(("plan", "sim", "what-if", "reproduce"), _LAB),
     },
+    "keyed_calls": dict.fromkeys(("transform_with_state", "apply_in_pandas_with_state"), _OWN),
     "observers": dict.fromkeys(("metrics", "page"), _OWN),
     "planners": {
         **dict.fromkeys(("milp", "intra_executor"), _OWN),

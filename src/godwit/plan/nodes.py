@@ -126,6 +126,9 @@ class ProcessNode(_KeyedNode):
     row_class: RowClass | None = None
     output_class: RowClass | None = None
     frames: Frames | None = None  # called with tables of this kind; ``None``: once for each key
+    # Makes the operator in place of the one that calls `function`: of another model of functions
+    # and state. Its rows have all columns of the stream, in their order.
+    operator: Callable[..., KeyedOperator] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

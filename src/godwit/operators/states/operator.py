@@ -257,16 +257,21 @@ class ProcessOfStates(KeyedOperator):
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
             for due in (due_columns if data.time.due else ())
         }
-        groups, keys, of_entries = data.grouped_with(len(self.hash_columns), list(scanned.values()))
+        entries = [*scanned.values(), *self.called_without_rows(data)]
+        groups, keys, of_entries = data.grouped_with(len(self.hash_columns), entries)
         if not groups.count:
             return OperatorOutput(next_due=next_due(due_columns, data, {}))
         expired = {}
-        for (state, entries), numbers in zip(scanned.items(), of_entries, strict=True):
-            apart = entries.keys.columns[len(self.keys) :]
+        for (state, due), numbers in zip(scanned.items(), of_entries, strict=False):
+            apart = due.keys.columns[len(self.keys) :]
             columns_apart = [column.to_pylist() for column in apart]
             parts = zip(*columns_apart, strict=True) if apart else [()] * len(numbers)
             expired[state] = list(zip(numbers, parts, strict=True))
         return self.process_keys(data, groups, keys, states=data.states, expired=expired)
+
+    def called_without_rows(self, data: OperatorInput) -> Sequence[StateRows]:  # noqa: ARG002
+        """Return entries of keys to call in an epoch whether they have rows or not."""
+        return ()
 
     def process_keys(
         self,
@@ -303,9 +308,42 @@ class ProcessOfStates(KeyedOperator):
         }
         if prepare is not None:
             prepare(lane, cells)
-        of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
         called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
         timers_before = [list(key.timers) for key in called]
+        output = self.call_keys(data, lane, cells=cells, called=called, meter=meter, groups=groups)
+        changed: dict[str, Changed] = {}
+        for name, of_state in cells.items():
+            written = of_state.written()
+            if written.groups:
+                changed[name] = written.entries(lane)
+        if self.clock is not None:
+            pairs = zip(called, timers_before, strict=True)
+            differ = np.flatnonzero([key.timers != timers for key, timers in pairs])
+            if differ.size:
+                timers = [called[group].timers for group in differ.tolist()]
+                changed[TIMERS] = self._timers_written(lane, timers, differ)
+        return OperatorOutput(
+            output=output,
+            groups=groups,
+            changed=changed,
+            next_due=next_due(self._due_columns(time), data, changed),
+            cpu_ms=meter.cpu_ms,
+            busy_ms=meter.busy_ms,
+        )
+
+    def call_keys(
+        self,
+        data: OperatorInput,
+        lane: LaneKeys,
+        *,
+        cells: Mapping[str, Cells],  # state's name → its values of the lane's keys
+        called: list[CalledKey],  # of each key; filled in
+        meter: Meter,
+        groups: Groups,
+    ) -> pa.RecordBatch:
+        """Call the functions for every key of a lane; return the rows that they emitted."""
+        time = data.time
+        of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
 
         def renewed(group: int) -> States:
             """Return the states of a key after they were dropped."""
@@ -328,7 +366,7 @@ class ProcessOfStates(KeyedOperator):
         before, after = timer_times(self.clock, time)
         work = KeysToCall(
             keys=lane.tuples,
-            columns=columns,
+            columns=lane.rows,
             starts=lane.starts,
             called=called,
             before=before,
@@ -341,26 +379,7 @@ class ProcessOfStates(KeyedOperator):
             named=data.named,
         )
         emitted, ends = self._calls.run(work, meter)
-        output = emitted_batch(self, emitted, ends, lane.tuples)
-        changed: dict[str, Changed] = {}
-        for name, of_state in cells.items():
-            written = of_state.written()
-            if written.groups:
-                changed[name] = written.entries(lane)
-        if self.clock is not None:
-            pairs = zip(called, timers_before, strict=True)
-            differ = np.flatnonzero([key.timers != timers for key, timers in pairs])
-            if differ.size:
-                timers = [called[group].timers for group in differ.tolist()]
-                changed[TIMERS] = self._timers_written(lane, timers, differ)
-        return OperatorOutput(
-            output=output,
-            groups=groups,
-            changed=changed,
-            next_due=next_due(self._due_columns(time), data, changed),
-            cpu_ms=meter.cpu_ms,
-            busy_ms=meter.busy_ms,
-        )
+        return emitted_batch(self, emitted, ends, lane.tuples)
 
     def _timers_of(self, lane: LaneKeys, states: Mapping[str, StateView]) -> list[list[int]]:
         """Decode the timers of every key of the lane, in microseconds."""

@@ -1,0 +1,278 @@
+"""``applyInPandasWithState``: a function over pandas DataFrames with a ``GroupState``, unchanged.
+
+The function gets PySpark's own `GroupState`, and what it does to it becomes the key's entry: the
+value as a record of the state's schema, the time-out as the key's timer.  A key times out once the
+clock is past its time-out, in the epoch after it if need be.
+
+As under Spark, a call that neither changes the state nor sets a time-out leaves both as they are:
+the former time-out stays, and a key that has timed out times out in every epoch until its function
+removes the state or sets another time-out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+from pyspark import cloudpickle
+from pyspark.errors import PySparkRuntimeError, PySparkTypeError
+from pyspark.sql.streaming.state import GroupState
+
+from godwit.adopt.row_forms import ArrowFrames
+from godwit.adopt.spark_rows import SparkRows, rows_of_json
+from godwit.adopt.stateful_processor import (
+    dumps,
+    in_spark_time,
+    key_ends,
+    rebuilt,
+    watermark_ms,
+)
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import function_failed
+from godwit.operators.calls import Timing
+from godwit.operators.states.declared import ValueState
+from godwit.operators.states.operator import ProcessOfStates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from godwit.columns.groups import Groups
+    from godwit.operators.calls import CalledKey, Meter
+    from godwit.operators.operator import OperatorInput, OperatorOutput
+    from godwit.operators.states.stored import Cells, LaneKeys
+    from godwit.time.event_time import RowTime
+
+STATE: Final = "group_state"
+CLOCKS: Final = {
+    "NoTimeout": None,
+    "ProcessingTimeTimeout": "processing",
+    "EventTimeTimeout": "event",
+}
+_NO_TIME: Final = GroupState.NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFunctionSpec:
+    """A function with a ``GroupState``, and how it is called. Picklable."""
+
+    pickled: bytes  # the function, by cloudpickle
+    name: str
+    schema: str  # Spark schema of the state, as JSON
+    timeout: str  # one of `CLOCKS`
+
+    @property
+    def rows(self) -> SparkRows:
+        """Conversion of the state to stored records."""
+        return rows_of_json(self.schema)
+
+    @property
+    def timing(self) -> Timing:
+        """Options of the operator's timers."""
+        clock: Any = CLOCKS[self.timeout]
+        on_timer = None if clock is None else time_out
+        return Timing(clock=clock, on_timer=on_timer, order="after_rows")
+
+    @property
+    def states(self) -> dict[str, ValueState[Any]]:
+        """Declaration of the state."""
+        return {STATE: ValueState(self.rows.record)}
+
+
+def time_out(*_: object) -> None:
+    """Stand for the call after a time-out; the operator calls the user's function."""
+
+
+def spec_of(
+    function: Callable[..., Any], *, schema: StructType, timeout: str, where: str
+) -> GroupFunctionSpec:
+    """Return the spec of a function; raise `InvalidFlowError` if it cannot be pickled.
+
+    `where`: the call, for errors.
+    """
+    if timeout not in CLOCKS:
+        raise InvalidFlowError(
+            f"{where} has timeout={timeout!r}.", remedy=f"Give one of {', '.join(CLOCKS)}."
+        )
+    try:
+        pickled = dumps(function)
+    except Exception as error:
+        raise InvalidFlowError(
+            f"{where}: the function cannot be pickled: {error}.",
+            remedy="Make what cannot be pickled inside the function.",
+        ) from error
+    return GroupFunctionSpec(
+        pickled=pickled,
+        name=getattr(function, "__name__", type(function).__qualname__),
+        schema=schema.json(),
+        timeout=timeout,
+    )
+
+
+class GroupStateOperator(ProcessOfStates):
+    """A function called for each key with its rows as DataFrames, and its ``GroupState``."""
+
+    kind = "process"
+
+    def __init__(
+        self,
+        spec: GroupFunctionSpec,
+        *,
+        name: str,
+        keys: pa.Schema,
+        inputs: pa.Schema,  # all columns of the stream, in their order
+        output: pa.Schema,
+        zone: str,
+        time: RowTime | None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            keys=keys,
+            inputs=inputs,
+            function=time_out,
+            states=spec.states,
+            output=output,
+            timing=spec.timing,
+            zone=zone,
+        )
+        self.spec, self.row_time = spec, time
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt(self)
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the function for every key with rows, and for those that have timed out."""
+        return super().process(
+            in_spark_time(data, self.row_time if self.clock == "event" else None)
+        )
+
+    def call_keys(
+        self,
+        data: OperatorInput,
+        lane: LaneKeys,
+        *,
+        cells: Mapping[str, Cells],
+        called: list[CalledKey],
+        meter: Meter,
+        groups: Groups,
+    ) -> pa.RecordBatch:
+        """Call the function for every key of a lane; return the rows that it emitted."""
+        form = ArrowFrames(self.zone, self.output)
+        function = cloudpickle.loads(self.spec.pickled)
+        batches = form.batches(data.rows.values, groups.order, lane.starts)
+        keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
+        clock_ms, event_ms = data.time.clock // 1000, watermark_ms(data.time.until)
+        shift_us = 1 if self.clock == "event" else 0
+        due = (event_ms * 1000 if self.clock == "event" else data.time.clock) - shift_us
+        calls = _Calls(self, function, cells[STATE], (clock_ms, event_ms), shift_us)
+        emitted: list[Any] = []
+        ends: list[int] = []
+        for group in key_ends(meter):
+            if group < 0:
+                meter.end_key_group()
+                continue
+            timers = called[group].timers
+            rows = batches.rows(group)
+            if rows is not None:
+                emitted += calls.call(group, keys[group], rows, timers, timed_out=False)
+            if timers and timers[0] <= due:
+                empty = [pd.DataFrame(columns=self.inputs.names)]
+                emitted += calls.call(group, keys[group], empty, timers, timed_out=True)
+            ends.append(len(emitted))
+        return form.to_batch(emitted, self.name, lane.tuples, ends)
+
+
+class _Calls:
+    """Calls of the function, and what they do to the state."""
+
+    def __init__(
+        self,
+        operator: GroupStateOperator,
+        function: Callable[..., Any],
+        cells: Any,
+        times: tuple[int, int],  # processing time and watermark, in milliseconds
+        shift_us: int,
+    ) -> None:
+        self._operator, self._function, self._cells = operator, function, cells
+        self._clock_ms, self._event_ms = times
+        self._shift_us = shift_us
+        self._rows = operator.spec.rows
+
+    def call(
+        self,
+        group: int,
+        key: tuple[Any, ...],
+        frames: Iterable[pd.DataFrame],
+        timers: list[int],
+        *,
+        timed_out: bool,
+    ) -> list[pd.DataFrame]:
+        """Call the function for one key; return the DataFrames that it returned."""
+        exists = self._cells.exists(group)
+        value = self._rows.to_tuple(self._cells.read(group)) if exists else None
+        state = GroupState(
+            optionalValue=value,  # type: ignore[arg-type]
+            batchProcessingTimeMs=self._clock_ms,
+            eventTimeWatermarkMs=self._event_ms,
+            timeoutConf=self._operator.spec.timeout,
+            hasTimedOut=timed_out,
+            watermarkPresent=self._operator.row_time is not None,
+            defined=exists,
+            updated=False,
+            removed=False,
+            timeoutTimestamp=_NO_TIME,
+            keyAsUnsafe=b"",
+            valueSchema=self._rows.schema,
+        )
+        try:
+            emitted = list(self._checked(self._function(key, frames, state)))
+            self._write(group, state, timers)
+        except BaseException as error:
+            raise function_failed(
+                self._operator.name,
+                self._function,
+                key,
+                error,
+                called="function(key, frames, state)",
+            ) from error
+        return emitted
+
+    def _checked(self, result: Any) -> Iterator[pd.DataFrame]:
+        """Yield the DataFrames of a result; raise as Spark's worker does for anything else."""
+        if isinstance(result, pd.DataFrame) or not hasattr(result, "__iter__"):
+            expected = "iterable of pandas.DataFrame" if hasattr(result, "__iter__") else "iterable"
+            raise PySparkTypeError(
+                errorClass="UDF_RETURN_TYPE",
+                messageParameters={"expected": expected, "actual": type(result).__name__},
+            )
+        width = len(self._operator.output)
+        for frame in result:
+            if not isinstance(frame, pd.DataFrame):
+                raise PySparkTypeError(
+                    errorClass="UDF_RETURN_TYPE",
+                    messageParameters={
+                        "expected": "iterator of pandas.DataFrame",
+                        "actual": f"iterator of {type(frame).__name__}",
+                    },
+                )
+            if len(frame.columns) != width and not (len(frame.columns) == 0 and frame.empty):
+                raise PySparkRuntimeError(
+                    errorClass="RESULT_COLUMN_SCHEMA_MISMATCH",
+                    messageParameters={"expected": str(width), "actual": str(len(frame.columns))},
+                )
+            yield frame
+
+    def _write(self, group: int, state: GroupState, timers: list[int]) -> None:
+        """Change the key's state and time-out as the function left them."""
+        timeout = int(state._timeout_timestamp)  # noqa: SLF001 - what PySpark sends to the JVM
+        removed, updated = state._removed, state._updated  # noqa: SLF001 - as above
+        if not (removed or updated or timeout != _NO_TIME):
+            return
+        if state.exists and updated:
+            self._cells.assign(group, self._rows.to_record(state.get))
+        elif not state.exists:
+            self._cells.drop(group)
+        timers[:] = [] if timeout == _NO_TIME else [(timeout + 1) * 1000 - self._shift_us]

@@ -1,0 +1,370 @@
+"""Rows as a `StatefulProcessor` gets and returns them: PySpark's ``Row``, or pandas DataFrames.
+
+Both are what Spark's Python worker makes of the same Arrow data: of rows, every column's Python
+values with timestamps in the session's time zone; of DataFrames, columns with the types that pandas
+infers from such values, so integers of any width are ``int64``, and timestamps have no zone.
+"""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkValueError
+from pyspark.sql.types import Row
+
+from godwit.columns.python_values import UTC
+from godwit.model.errors import UserFunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+_MAX_CHUNK: Final = 10_000
+"""Maximum number of rows of a DataFrame: the default of ``arrow.maxRecordsPerBatch``."""
+
+
+class KeyBatches(ABC):
+    """The rows of an epoch, ordered by key."""
+
+    def __init__(self, starts: list[int]) -> None:
+        self._starts = starts
+
+    def rows(self, group: int) -> Iterator[Any] | None:
+        """Return the rows of key number `group`; ``None`` if it has none."""
+        first, end = self._starts[group], self._starts[group + 1]
+        return None if first == end else self.between(first, end)
+
+    @abstractmethod
+    def between(self, first: int, end: int) -> Iterator[Any]:
+        """Return the rows from number `first` up to, not including, number `end`."""
+
+
+class RowForm(ABC):
+    """One form of rows, for what a processor gets and what it returns."""
+
+    def __init__(self, zone: str, output: pa.Schema) -> None:
+        self.zone, self.output = zone, output
+
+    @abstractmethod
+    def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
+        """Return rows that are ordered by key; `starts`: where those of each key begin."""
+
+    @abstractmethod
+    def keys(self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return the keys as the processor gets them; `tuples`: as functions of Godwit's do."""
+
+    @abstractmethod
+    def columns_of(self, emitted: list[Any]) -> list[pa.Array]:
+        """Return what the processor returned as columns of the output."""
+
+    def batches(
+        self, rows: pa.RecordBatch, order: npt.NDArray[np.integer], starts: list[int]
+    ) -> KeyBatches:
+        """Return the rows of an epoch; `order`: their numbers, ordered by key."""
+        return self.ordered(rows.take(pa.array(order)), starts)
+
+    def by_key(self, table: pa.Table, key_schema: pa.Schema) -> Mapping[Any, Iterator[Any]]:
+        """Return key → rows of a table, in their order; keys as the processor gets them."""
+        key_columns = table.select(key_schema.names).cast(key_schema).combine_chunks()
+        if not table.num_rows:
+            return {}
+        (batch,) = key_columns.to_batches()
+        tuples = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        numbers: dict[Any, list[int]] = {}
+        for number, key in enumerate(self.keys(batch, tuples)):
+            numbers.setdefault(key, []).append(number)
+        order = [number for of_key in numbers.values() for number in of_key]
+        starts = [0, *np.cumsum([len(of_key) for of_key in numbers.values()]).tolist()]
+        (rows,) = table.combine_chunks().to_batches()
+        batches = self.ordered(rows.take(pa.array(order)), starts)
+        return {
+            key: batches.between(starts[group], starts[group + 1])
+            for group, key in enumerate(numbers)
+        }
+
+    def to_batch(
+        self,
+        emitted: list[Any],
+        operator_name: str,
+        keys: Sequence[tuple[Any, ...]],
+        ends: Sequence[int],
+    ) -> pa.RecordBatch:
+        """Return what the processor returned as a batch; an error names the key.
+
+        `ends`: number of `emitted` after each of the `keys`.
+        """
+        if not emitted:
+            return pa.RecordBatch.from_pylist([], self.output)
+        try:
+            return pa.RecordBatch.from_arrays(self.columns_of(emitted), schema=self.output)
+        except Exception as error:  # of the user's values, any
+            index, cause = self._culprit(emitted, error)
+            key = keys[bisect.bisect_right(ends, index)]
+            raise UserFunctionError(
+                f"Operator {operator_name!r}: the processor returned rows for key {key!r} that do "
+                f"not fit the output: {type(cause).__name__}: {cause}",
+                remedy=f"Return rows with the columns {', '.join(self.output.names)}, with values "
+                "of the types in output=.",
+                operator=operator_name,
+                key=key,
+                error=type(cause).__name__,
+            ) from cause
+
+    def _culprit(self, emitted: list[Any], error: Exception) -> tuple[int, Exception]:
+        """Return the number of the first element that cannot be converted, and its error."""
+        for index, element in enumerate(emitted):
+            try:
+                self.columns_of([element])
+            except Exception as own:  # noqa: BLE001 - of the user's values, any
+                return index, own
+        return 0, error
+
+
+def form_of(name: str, *, zone: str, output: pa.Schema) -> RowForm:
+    """Return a form of rows by name: "row" or "pandas"."""
+    form = PandasRows if name == "pandas" else SparkRowForm
+    return form(zone, output)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+class _RowBatches(KeyBatches):
+    """Rows as ``Row`` objects, made when they are asked for."""
+
+    def __init__(self, names: list[str], columns: list[list[Any]], starts: list[int]) -> None:
+        super().__init__(starts)
+        self._make, self._columns = Row(*names), columns
+
+    def between(self, first: int, end: int) -> Iterator[Any]:
+        return map(self._make, *[column[first:end] for column in self._columns])
+
+
+class SparkRowForm(RowForm):
+    """Rows as ``pyspark.sql.Row``."""
+
+    def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
+        columns = [python_list(column, self.zone) for column in rows.columns]
+        return _RowBatches(rows.schema.names, columns, starts)
+
+    def keys(self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if not any(pa.types.is_timestamp(column.type) for column in keys.columns):
+            return tuples
+        columns = [python_list(column, self.zone) for column in keys.columns]
+        return list(zip(*columns, strict=True))
+
+    def columns_of(self, emitted: list[Any]) -> list[pa.Array]:
+        names, types = self.output.names, self.output.types
+        flat = not any(pa.types.is_nested(dtype) for dtype in types)
+        if flat and all(getattr(row, "__fields__", None) == names for row in emitted):
+            columns = list(zip(*emitted, strict=True))
+            return [pa.array(column, dtype) for column, dtype in zip(columns, types, strict=True)]
+        rows = [row.asDict(True) for row in emitted]
+        return [
+            pa.array([row.get(name) for row in rows], dtype)
+            for name, dtype in zip(names, types, strict=True)
+        ]
+
+
+def python_list(column: pa.Array, zone: str) -> list[Any]:
+    """Return a column's values as Spark's worker gives them: timestamps in the session's zone."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp("us", zone))
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+# -- pandas ----------------------------------------------------------------------------------------
+
+
+class _FrameBatches(KeyBatches):
+    """Rows as DataFrames of at most `_MAX_CHUNK` rows."""
+
+    def __init__(
+        self, rows: pa.RecordBatch, zone: str, starts: list[int], *, inferred: bool
+    ) -> None:
+        super().__init__(starts)
+        self._rows, self._zone, self._inferred = rows, zone, inferred
+        # Of columns with nulls, pandas' type depends on the rows of a chunk.
+        alone = not inferred and any(column.null_count for column in rows.columns)
+        self._frame = None if alone else frame_of(rows, zone, inferred=inferred)
+
+    def between(self, first: int, end: int) -> Iterator[Any]:
+        for begin in range(first, end, _MAX_CHUNK):
+            stop = min(begin + _MAX_CHUNK, end)
+            if self._frame is None:
+                yield frame_of(self._rows.slice(begin, stop - begin), self._zone, inferred=False)
+                continue
+            chunk = self._frame.iloc[begin:stop].reset_index(drop=True)
+            yield chunk.infer_objects(copy=False) if self._inferred else chunk
+
+
+class PandasRows(RowForm):
+    """Rows as pandas DataFrames, with the types that pandas infers from Python values."""
+
+    inferred: ClassVar[bool] = True
+
+    def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
+        return _FrameBatches(rows, self.zone, starts, inferred=self.inferred)
+
+    def keys(self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if not any(pa.types.is_timestamp(column.type) for column in keys.columns):
+            return tuples
+        return list(frame_of(keys, self.zone, inferred=True).itertuples(index=False, name=None))
+
+    def columns_of(self, emitted: list[Any]) -> list[pa.Array]:
+        import pandas as pd  # noqa: PLC0415 - not where rows are rows
+
+        for frame in emitted:
+            if not isinstance(frame, pd.DataFrame):
+                raise PySparkValueError(
+                    "Invalid return type. Please make sure that the UDF returns a "
+                    "pandas.DataFrame when the specified return type is StructType."
+                )
+        frames = [frame for frame in emitted if len(frame)]
+        by_name: dict[str, list[pa.Array]] = {name: [] for name in self.output.names}
+        for frame in frames:
+            if len(frame.columns) == 0:
+                series = [pd.Series([None] * len(frame))] * len(self.output)
+            elif any(isinstance(label, str) for label in frame.columns):
+                series = [frame[name] for name in self.output.names]
+            else:
+                series = [frame.iloc[:, place] for place in range(len(self.output))]
+            for field, values in zip(self.output, series, strict=True):
+                by_name[field.name].append(array_of(values, field.type, self.zone))
+        return [
+            pa.concat_arrays(by_name[field.name]) if frames else pa.array([], field.type)
+            for field in self.output
+        ]
+
+
+class ArrowFrames(PandasRows):
+    """Rows as pandas DataFrames, with the types that Arrow's columns have in pandas.
+
+    ``applyInPandasWithState`` passes them, and keys of NumPy's types.
+    """
+
+    inferred = False
+
+    def keys(self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:  # noqa: ARG002
+        columns = [
+            _object_scalars(_series_of(column, self.zone, inferred=False))
+            for column in keys.columns
+        ]
+        return list(zip(*columns, strict=True))
+
+
+def _object_scalars(series: Any) -> list[Any]:
+    """Return the values of a Series as indexing it gives them: NumPy's scalars of numbers."""
+    if series.dtype.kind in "iufb":
+        return list(series.to_numpy())
+    return list(series)
+
+
+def frame_of(rows: pa.RecordBatch, zone: str, *, inferred: bool) -> Any:
+    """Return rows as a DataFrame, as Spark's worker makes it.
+
+    `inferred`: of Python values, so that integers are 64 bits wide; else of Arrow's columns.
+    """
+    import pandas as pd  # noqa: PLC0415 - not where rows are rows
+
+    columns = {}
+    for number, column in enumerate(rows.columns):
+        columns[number] = _series_of(column, zone, inferred=inferred)
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(rows.num_rows))
+    frame.columns = rows.schema.names
+    return frame
+
+
+def _series_of(column: pa.Array, zone: str, *, inferred: bool) -> Any:
+    """Return a column as a pandas Series; `inferred`: see `frame_of`."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    dtype = column.type
+    if pa.types.is_timestamp(dtype):
+        if dtype.tz is not None:
+            column = column.cast(pa.timestamp("us", zone))
+        series = column.cast(pa.timestamp("us", column.type.tz)).to_pandas()
+        if series.dt.tz is not None:
+            series = series.dt.tz_localize(None)
+        return series.astype("datetime64[ns]")
+    if not inferred and not pa.types.is_nested(dtype):
+        return column.to_pandas(date_as_object=True)
+    if pa.types.is_integer(dtype) and not column.null_count:
+        return pd.Series(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
+        return pd.Series(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+    if pa.types.is_map(dtype):
+        return pd.Series([None if v is None else dict(v) for v in column.to_pylist()], dtype=object)
+    if pa.types.is_nested(dtype):
+        make = _nested(dtype)
+        return pd.Series([make(value) for value in column.to_pylist()], dtype=object)
+    return column.to_pandas(date_as_object=True)
+
+
+def _nested(dtype: pa.DataType) -> Callable[[Any], Any]:
+    """Return the function from a nested Arrow value to that of Spark's worker: ``Row``, lists."""
+    if pa.types.is_struct(dtype):
+        names = [dtype.field(place).name for place in range(dtype.num_fields)]
+        parts = [_nested(dtype.field(place).type) for place in range(dtype.num_fields)]
+        make = Row(*names)
+        values_of = operator.itemgetter(*names) if len(names) > 1 else lambda v: (v[names[0]],)
+        return lambda value: (
+            None
+            if value is None
+            else make(*[part(v) for part, v in zip(parts, values_of(value), strict=True)])
+        )
+    if pa.types.is_map(dtype):
+        return lambda value: None if value is None else dict(value)
+    if pa.types.is_nested(dtype):
+        element = _nested(dtype.value_type)
+        return lambda value: None if value is None else np.array([element(v) for v in value])
+    return lambda value: value
+
+
+def array_of(series: Any, dtype: pa.DataType, zone: str = UTC) -> pa.Array:
+    """Return a pandas Series as an Arrow array, as Spark's worker converts results.
+
+    A value of another type is cast, without a check for loss.
+    """
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.dtype.categories.dtype)
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+        series = _in_utc(series, zone)
+    if pa.types.is_nested(dtype):
+        return pa.array([_plain(value) for value in series], dtype)
+    mask = None if hasattr(series.array, "__arrow_array__") else series.isna()
+    try:
+        return pa.Array.from_pandas(series, mask=mask, type=dtype, safe=False)
+    except pa.lib.ArrowInvalid:
+        return pa.Array.from_pandas(series, mask=mask).cast(dtype, safe=False)
+
+
+def _in_utc(series: Any, zone: str) -> Any:
+    """Return a Series of timestamps with those that have no zone taken as of `zone`."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    if not pd.api.types.is_datetime64_any_dtype(series):
+        series = pd.Series(pd.to_datetime(series), index=series.index)
+    if series.dt.tz is None:
+        series = series.dt.tz_localize(zone, ambiguous=False, nonexistent="shift_forward")
+    return series.dt.tz_convert(UTC)
+
+
+def _plain(value: Any) -> Any:
+    """Return a nested value with rows as dicts, and arrays as lists."""
+    if isinstance(value, Row):
+        return {name: _plain(v) for name, v in value.asDict().items()}
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(v) for v in value]
+    return None if value is None or value != value else value  # noqa: PLR0124 - NaN for null

@@ -1,0 +1,379 @@
+"""Rows of a Spark schema as state: the conversion that Spark's Python worker and JVM do.
+
+A value that a `StatefulProcessor` writes goes through ``StructType.toInternal``, is unpickled by
+the JVM and fitted to the schema there; what is read goes the other way.  The rules of the JVM are
+not those of Arrow: an integer that is too wide for a field loses its upper bits, a value of another
+type becomes null, text takes anything, and a decimal is rounded to its scale.  `SparkRows` follows
+them, so that a processor reads back exactly what it would under Spark.
+
+A row is stored as a record with a field for each column, by name, in Spark's internal form: days
+and microseconds are integers.  So state evolves by the rules of records (`godwit.values.changes`),
+and equal rows have equal bytes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import functools
+import struct
+import warnings
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from godwit.columns.types import to_schema
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Converter = Callable[[Any], Any]
+
+_INT64: Final = range(-(2**63), 2**63)
+_WIDTHS: Final[dict[type, int]] = {
+    spark.ByteType: 8,
+    spark.ShortType: 16,
+    spark.IntegerType: 32,
+    spark.DateType: 32,
+    spark.YearMonthIntervalType: 32,
+}
+_LONGS: Final = (
+    spark.LongType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+    spark.DayTimeIntervalType,
+)
+_FLOAT: Final = struct.Struct("<f")
+_SCALARS: Final = frozenset([bool, int, float, str, bytes, dt.datetime, type(None)])
+
+
+class SparkRows:
+    """Conversion between rows of a Spark schema and stored records. Picklable.
+
+    Attributes
+    ----------
+    schema
+        The Spark schema (``StructType``).
+    record
+        Class of stored records: a frozen `msgspec.Struct` with a field per column.
+    """
+
+    def __init__(self, schema: spark.StructType, name: str = "Row") -> None:
+        self.schema, self._name = schema, name
+        self.record = _record_class(schema, name)
+        self._fit: list[Converter] = [_fitting(field.dataType) for field in schema.fields]
+        self._width = len(schema.fields)
+        self._serializes = bool(schema.needConversion()) and schema._needSerializeAnyField  # noqa: SLF001 - of the pinned PySpark
+        self._required = [i for i, field in enumerate(schema.fields) if not field.nullable]
+        self._flat = not any(_has_parts(field.dataType) for field in schema.fields)
+        self._to_record = [
+            _to_record(field.dataType, f"{name}_{field.name}") for field in schema.fields
+        ]
+        self._from_record = [_from_record(field.dataType) for field in schema.fields]
+        self._plain = self._flat and not any(
+            field.dataType.needConversion() for field in schema.fields
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rows_of_json, (self.schema.json(), self._name)
+
+    def internal(self, row: Any) -> tuple[Any, ...]:
+        """Return a row that a processor wrote, in Spark's internal form, fitted to the schema.
+
+        Raises `TypeError` if it is not iterable, and `PySparkRuntimeError` with Spark's condition
+        if it has another number of values, or null where the schema admits none.
+        """
+        values = tuple([v if type(v) in _SCALARS else _normalized(v) for v in row])
+        if self._serializes or len(values) != self._width:
+            values = self.schema.toInternal(values)
+            if len(values) != self._width:
+                raise PySparkRuntimeError(
+                    "[STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of "
+                    f"values required by the schema. {self._width} fields are required while "
+                    f"{len(values)} values are provided. SQLSTATE: 2201E"
+                )
+        fitted = tuple([fit(value) for fit, value in zip(self._fit, values, strict=True)])
+        for index in self._required:
+            if fitted[index] is None:
+                _refuse_null(index, self.schema.fields[index].name)
+        return fitted
+
+    def to_record(self, row: Any) -> Any:
+        """Return the stored record of a row that a processor wrote; raises as `internal`."""
+        return self.record_of(self.internal(row))
+
+    def record_of(self, internal: Iterable[Any]) -> Any:
+        """Return the stored record of a row in Spark's internal form."""
+        if self._flat:
+            return self.record(*internal)
+        return self.record(
+            *[make(value) for make, value in zip(self._to_record, internal, strict=True)]
+        )
+
+    def to_tuple(self, record: Any) -> tuple[Any, ...]:
+        """Return a stored record as a tuple of Python values, as Spark's worker does."""
+        values = msgspec.structs.astuple(record)
+        if self._plain:
+            return values
+        return tuple(
+            [
+                field.dataType.fromInternal(make(value))
+                for field, make, value in zip(
+                    self.schema.fields, self._from_record, values, strict=True
+                )
+            ]
+        )
+
+    def to_row(self, record: Any) -> spark.Row:
+        """Return a stored record as a `Row`."""
+        return self._row(*self.to_tuple(record))
+
+    @functools.cached_property
+    def _row(self) -> Callable[..., spark.Row]:
+        """Function that makes a `Row` with the schema's names."""
+        maker: Callable[..., spark.Row] = spark.Row(*self.schema.names)
+        return maker
+
+    # -- keys of maps --------------------------------------------------------------------------
+
+    def to_key(self, row: Any) -> bytes:
+        """Return the bytes that identify a row as the key of a map's item; raises as `internal`."""
+        return msgspec.msgpack.encode(self.record_of(self.internal(row)))
+
+    def from_key(self, key: bytes) -> tuple[Any, ...]:
+        """Return the row of `to_key` as a tuple of Python values."""
+        return self.to_tuple(self._decode_key(key))
+
+    @functools.cached_property
+    def _decode_key(self) -> Callable[[bytes], Any]:
+        """Decoder of the bytes of `to_key`."""
+        return msgspec.msgpack.Decoder(self.record).decode
+
+
+@functools.cache
+def rows_of_json(schema: str, name: str = "Row") -> SparkRows:
+    """Return the `SparkRows` of a Spark schema in JSON; the same object for the same text.
+
+    `name`: of the class of its records.
+    """
+    return SparkRows(spark.StructType.fromJson(msgspec.json.decode(schema)), name)
+
+
+def read_spark_schema(given: Any, where: str) -> spark.StructType:
+    """Return a schema, as text, a PySpark ``StructType`` or an Arrow schema, as ``StructType``.
+
+    `where`: what it describes, for errors. Raises `InvalidFlowError` if it cannot be read.
+    """
+    if isinstance(given, spark.StructType):
+        return given
+    if isinstance(given, spark.DataType):
+        return spark.StructType([spark.StructField("value", given)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        schema: spark.StructType = from_arrow_schema(to_schema(given, where=where))
+    return schema
+
+
+# -- what the JVM makes of a value ----------------------------------------------------------------
+
+
+def _normalized(value: Any) -> Any:
+    """Return a value with NumPy's and pandas' scalars as Python's, at any depth."""
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, spark.Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return type(value)(*map(_normalized, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_normalized, value))
+    if isinstance(value, dict):
+        return {_normalized(key): _normalized(item) for key, item in value.items()}
+    for convert in ("to_pytimedelta", "to_pydatetime"):
+        if hasattr(value, convert):
+            return getattr(value, convert)()
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # a scalar of NumPy's
+        return value.tolist()
+    return value
+
+
+def _fitting(dtype: spark.DataType) -> Converter:
+    """Return the function that fits a value, as unpickled, to a type; raise for unknown types."""
+    kind = type(dtype)
+    if kind in _WIDTHS:
+        return functools.partial(_to_width, _WIDTHS[kind])
+    if kind in _LONGS:
+        return _to_long
+    simple: dict[type, Converter] = {
+        spark.DoubleType: lambda value: value if type(value) is float else None,
+        spark.FloatType: _to_float,
+        spark.BooleanType: lambda value: value if type(value) is bool else None,
+        spark.BinaryType: _to_binary,
+        spark.NullType: lambda _: None,
+    }
+    if kind in simple:
+        return simple[kind]
+    if isinstance(dtype, spark.StringType | spark.CharType | spark.VarcharType):
+        return lambda value: value if type(value) is str else _to_text(value)
+    if isinstance(dtype, spark.DecimalType):
+        return functools.partial(_to_decimal, dtype)
+    if isinstance(dtype, spark.ArrayType):
+        element = _fitting(dtype.elementType)
+        return lambda value: (
+            [element(v) for v in value] if isinstance(value, list | tuple) else None
+        )
+    if isinstance(dtype, spark.MapType):
+        key, item = _fitting(dtype.keyType), _fitting(dtype.valueType)
+        return lambda value: (
+            {key(k): item(v) for k, v in value.items()} if isinstance(value, dict) else None
+        )
+    if isinstance(dtype, spark.StructType):
+        parts = [_fitting(field.dataType) for field in dtype.fields]
+        return lambda value: (
+            tuple([fit(v) for fit, v in zip(parts, value, strict=True)])
+            if isinstance(value, tuple) and len(value) == len(parts)
+            else None
+        )
+    raise InvalidFlowError(
+        f"State of type {dtype.simpleString()} cannot be stored.",
+        remedy="Use numbers, text, bytes, dates, timestamps, or arrays, maps and structs of these.",
+    )
+
+
+def _to_width(bits: int, value: Any) -> int | None:
+    """Return the lowest `bits` of an integer of at most 64; ``None`` for anything else."""
+    if type(value) is not int or value not in _INT64:
+        return None
+    half = 1 << (bits - 1)
+    return value if -half <= value < half else ((value + half) & ((1 << bits) - 1)) - half
+
+
+def _to_long(value: Any) -> int | None:
+    """Return an integer of at most 64 bits; ``None`` for anything else."""
+    return value if type(value) is int and value in _INT64 else None
+
+
+def _to_float(value: Any) -> float | None:
+    """Return a float rounded to 32 bits; ``None`` for anything else."""
+    if type(value) is not float:
+        return None
+    try:
+        rounded: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    return rounded
+
+
+def _to_text(value: Any) -> str | None:
+    """Return a value as Java's ``toString`` writes it; null stays null."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _to_binary(value: Any) -> bytes | None:
+    """Return bytes, or text as UTF-8; ``None`` for anything else."""
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
+
+
+def _to_decimal(dtype: spark.DecimalType, value: Any) -> decimal.Decimal | None:
+    """Return a decimal rounded to the type's scale; ``None`` for anything else."""
+    if not isinstance(value, decimal.Decimal) or not value.is_finite():
+        return None
+    with decimal.localcontext(prec=80):
+        rounded = value.quantize(decimal.Decimal(1).scaleb(-dtype.scale), decimal.ROUND_HALF_UP)
+    if len(rounded.as_tuple().digits) > dtype.precision and rounded:
+        raise PySparkRuntimeError(
+            f"[NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION] The {rounded} rounded half up from "
+            f"{value} cannot be represented as Decimal({dtype.precision}, {dtype.scale}). "
+            "SQLSTATE: 22003"
+        )
+    return rounded
+
+
+def _refuse_null(index: int, name: str) -> NoReturn:
+    """Raise the error for null in a field that admits none."""
+    raise PySparkRuntimeError(f"The {index}th field '{name}' of input row cannot be null.")
+
+
+# -- stored records -------------------------------------------------------------------------------
+
+
+def _has_parts(dtype: spark.DataType) -> bool:
+    """Return whether values of a type have parts that are stored in another form."""
+    return isinstance(dtype, spark.ArrayType | spark.MapType | spark.StructType)
+
+
+def _record_class(schema: spark.StructType, name: str) -> Any:
+    """Return the class of stored records of a schema: every field may be null."""
+    fields = []
+    for field in schema.fields:
+        hint = _hint(field.dataType, f"{name}_{field.name}")
+        fields.append((field.name, hint if hint is None else hint | None, None))
+    return msgspec.defstruct(name, fields, frozen=True, gc=False, module=__name__)
+
+
+def _hint(dtype: spark.DataType, name: str) -> Any:
+    """Return the type of stored values; `name`: that of a nested record's class."""
+    if isinstance(dtype, spark.ArrayType):
+        element = _hint(dtype.elementType, f"{name}_element")
+        return list[element | None]  # type: ignore[valid-type]
+    if isinstance(dtype, spark.MapType):
+        key, item = _hint(dtype.keyType, f"{name}_key"), _hint(dtype.valueType, f"{name}_value")
+        return list[tuple[key, item | None]]  # type: ignore[valid-type]
+    if isinstance(dtype, spark.StructType):
+        return rows_of_json(dtype.json(), name).record
+    if isinstance(dtype, spark.BooleanType):
+        return bool
+    if isinstance(dtype, spark.FloatType | spark.DoubleType):
+        return float
+    if isinstance(dtype, spark.StringType | spark.CharType | spark.VarcharType):
+        return str
+    if isinstance(dtype, spark.BinaryType):
+        return bytes
+    if isinstance(dtype, spark.DecimalType):
+        return decimal.Decimal
+    return None if isinstance(dtype, spark.NullType) else int
+
+
+def _to_record(dtype: spark.DataType, name: str) -> Converter:
+    """Return the function from internal values to stored ones; `name`: as of `_hint`."""
+    if isinstance(dtype, spark.ArrayType) and _has_parts(dtype.elementType):
+        element = _to_record(dtype.elementType, f"{name}_element")
+        return lambda value: None if value is None else [element(v) for v in value]
+    if isinstance(dtype, spark.MapType):
+        key = _to_record(dtype.keyType, f"{name}_key")
+        item = _to_record(dtype.valueType, f"{name}_value")
+        return lambda value: (
+            None if value is None else [(key(k), item(v)) for k, v in value.items()]
+        )
+    if isinstance(dtype, spark.StructType):
+        nested = rows_of_json(dtype.json(), name)
+        return lambda value: None if value is None else nested.record_of(value)
+    return lambda value: value
+
+
+def _from_record(dtype: spark.DataType) -> Converter:
+    """Return the function from stored values to internal ones."""
+    if isinstance(dtype, spark.ArrayType) and _has_parts(dtype.elementType):
+        element = _from_record(dtype.elementType)
+        return lambda value: None if value is None else [element(v) for v in value]
+    if isinstance(dtype, spark.MapType):
+        key, item = _from_record(dtype.keyType), _from_record(dtype.valueType)
+        return lambda value: None if value is None else {key(k): item(v) for k, v in value}
+    if isinstance(dtype, spark.StructType):
+        parts = [_from_record(field.dataType) for field in dtype.fields]
+        return lambda value: (
+            None
+            if value is None
+            else tuple(
+                [part(v) for part, v in zip(parts, msgspec.structs.astuple(value), strict=True)]
+            )
+        )
+    return lambda value: value

@@ -1,0 +1,470 @@
+"""State variables and timers of a `StatefulProcessor`: Spark's handle over Godwit's state.
+
+The handle and the state variables are subclasses of PySpark's, so a processor finds the methods,
+and the types, that it was written for.  A variable reads and writes the state of the key that the
+operator is calling the processor for (`Place`).
+
+Errors are those of Spark's worker: `PySparkRuntimeError` with the text of the JVM's condition.
+"""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.streaming import stateful_processor as pyspark_states
+
+from godwit.adopt.spark_rows import SparkRows, read_spark_schema, rows_of_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql.types import StructType
+
+    from godwit.operators.states.stored import Cells
+
+TimeMode: TypeAlias = Literal["None", "ProcessingTime", "EventTime"]
+Kind: TypeAlias = Literal["value", "list", "map"]
+
+_LAST_MS: Final = (2**63 - 1) // 1000 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A state variable that a processor declares in ``init``. Picklable."""
+
+    kind: Kind
+    name: str  # as the processor says it
+    schema: str  # Spark schema of a value, as JSON
+    key_schema: str = ""  # of the keys of a map
+    ttl_ms: int | None = None
+
+    @property
+    def rows(self) -> SparkRows:
+        """Conversion of values to stored records."""
+        return rows_of_json(self.schema)
+
+    @property
+    def keys(self) -> SparkRows:
+        """Conversion of a map's keys."""
+        return rows_of_json(self.key_schema)
+
+
+class Place:
+    """The key that the processor is called for, and its timers."""
+
+    __slots__ = ("group", "timers")
+
+    def __init__(self) -> None:
+        self.group = -1  # number of the key in its lane; -1: no key
+        self.timers: list[int] = []  # as the operator stores them, ascending
+
+
+def failed(doing: str, condition: str, state: str) -> PySparkRuntimeError:
+    """Return the error of Spark's worker for a call that the JVM refused."""
+    return PySparkRuntimeError(f"Error {doing}: [{condition}] {state}")
+
+
+def _invalid_state(doing: str, called: str, state: str) -> PySparkRuntimeError:
+    """Return the error for a call that the handle does not admit in its present state."""
+    return failed(
+        doing,
+        "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+        f"Failed to perform stateful processor operation={called} with invalid handle "
+        f"state={state}. SQLSTATE: 42802",
+    )
+
+
+class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
+    """Handle for ``init`` on the driver: records the variables that the processor declares."""
+
+    def __init__(self, time_mode: TimeMode) -> None:
+        self.time_mode = time_mode
+        self.variables: dict[str, Variable] = {}
+        self.deleted: set[str] = set()  # names given to ``deleteIfExists``
+        self.state = "PRE_INIT"
+
+    def getValueState(
+        self,
+        stateName: str,
+        schema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> pyspark_states.ValueState:
+        """Declare a state with one value per key."""
+        variable = self._declare("value", stateName, schema, ttlDurationMs)
+        return self.value_state(variable)
+
+    def getListState(
+        self,
+        stateName: str,
+        schema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> pyspark_states.ListState:
+        """Declare a state with a list per key."""
+        variable = self._declare("list", stateName, schema, ttlDurationMs)
+        return self.list_state(variable)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: StructType | str,
+        valueSchema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> pyspark_states.MapState:
+        """Declare a state with a map per key."""
+        variable = self._declare("map", stateName, valueSchema, ttlDurationMs, userKeySchema)
+        return self.map_state(variable)
+
+    def _declare(
+        self, kind: Kind, name: str, schema: Any, ttl_ms: int | None, key_schema: Any = None
+    ) -> Variable:
+        """Record a variable, or raise as Spark does."""
+        doing, called = f"initializing {kind} state", f"get_{kind}_state"
+        if self.state not in ("PRE_INIT", "CREATED"):
+            raise _invalid_state(doing, called, self.state)
+        known = self.variables.get(name)
+        if known is not None and known.kind == kind:
+            raise PySparkRuntimeError(
+                f"Error {doing}: {kind.capitalize()} state {name} already exists"
+            )
+        if known is not None:
+            raise failed(
+                doing,
+                "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
+                f"State variable with name {name} has already been defined in the "
+                "StatefulProcessor. SQLSTATE: 42802",
+            )
+        if not name or name.strip() != name or name == "default":
+            raise failed(
+                doing,
+                "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME",
+                f"Failed to perform column family operation=create_if_absent with invalid "
+                f"name={name}. Column family name cannot be empty or include leading/trailing "
+                "spaces or use the reserved keyword=default SQLSTATE: 42802",
+            )
+        where = f"The schema of state {name!r}"
+        variable = self.variables[name] = Variable(
+            kind=kind,
+            name=name,
+            schema=read_spark_schema(schema, where).json(),
+            key_schema="" if kind != "map" else read_spark_schema(key_schema, where).json(),
+            ttl_ms=self._checked_ttl(doing, name, ttl_ms),
+        )
+        return variable
+
+    def _checked_ttl(self, doing: str, name: str, ttl_ms: int | None) -> int | None:
+        """Return a time-to-live in milliseconds; ``None`` without one. Raises as Spark does."""
+        if ttl_ms is None or operator.index(ttl_ms) == 0:
+            return None
+        if self.time_mode != "ProcessingTime":
+            raise failed(
+                doing,
+                "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL",
+                f"Cannot use TTL for state={name} in timeMode={self.time_mode}, use "
+                "TimeMode.ProcessingTime() instead. SQLSTATE: 42802",
+            )
+        if ttl_ms < 0:
+            raise failed(
+                doing,
+                "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE",
+                "TTL duration must be greater than zero for State store operation=update on "
+                f"state={name}. SQLSTATE: 42802",
+            )
+        return operator.index(ttl_ms)
+
+    def value_state(self, variable: Variable) -> pyspark_states.ValueState:
+        """Return what ``getValueState`` returns."""
+        return _UnusableValue(variable)
+
+    def list_state(self, variable: Variable) -> pyspark_states.ListState:
+        """Return what ``getListState`` returns."""
+        return _UnusableList(variable)
+
+    def map_state(self, variable: Variable) -> pyspark_states.MapState:
+        """Return what ``getMapState`` returns."""
+        return _UnusableMap(variable)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Delete a state that an earlier version of the processor declared."""
+        if self.state not in ("PRE_INIT", "CREATED"):
+            raise _invalid_state("deleting state", "delete_if_exists", self.state)
+        self.variables.pop(stateName, None)
+        self.deleted.add(stateName)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Refuse: there is no key in ``init``."""
+        self._check_timers("register timer", "register_timer")
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Refuse: there is no key in ``init``."""
+        self._check_timers("deleting timer", "delete_timer")
+
+    def listTimers(self) -> Iterator[int]:
+        """Refuse: there is no key in ``init``."""
+        self._check_timers("listing timers", "list_timers")
+        return iter(())
+
+    def _check_timers(self, doing: str, called: str) -> None:
+        """Raise unless timers may be used now."""
+        if self.time_mode == "None":
+            raise failed(
+                doing,
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
+                f"Failed to perform stateful processor operation={called} with invalid "
+                "timeMode=None SQLSTATE: 42802",
+            )
+        if self.state != "INITIALIZED":
+            raise _invalid_state(doing, called, self.state)
+
+
+class LaneHandle(DeclaringHandle):
+    """Handle of a processor in a lane: variables over the state of the lane's keys."""
+
+    def __init__(
+        self,
+        time_mode: TimeMode,
+        cells: Mapping[str, Cells],  # name of a variable → its state of the lane's keys
+        place: Place,
+        shift_us: int = 0,  # what is taken from a timer's time when it is stored
+    ) -> None:
+        super().__init__(time_mode)
+        self.state = "CREATED"
+        self._cells, self._place, self._shift_us = cells, place, shift_us
+
+    def value_state(self, variable: Variable) -> pyspark_states.ValueState:
+        return _ValueOfKey(variable, self._cells[variable.name], self._place, self)
+
+    def list_state(self, variable: Variable) -> pyspark_states.ListState:
+        return _ListOfKey(variable, self._cells[variable.name], self._place, self)
+
+    def map_state(self, variable: Variable) -> pyspark_states.MapState:
+        return _MapOfKey(variable, self._cells[variable.name], self._place, self)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Register a timer of the present key; one that exists already stays as it is."""
+        self._check_timers("register timer", "register_timer")
+        timers, time = self._place.timers, self._stored(expiryTimestampMs)
+        place = bisect.bisect_left(timers, time)
+        if place == len(timers) or timers[place] != time:
+            timers.insert(place, time)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Delete a timer of the present key, if there is such a timer."""
+        self._check_timers("deleting timer", "delete_timer")
+        timers, time = self._place.timers, self._stored(expiryTimestampMs)
+        place = bisect.bisect_left(timers, time)
+        if place < len(timers) and timers[place] == time:
+            del timers[place]
+
+    def listTimers(self) -> Iterator[int]:
+        """Return the timers of the present key in milliseconds, earliest first."""
+        self._check_timers("listing timers", "list_timers")
+        return iter([(time + self._shift_us) // 1000 for time in self._place.timers])
+
+    def _stored(self, expiry_ms: int) -> int:
+        """Return a timer's time as it is stored, in microseconds."""
+        return min(operator.index(expiry_ms), _LAST_MS) * 1000 - self._shift_us
+
+
+class _Unusable:
+    """A state variable where there is no key: in ``init`` on the driver."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def _refuse(self, doing: str, called: str) -> PySparkRuntimeError:
+        """Return the error for a call."""
+        return _invalid_state(doing, f"{self._variable.name}.{called}", "PRE_INIT")
+
+
+def _refusing(doing: str, called: str) -> Any:
+    """Return a method that refuses to be called."""
+
+    def refuse(self: _Unusable, *_: object) -> Any:
+        """Raise: there is no key yet."""
+        raise self._refuse(doing, called)
+
+    return refuse
+
+
+class _UnusableValue(_Unusable, pyspark_states.ValueState):
+    exists = _refusing("checking value state exists", "exists")
+    get = _refusing("getting value state", "get")
+    update = _refusing("updating value state", "update")
+    clear = _refusing("clearing value state", "clear")
+
+
+class _UnusableList(_Unusable, pyspark_states.ListState):
+    exists = _refusing("checking value state exists", "exists")
+    get = _refusing("getting list state", "get")
+    put = _refusing("updating value state", "put")
+    appendValue = _refusing("updating value state", "appendValue")
+    appendList = _refusing("updating value state", "appendList")
+    clear = _refusing("clearing value state", "clear")
+
+
+class _UnusableMap(_Unusable, pyspark_states.MapState):
+    exists = _refusing("checking map state exists", "exists")
+    getValue = _refusing("getting value", "getValue")
+    containsKey = _refusing("checking if map state contains key", "containsKey")
+    updateValue = _refusing("updating map state value", "updateValue")
+    iterator = _refusing("getting map state", "iterator")
+    keys = _refusing("getting map state", "keys")
+    values = _refusing("getting map state", "values")
+    removeKey = _refusing("removing key from map state", "removeKey")
+    clear = _refusing("clearing map state", "clear")
+
+
+class _OfKey:
+    """A state variable, for the key that the processor is called for."""
+
+    __slots__ = ("_cells", "_handle", "_place", "_rows", "_variable")
+
+    def __init__(self, variable: Variable, cells: Any, place: Place, handle: LaneHandle) -> None:
+        self._variable, self._cells, self._place, self._handle = variable, cells, place, handle
+        self._rows = variable.rows
+
+    def _group(self) -> int:
+        """Return the number of the present key; raise without one, or if the state was deleted."""
+        group = self._place.group
+        if group < 0 or self._handle.deleted:
+            self._check(group)
+        return group
+
+    def _check(self, group: int) -> None:
+        """Raise if there is no key, or the state was deleted in ``init``."""
+        name, kind = self._variable.name, self._variable.kind
+        if name in self._handle.deleted:
+            raise PySparkRuntimeError(
+                f"Error using {kind} state: {kind.capitalize()} state {name} is not initialized."
+            )
+        if group < 0:
+            raise PySparkRuntimeError(
+                f"Error using {kind} state: Implicit key not found in state store for "
+                f"stateName={name}."
+            )
+
+
+class _ValueOfKey(_OfKey, pyspark_states.ValueState):
+    """Value of the present key."""
+
+    def exists(self) -> bool:
+        exists: bool = self._cells.exists(self._group())
+        return exists
+
+    def get(self) -> tuple[Any, ...] | None:
+        group = self._group()
+        if not self._cells.exists(group):
+            return None
+        return self._rows.to_tuple(self._cells.read(group))
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        record = _converted("updating value state", self._rows.to_record, newValue)
+        self._cells.assign(self._group(), record)
+
+    def clear(self) -> None:
+        self._cells.drop(self._group())
+
+
+class _ListOfKey(_OfKey, pyspark_states.ListState):
+    """List of the present key."""
+
+    def exists(self) -> bool:
+        exists: bool = self._cells.is_there(self._group())
+        return exists
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        to_tuple = self._rows.to_tuple
+        return iter([to_tuple(record) for record in self._cells.read(self._group())])
+
+    def put(self, newState: list[tuple[Any, ...]]) -> None:
+        self._cells.replace(self._group(), self._records(newState))
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        record = _converted("updating value state", self._rows.to_record, newState)
+        self._cells.extend(self._group(), [record])
+
+    def appendList(self, newState: list[tuple[Any, ...]]) -> None:
+        self._cells.extend(self._group(), self._records(newState))
+
+    def clear(self) -> None:
+        self._cells.drop(self._group())
+
+    def _records(self, rows: list[tuple[Any, ...]]) -> list[Any]:
+        """Return the stored records of rows; raise if there are none."""
+        doing = "updating value state"
+        records = [_converted(doing, self._rows.to_record, row) for row in rows]
+        if not records:
+            raise failed(
+                doing,
+                "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE",
+                "Illegal value provided to the State Store Cannot write empty list values to "
+                f"State Store for StateName {self._variable.name}. SQLSTATE: 42601",
+            )
+        return records
+
+
+class _MapOfKey(_OfKey, pyspark_states.MapState):
+    """Map of the present key."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, variable: Variable, cells: Any, place: Place, handle: LaneHandle) -> None:
+        super().__init__(variable, cells, place, handle)
+        self._keys = variable.keys
+
+    def exists(self) -> bool:
+        return bool(self._cells.items(self._group()))
+
+    def getValue(self, key: tuple[Any, ...]) -> Any:
+        item, group = _converted("getting value", self._keys.to_key, key), self._group()
+        if not self._cells.is_there(group, item):
+            return None
+        return self._rows.to_row(self._cells.read(group, item))
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:
+        doing = "checking if map state contains key"
+        item = _converted(doing, self._keys.to_key, key)
+        exists: bool = self._cells.is_there(self._group(), item)
+        return exists
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        doing = "updating map state value"
+        item = _converted(doing, self._keys.to_key, key)
+        record = _converted(doing, self._rows.to_record, value)
+        self._cells.assign(self._group(), item, record)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        group = self._group()
+        return iter(
+            [
+                (self._keys.from_key(item), self._rows.to_tuple(self._cells.read(group, item)))
+                for item in self._cells.items(group)
+            ]
+        )
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        return iter([self._keys.from_key(item) for item in self._cells.items(self._group())])
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        return iter([value for _, value in self.iterator()])
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        item = _converted("removing key from map state", self._keys.to_key, key)
+        group = self._group()
+        if self._cells.is_there(group, item):
+            self._cells.remove(group, item)
+
+    def clear(self) -> None:
+        self._cells.drop(self._group())
+
+
+def _converted(doing: str, convert: Any, row: Any) -> Any:
+    """Convert a row that the processor wrote; an error of the JVM's says what was done."""
+    try:
+        return convert(row)
+    except PySparkRuntimeError as error:
+        raise PySparkRuntimeError(f"Error {doing}: {error}") from error

@@ -1,0 +1,468 @@
+"""``transformWithState``: a Spark ``StatefulProcessor`` as an operator, unchanged.
+
+The processor is called as Spark's Python worker calls it: for a key with rows ``handleInputRows``
+(in the first epoch after ``handleInitialState``), then ``handleExpiredTimer`` for the timers that
+are due after that.  It is unpickled for every lane and epoch, as Spark does for every task, so
+attributes that it sets live no longer than that; state that lasts is in its state variables, which
+are named states of `ProcessOfStates`.
+
+Times are Spark's: milliseconds; a timer fires once the clock has reached it, where ``process``
+waits until the watermark has passed it.  So an event-time timer is stored one microsecond earlier
+than it is set to.  Before the first watermark Spark's watermark is 1970.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.types import Row
+
+from godwit.adopt.row_forms import RowForm, form_of
+from godwit.adopt.state_variables import DeclaringHandle, LaneHandle, Place, TimeMode, Variable
+from godwit.checkpoint.entries import StateRows
+from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.model.frames import function_failed
+from godwit.model.key_groups import key_groups_of
+from godwit.operators.calls import Timing
+from godwit.operators.states.declared import TIMERS, ListState, MapState, ValueState
+from godwit.operators.states.operator import ProcessOfStates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from godwit.adopt.row_forms import KeyBatches
+    from godwit.columns.groups import Groups
+    from godwit.operators.calls import CalledKey, Meter
+    from godwit.operators.operator import OperatorInput, OperatorOutput
+    from godwit.operators.states.declared import Declared
+    from godwit.operators.states.stored import Cells, LaneKeys
+    from godwit.time.event_time import EpochTime, RowTime
+
+TIME_MODES: Final[dict[str, TimeMode]] = {
+    "none": "None",
+    "processingtime": "ProcessingTime",
+    "eventtime": "EventTime",
+}
+CLOCKS: Final = {"None": None, "ProcessingTime": "processing", "EventTime": "event"}
+FIRST_EPOCH: Final = 1
+_NO_STATE: Final = "x_nothing"
+_PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
+_OTHER: Final = re.compile(r"[^a-z0-9_]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSpec:
+    """A processor, and how it is called. Picklable."""
+
+    pickled: bytes  # the processor, by cloudpickle
+    name: str  # of its class
+    time_mode: TimeMode
+    form: str  # "row" or "pandas": what it gets and returns
+    variables: tuple[Variable, ...]
+    deleted: frozenset[str] = frozenset()  # names of states that it deletes
+    # rows of the initial state; the key columns are those of the operator
+    initial: pa.Table | None = None
+
+    @property
+    def timing(self) -> Timing:
+        """Options of the operator's timers."""
+        clock: Any = CLOCKS[self.time_mode]
+        on_timer = None if clock is None else handle_expired_timer
+        return Timing(clock=clock, on_timer=on_timer, order="after_rows")
+
+    @property
+    def states(self) -> dict[str, Declared]:
+        """Declarations of the variables as named states; an empty one if there are none."""
+        if not self.variables:
+            return {_NO_STATE: ValueState(int)}
+        return {state_name(variable.name): _declared(variable) for variable in self.variables}
+
+
+def handle_expired_timer(*_: object) -> None:
+    """Stand for ``handleExpiredTimer``; the operator calls the processor's own."""
+
+
+def state_name(name: str) -> str:
+    """Return the name of the state of a variable: lower-case, and not one that is reserved.
+
+    Examples
+    --------
+    >>> state_name("count"), state_name("countState"), state_name("timers")
+    ('count', 'count_x53_tate', 'x_timers')
+    """
+    escaped = _OTHER.sub(lambda match: f"_x{ord(match[0]):x}_", name)
+    plain = _PLAIN.fullmatch(escaped) and escaped != TIMERS
+    return escaped if plain else f"x_{escaped}"
+
+
+def _declared(variable: Variable) -> Declared:
+    """Return the declaration of a variable as a named state."""
+    ttl: Any = None if variable.ttl_ms is None else f"{variable.ttl_ms} milliseconds"
+    record = variable.rows.record
+    if variable.kind == "value":
+        return ValueState(record, ttl=ttl)
+    if variable.kind == "list":
+        return ListState(record, ttl=ttl)
+    return MapState(bytes, record, ttl=ttl)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a user's object as Spark does: classes of the main script and lambdas by value."""
+    pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return pickled
+
+
+def spec_of(
+    processor: Any,
+    *,
+    time_mode: str,
+    pandas: bool,
+    initial: pa.Table | None,
+    where: str,
+    operator: str,
+) -> ProcessorSpec:
+    """Return the spec of a processor, by calling ``init`` of a copy as Spark does on the driver.
+
+    Raises `InvalidFlowError` if the processor cannot be pickled, or the time mode is unknown;
+    `UserFunctionError` if ``init`` raises. `where`: the call, for errors. `operator`: its name.
+    """
+    mode = TIME_MODES.get(str(time_mode).lower())
+    if mode is None:
+        raise InvalidFlowError(
+            f"{where} has time_mode={time_mode!r}. [STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE]",
+            remedy="Give 'None', 'ProcessingTime' or 'EventTime'.",
+        )
+    missing = [
+        call for call in ("init", "handleInputRows", "close") if not hasattr(processor, call)
+    ]
+    if missing or isinstance(processor, type):
+        what = "a class" if isinstance(processor, type) else "a value without " + missing[0]
+        raise InvalidFlowError(
+            f"{where} was given {what}, not a StatefulProcessor.",
+            remedy="Give an instance of a subclass of pyspark.sql.streaming.StatefulProcessor.",
+        )
+    try:
+        pickled = dumps(processor)
+    except Exception as error:
+        raise InvalidFlowError(
+            f"{where}: the processor cannot be pickled: {error}.",
+            remedy="Create what cannot be pickled, such as a connection, in init.",
+        ) from error
+    copy = cloudpickle.loads(pickled)
+    handle = DeclaringHandle(mode)
+    with _naming(operator, copy.init, None, "init(handle)"):
+        copy.init(handle)
+        copy.close()
+    return ProcessorSpec(
+        pickled=pickled,
+        name=type(processor).__qualname__,
+        time_mode=mode,
+        form="pandas" if pandas else "row",
+        variables=tuple(handle.variables.values()),
+        deleted=frozenset(handle.deleted),
+        initial=initial,
+    )
+
+
+class TransformOperator(ProcessOfStates):
+    """A `StatefulProcessor` called for each key, as Spark's ``transformWithState`` does."""
+
+    kind = "process"
+
+    def __init__(
+        self,
+        spec: ProcessorSpec,
+        *,
+        name: str,
+        keys: pa.Schema,
+        inputs: pa.Schema,  # all columns of the stream, in their order
+        output: pa.Schema,
+        zone: str,
+        time: RowTime | None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            keys=keys,
+            inputs=inputs,
+            function=handle_expired_timer,
+            states=spec.states,
+            output=output,
+            timing=spec.timing,
+            zone=zone,
+        )
+        self.spec, self.row_time = spec, time
+        self._variables = {variable.name: variable for variable in spec.variables}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt(self)
+
+    # -- an epoch ------------------------------------------------------------------------------
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the processor for every key with rows, due timers or initial state."""
+        return super().process(
+            in_spark_time(data, self.row_time if self.clock == "event" else None)
+        )
+
+    def called_without_rows(self, data: OperatorInput) -> Sequence[StateRows]:
+        """Return the keys of the initial state in the first epoch, of this lane's key groups."""
+        if self.spec.initial is None or data.epoch != FIRST_EPOCH:
+            return ()
+        rows = self.spec.initial.combine_chunks()
+        batches = rows.select(self.keys.names).cast(self.keys).to_batches()
+        if not batches:
+            return ()
+        (keys,) = batches
+        hashes = self.hash_of(keys, data.num_key_groups)
+        entries = StateRows(hashes=hashes, keys=keys, values=keys)
+        if data.here is not None:
+            own = data.here[key_groups_of(hashes, data.num_key_groups)]
+            entries = entries.take(np.flatnonzero(own))
+        return (entries,)
+
+    def call_keys(
+        self,
+        data: OperatorInput,
+        lane: LaneKeys,
+        *,
+        cells: Mapping[str, Cells],
+        called: list[CalledKey],
+        meter: Meter,
+        groups: Groups,
+    ) -> pa.RecordBatch:
+        """Call the processor for every key of a lane; return the rows that it emitted."""
+        form = form_of(self.spec.form, zone=self.zone, output=self.output)
+        processor = cloudpickle.loads(self.spec.pickled)
+        times = times_of(self.spec.time_mode, data.time)
+        place = Place()
+        by_variable = {name: cells[state_name(name)] for name in self._variables}
+        shift_us = 1 if self.clock == "event" else 0
+        handle = _CheckedHandle(self, by_variable, place, shift_us)
+        with _naming(self.name, processor.init, None, "init(handle)"):
+            processor.init(handle)
+        handle.state = "INITIALIZED"
+        batches = form.batches(data.rows.values, groups.order, lane.starts)
+        keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
+        initial = self._initial_rows(data, form)
+        if self.clock == "event":
+            due = watermark_ms(data.time.until) * 1000 - shift_us
+        else:
+            due = data.time.clock
+        run = _Run(
+            self,
+            processor,
+            handle=handle,
+            place=place,
+            times=times,
+            due=due,
+            key_names=self.keys.names,
+        )
+        for group in key_ends(meter):
+            if group < 0:
+                meter.end_key_group()
+                continue
+            run.call(group, keys[group], called[group].timers, batches, initial.get(keys[group]))
+        place.group = -1
+        handle.state = "TIMER_PROCESSED"
+        with _naming(self.name, processor.close, None, "close()"):
+            processor.close()
+        return form.to_batch(run.emitted, self.name, lane.tuples, run.ends)
+
+    def _initial_rows(self, data: OperatorInput, form: RowForm) -> Mapping[Any, Iterator[Any]]:
+        """Return key → rows of its initial state, in the first epoch; else nothing."""
+        if self.spec.initial is None or data.epoch != FIRST_EPOCH:
+            return {}
+        return form.by_key(self.spec.initial, self.keys)
+
+
+class _Run:
+    """The calls for the keys of one lane and epoch."""
+
+    def __init__(
+        self,
+        operator: TransformOperator,
+        processor: Any,
+        *,
+        handle: LaneHandle,
+        place: Place,
+        times: TimerValues,
+        due: int,  # timers up to and including this time fire, as they are stored
+        key_names: list[str],
+    ) -> None:
+        self.operator, self.processor = operator, processor
+        self.handle, self.place, self.times, self.due = handle, place, times, due
+        self.emitted: list[Any] = []
+        self.ends: list[int] = []
+        self._shift_us = 1 if operator.clock == "event" else 0
+        self._key_row = Row(*key_names)
+
+    def call(
+        self,
+        group: int,
+        key: tuple[Any, ...],
+        timers: list[int],
+        batches: KeyBatches,
+        initial: Iterable[Any] | None,
+    ) -> None:
+        """Call the processor for one key: initial state, rows, timers that are due."""
+        place, processor, times = self.place, self.processor, self.times
+        place.group, place.timers = group, timers
+        doing: tuple[Any, str] = (
+            processor.handleInputRows,
+            "handleInputRows(key, rows, timerValues)",
+        )
+        try:
+            if initial is not None:
+                doing = processor.handleInitialState, "handleInitialState(key, initialState, ...)"
+                for state in initial:
+                    processor.handleInitialState(key, state, times)
+                doing = processor.handleInputRows, "handleInputRows(key, rows, timerValues)"
+            rows = batches.rows(group)
+            if rows is not None:
+                self.emitted.extend(processor.handleInputRows(key, rows, times))
+            if timers and timers[0] <= self.due:
+                doing = processor.handleExpiredTimer, "handleExpiredTimer(key, timerValues, ...)"
+                self._fire(key)
+        except BaseException as error:
+            raise function_failed(
+                self.operator.name, doing[0], key, error, called=doing[1]
+            ) from error
+        self.ends.append(len(self.emitted))
+
+    def _fire(self, key: tuple[Any, ...]) -> None:
+        """Call ``handleExpiredTimer`` for the timers that are due now, earliest first.
+
+        A timer that one of these calls sets or deletes makes no difference until the next epoch.
+        """
+        timers = self.place.timers
+        row = self._key_row(*key)
+        for time in [time for time in timers if time <= self.due]:
+            expiry_ms = (time + self._shift_us) // 1000
+            self.emitted.extend(
+                self.processor.handleExpiredTimer(
+                    key=row,
+                    timerValues=self.times,
+                    expiredTimerInfo=ExpiredTimerInfo(expiry_ms),
+                )
+            )
+            self.handle.deleteTimer(expiry_ms)
+
+
+class _CheckedHandle(LaneHandle):
+    """Handle of a lane that admits no other variables than ``init`` declared on the driver."""
+
+    def __init__(
+        self,
+        operator: TransformOperator,
+        cells: Mapping[str, Cells],
+        place: Place,
+        shift_us: int,
+    ) -> None:
+        super().__init__(operator.spec.time_mode, cells, place, shift_us)
+        self._operator = operator
+
+    def _declare(self, *args: Any) -> Variable:
+        variable = super()._declare(*args)
+        spec = self._operator.spec
+        known = {declared.name: declared for declared in spec.variables}.get(variable.name)
+        if known != variable and variable.name not in spec.deleted:
+            raise UserFunctionError(
+                f"Operator {self._operator.name!r}: {spec.name}.init declares state "
+                f"{variable.name!r} otherwise than it did on the driver.",
+                remedy="Declare the same states at every call of init.",
+                operator=self._operator.name,
+                state=variable.name,
+            )
+        return variable
+
+
+def rebuilt(operator: Any) -> tuple[Any, ...]:
+    """Return what ``__reduce__`` of an operator with a spec returns: it is made again from that.
+
+    The classes of its records exist once in a process, so they are not pickled.
+    """
+    options = {
+        "name": operator.name,
+        "keys": operator.keys,
+        "inputs": operator.inputs,
+        "output": operator.output,
+        "zone": operator.zone,
+        "time": operator.row_time,
+    }
+    placed = {
+        name: operator.__dict__[name]
+        for name in ("partition_by", "partition_stated")
+        if name in operator.__dict__
+    }
+    return _rebuild, (type(operator), operator.spec, options, placed)
+
+
+def _rebuild(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, Any]) -> Any:
+    """Return an operator made again from what it was made of."""
+    operator = kind(spec, **options)
+    for name, value in placed.items():
+        setattr(operator, name, value)
+    return operator
+
+
+def key_ends(meter: Meter) -> Iterator[int]:
+    """Yield the number of each key, and -1 after the last key of every key group."""
+    begin = 0
+    for end in meter.ends:
+        yield from range(begin, end)
+        yield -1
+        begin = end
+
+
+def in_spark_time(data: OperatorInput, row_time: RowTime | None) -> OperatorInput:
+    """Return an input with the clock in whole milliseconds, and without late rows.
+
+    Rows are late if the watermark of the last epoch had reached their `row_time`; ``None``: no row
+    is late.
+    """
+    clock = data.time.clock // 1000 * 1000
+    data = replace(data, time=replace(data.time, clock=clock))
+    if row_time is None or not len(data.rows.hashes):
+        return data
+    times = data.rows.values.column(row_time.column)
+    if not pa.types.is_timestamp(times.type):
+        return data
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    late = pc.less_equal(micros, watermark_ms(data.time.closed) * 1000).fill_null(False)
+    if not pc.any(late).as_py():
+        return data
+    on_time = np.flatnonzero(~late.to_numpy(zero_copy_only=False))
+    return replace(data, rows=data.rows.take(on_time))
+
+
+def watermark_ms(time_us: int) -> int:
+    """Return Spark's watermark in milliseconds: 0 before the first one."""
+    return max(time_us // 1000, 0)
+
+
+def times_of(mode: TimeMode, time: EpochTime) -> TimerValues:
+    """Return the times of an epoch as a processor gets them."""
+    if mode == "None":
+        return TimerValues(-1, -1)
+    return TimerValues(time.clock // 1000, watermark_ms(time.until))
+
+
+@contextlib.contextmanager
+def _naming(
+    operator: str, function: Callable[..., Any], key: tuple[Any, ...] | None, called: str
+) -> Iterator[None]:
+    """Context that names the operator and the call in an error of the processor's."""
+    try:
+        yield
+    except BaseException as error:
+        raise function_failed(
+            operator, function, key, error, called=called, rows_of="its lane"
+        ) from error
