@@ -14,13 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pandas as pd
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.streaming.state import GroupState
 
 from godwit.adopt.row_forms import ArrowFrames
-from godwit.adopt.spark_rows import SparkRows, rows_of_json
+from godwit.adopt.spark_rows import VALUE_TYPES, SparkRows, check_types, rows_of_json
 from godwit.adopt.stateful_processor import (
     dumps,
     in_spark_time,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.calls import CalledKey, Meter
     from godwit.operators.operator import OperatorInput, OperatorOutput
@@ -143,11 +145,26 @@ class GroupStateOperator(ProcessOfStates):
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuilt(self)
 
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe the state for the checkpoint, with the Spark types of its columns."""
+        described = super().describe_state(state)
+        if state != STATE:
+            return described
+        means = {**described.means, VALUE_TYPES: self.spec.rows.types}
+        return msgspec.structs.replace(described, means=means)
+
+    def check_stored_state(
+        self, state: str, stored: StateDescription, today: StateDescription
+    ) -> None:
+        """Refuse a stored state whose columns have types that today's cannot hold."""
+        where = f"the state of operator {self.name!r}"
+        check_types(where, stored.means, today.means, operator=self.name, state=state)
+        same = msgspec.structs.replace(stored, means=today.means)
+        super().check_stored_state(state, stored if state != STATE else same, today)
+
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key with rows, and for those that have timed out."""
-        return super().process(
-            in_spark_time(data, self.row_time if self.clock == "event" else None)
-        )
+        return in_spark_time(super().process, data, self.row_time, self.clock)
 
     def call_keys(
         self,

@@ -103,7 +103,7 @@ class RowForm(ABC):
             return pa.RecordBatch.from_pylist([], self.output)
         try:
             return pa.RecordBatch.from_arrays(self.columns_of(emitted), schema=self.output)
-        except Exception as error:  # of the user's values, any
+        except Exception as error:  # noqa: BLE001 - of the user's values, any
             index, cause = self._culprit(emitted, error)
             key = keys[bisect.bisect_right(ends, index)]
             raise UserFunctionError(

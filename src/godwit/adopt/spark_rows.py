@@ -18,6 +18,7 @@ import decimal
 import functools
 import struct
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -26,13 +27,23 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.columns.types import to_schema
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Converter = Callable[[Any], Any]
 
+VALUE_TYPES: Final = "Spark types"
+KEY_TYPES: Final = "Spark types of map keys"
+"""Entries of `StateDescription.means`."""
+_WIDER: Final[dict[str, tuple[str, ...]]] = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "double"),
+    "bigint": ("double",),
+    "float": ("double",),
+}
 _INT64: Final = range(-(2**63), 2**63)
 _WIDTHS: Final[dict[type, int]] = {
     spark.ByteType: 8,
@@ -138,6 +149,12 @@ class SparkRows:
         maker: Callable[..., spark.Row] = spark.Row(*self.schema.names)
         return maker
 
+    @property
+    def types(self) -> dict[str, Any]:
+        """Name of each column → its Spark type, as the checkpoint describes it."""
+        types: dict[str, Any] = _types(self.schema)
+        return types
+
     # -- keys of maps --------------------------------------------------------------------------
 
     def to_key(self, row: Any) -> bytes:
@@ -176,6 +193,47 @@ def read_spark_schema(given: Any, where: str) -> spark.StructType:
         warnings.simplefilter("ignore")
         schema: spark.StructType = from_arrow_schema(to_schema(given, where=where))
     return schema
+
+
+# -- evolution ------------------------------------------------------------------------------------
+
+
+def _types(dtype: spark.DataType) -> Any:
+    """Return a type as plain values: a name, or a dict of the parts."""
+    if isinstance(dtype, spark.StructType):
+        return {field.name: _types(field.dataType) for field in dtype.fields}
+    if isinstance(dtype, spark.ArrayType):
+        return {"[]": _types(dtype.elementType)}
+    if isinstance(dtype, spark.MapType):
+        return {"{key}": _types(dtype.keyType), "{}": _types(dtype.valueType)}
+    return dtype.simpleString()
+
+
+def check_types(where: str, was: Mapping[str, Any], now: Mapping[str, Any], **context: Any) -> None:
+    """Raise `CheckpointMismatchError` if the types of a state's columns have changed too much.
+
+    A column may come or go, and a number may become wider. `was`, `now`: what the states mean, with
+    the entries `KEY_TYPES` and `VALUE_TYPES`; `where`: the state, for errors.
+    """
+    problems = list(_narrowed(was.get(VALUE_TYPES), now.get(VALUE_TYPES), ""))
+    if was.get(KEY_TYPES) != now.get(KEY_TYPES):
+        problems.append("the keys of the map have other columns")
+    if problems:
+        raise CheckpointMismatchError(
+            f"The checkpoint does not fit {where}: {'; '.join(problems)}. "
+            "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]",
+            remedy="Leave the schema as it was, or give the state a new name.",
+            **context,
+        )
+
+
+def _narrowed(was: Any, now: Any, path: str) -> Iterator[str]:
+    """Yield the changes of types under which stored values would not be read as they are."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for name in was.keys() & now.keys():
+            yield from _narrowed(was[name], now[name], f"{path}.{name}" if path else name)
+    elif was != now and now not in _WIDER.get(str(was), ()):
+        yield f"column {path} was {was} and is {now}"
 
 
 # -- what the JVM makes of a value ----------------------------------------------------------------

@@ -52,6 +52,16 @@ class Variable:
         """Conversion of a map's keys."""
         return rows_of_json(self.key_schema)
 
+    @property
+    def types(self) -> dict[str, Any]:
+        """Spark types of a value's columns, for the checkpoint."""
+        return self.rows.types
+
+    @property
+    def key_types(self) -> dict[str, Any]:
+        """Spark types of a map's keys, for the checkpoint; empty for other kinds."""
+        return self.keys.types if self.key_schema else {}
+
 
 class Place:
     """The key that the processor is called for, and its timers."""
@@ -235,13 +245,13 @@ class LaneHandle(DeclaringHandle):
         self._cells, self._place, self._shift_us = cells, place, shift_us
 
     def value_state(self, variable: Variable) -> pyspark_states.ValueState:
-        return _ValueOfKey(variable, self._cells[variable.name], self._place, self)
+        return _ValueOfKey(variable, self._cells.get(variable.name), self._place, self)
 
     def list_state(self, variable: Variable) -> pyspark_states.ListState:
-        return _ListOfKey(variable, self._cells[variable.name], self._place, self)
+        return _ListOfKey(variable, self._cells.get(variable.name), self._place, self)
 
     def map_state(self, variable: Variable) -> pyspark_states.MapState:
-        return _MapOfKey(variable, self._cells[variable.name], self._place, self)
+        return _MapOfKey(variable, self._cells.get(variable.name), self._place, self)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Register a timer of the present key; one that exists already stays as it is."""

@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from pyspark.sql.types import Row
 
 from godwit.adopt.row_forms import RowForm, form_of
+from godwit.adopt.spark_rows import KEY_TYPES, VALUE_TYPES, check_types
 from godwit.adopt.state_variables import DeclaringHandle, LaneHandle, Place, TimeMode, Variable
 from godwit.checkpoint.entries import StateRows
 from godwit.model.errors import InvalidFlowError, UserFunctionError
@@ -34,13 +36,15 @@ from godwit.model.key_groups import key_groups_of
 from godwit.operators.calls import Timing
 from godwit.operators.states.declared import TIMERS, ListState, MapState, ValueState
 from godwit.operators.states.operator import ProcessOfStates
+from godwit.time.event_time import Due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.adopt.row_forms import KeyBatches
+    from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
-    from godwit.operators.calls import CalledKey, Meter
+    from godwit.operators.calls import CalledKey, Meter, TimerClock
     from godwit.operators.operator import OperatorInput, OperatorOutput
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, LaneKeys
@@ -52,10 +56,10 @@ TIME_MODES: Final[dict[str, TimeMode]] = {
     "eventtime": "EventTime",
 }
 CLOCKS: Final = {"None": None, "ProcessingTime": "processing", "EventTime": "event"}
-FIRST_EPOCH: Final = 1
+FIRST_EPOCH: Final = 0
 _NO_STATE: Final = "x_nothing"
 _PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
-_OTHER: Final = re.compile(r"[^a-z0-9_]")
+_OTHER: Final = re.compile(r"[^a-z0-9_]|_(?=x)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +100,11 @@ def state_name(name: str) -> str:
     Examples
     --------
     >>> state_name("count"), state_name("countState"), state_name("timers")
-    ('count', 'count_x53_tate', 'x_timers')
+    ('count', 'x_count_x53_tate', 'x_timers')
     """
-    escaped = _OTHER.sub(lambda match: f"_x{ord(match[0]):x}_", name)
-    plain = _PLAIN.fullmatch(escaped) and escaped != TIMERS
-    return escaped if plain else f"x_{escaped}"
+    if _PLAIN.fullmatch(name) and name != TIMERS and not name.startswith("x_"):
+        return name
+    return "x_" + _OTHER.sub(lambda match: f"_x{ord(match[0]):x}_", name)
 
 
 def _declared(variable: Variable) -> Declared:
@@ -199,18 +203,37 @@ class TransformOperator(ProcessOfStates):
             zone=zone,
         )
         self.spec, self.row_time = spec, time
+        self.deletes = tuple(sorted(map(state_name, spec.deleted)))
         self._variables = {variable.name: variable for variable in spec.variables}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuilt(self)
 
+    # -- evolution -----------------------------------------------------------------------------
+
+    def describe_state(self, state: str = TIMERS) -> StateDescription:
+        """Describe a state for the checkpoint, with the Spark types of its columns."""
+        described = super().describe_state(state)
+        for variable in self.spec.variables:
+            if state_name(variable.name) == state:
+                means = {KEY_TYPES: variable.key_types, VALUE_TYPES: variable.types}
+                return msgspec.structs.replace(described, means={**described.means, **means})
+        return described
+
+    def check_stored_state(
+        self, state: str, stored: StateDescription, today: StateDescription
+    ) -> None:
+        """Refuse a stored state whose columns have types that today's cannot hold."""
+        where = f"state {state!r} of operator {self.name!r}"
+        check_types(where, stored.means, today.means, operator=self.name, state=state)
+        same = msgspec.structs.replace(stored, means=today.means)
+        super().check_stored_state(state, stored if state == TIMERS else same, today)
+
     # -- an epoch ------------------------------------------------------------------------------
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the processor for every key with rows, due timers or initial state."""
-        return super().process(
-            in_spark_time(data, self.row_time if self.clock == "event" else None)
-        )
+        return in_spark_time(super().process, data, self.row_time, self.clock)
 
     def called_without_rows(self, data: OperatorInput) -> Sequence[StateRows]:
         """Return the keys of the initial state in the first epoch, of this lane's key groups."""
@@ -422,14 +445,28 @@ def key_ends(meter: Meter) -> Iterator[int]:
         begin = end
 
 
-def in_spark_time(data: OperatorInput, row_time: RowTime | None) -> OperatorInput:
-    """Return an input with the clock in whole milliseconds, and without late rows.
+def in_spark_time(
+    process: Callable[[OperatorInput], OperatorOutput],
+    data: OperatorInput,
+    row_time: RowTime | None,
+    clock: TimerClock | None,
+) -> OperatorOutput:
+    """Return the output of an operator in Spark's time: a clock in milliseconds, no late rows.
 
-    Rows are late if the watermark of the last epoch had reached their `row_time`; ``None``: no row
-    is late.
+    With an event-time `clock`, rows are late whose `row_time` the watermark of the last epoch had
+    reached. An epoch without input follows as soon as the watermark advances, as Spark runs a batch
+    without data then: what is late depends on it.
     """
-    clock = data.time.clock // 1000 * 1000
-    data = replace(data, time=replace(data.time, clock=clock))
+    time = replace(data.time, clock=data.time.clock // 1000 * 1000)
+    data = replace(data, time=time)
+    if clock != "event":
+        return process(data)
+    output = process(_without_late_rows(data, row_time))
+    return replace(output, next_due=output.next_due | Due(event=time.until))
+
+
+def _without_late_rows(data: OperatorInput, row_time: RowTime | None) -> OperatorInput:
+    """Return an input without the rows that are late by the watermark of the last epoch."""
     if row_time is None or not len(data.rows.hashes):
         return data
     times = data.rows.values.column(row_time.column)

@@ -308,7 +308,7 @@ class Chains:
         return tuple(sorted(self._states))
 
     def upgrade(self, number: int, version: FlowVersion) -> None:
-        """Apply the renamings and drops of flow version `number` to the chains."""
+        """Apply the renamings, drops and deletions of flow version `number` to the chains."""
         if number == self.flow:
             return
 
@@ -321,6 +321,7 @@ class Chains:
             StateId(name(state.operator), state.state): chains
             for state, chains in self._states.items()
             if state.operator not in dropped
+            and state.state not in version.deleted_states.get(state.operator, ())
         }
         self._waiting = {
             name(operator): waiting

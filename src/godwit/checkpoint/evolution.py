@@ -87,6 +87,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     reads_changes: tuple[str, ...] | None = None
     # sinks and operators that read its output; ``None`` if it was not recorded
     readers: tuple[str, ...] | None = None
+    # names of states of earlier versions that it deletes, if there are any
+    deletes: tuple[str, ...] = ()
     left: int = -1  # of a removed operator: the last flow version that had it
 
 
@@ -105,6 +107,8 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     # name in the previous version → name in this one; all at once
     renamed: dict[str, str] = msgspec.field(default_factory=dict)
     dropped: tuple[str, ...] = ()  # operators of the previous version whose state is gone
+    # operator of the previous version → states that it deletes
+    deleted_states: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     def operator(self, name: str) -> OperatorVersion | None:
         """Return the operator `name`, of the flow or removed from it; ``None`` if it is unknown."""
@@ -521,6 +525,13 @@ def compare_flows(
         )
     # From the names in the checkpoint, through those after the edits, to those of the program.
     to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
+    deleted = {
+        name: states
+        for name, after in to.items()
+        if after in stored.operators
+        and (present := today.operators.get(renamed.get(after, after))) is not None
+        and (states := _deleted_states(stored.operators[after], present))
+    }
     total = {name: renamed.get(after, after) for name, after in to.items()}
     total = {old: new for old, new in total.items() if old != new}
     version = msgspec.structs.replace(
@@ -530,6 +541,7 @@ def compare_flows(
         times=times,
         renamed=total,
         dropped=stored.dropped,
+        deleted_states=deleted,
     )
     as_stored = msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
     same = not edits and as_stored == msgspec.structs.replace(stored, previous=previous)
@@ -572,6 +584,7 @@ def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersio
         retained=retained,
         renamed={old: new for old, new in renamed.items() if old != new},
         dropped=tuple(dropped),
+        deleted_states={},
     )
 
 
@@ -659,7 +672,7 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
     # Parts of hot keys come and go: where keys are in parts, recovery refuses.
     part = f"{RESERVED_PREFIX}_part"
     whole = {n for n, state in before.states.items() if part not in dict(state.entries)}
-    lost = sorted(whole - now.states.keys())
+    lost = sorted(whole - now.states.keys() - set(now.deletes))
     if lost == [_TIMERS] and not any(_CLOCK in state.means for state in now.states.values()):
         return  # timers come and go
     if lost == ["state"]:
@@ -672,6 +685,11 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
             f"operator {name!r} no longer has {', '.join(map(repr, lost))}, of which there is "
             "state: declare what it had, since a state that no function touches costs nothing"
         )
+
+
+def _deleted_states(before: OperatorVersion, now: OperatorVersion) -> tuple[str, ...]:
+    """Return the states of an operator that its present version deletes."""
+    return tuple(sorted((before.states.keys() - now.states.keys()) & set(now.deletes)))
 
 
 def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:

@@ -274,6 +274,7 @@ class KeyedOperator(ABC):
     # leaves its parts. Without any, parts keep their state until the watermark has passed
     # `parts_expire_at`.
     part_states: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()  # names of states that it once had, and deletes
     # Whether part 0, a whole key, is hashed like the other parts, or by its key columns alone.
     hashes_whole: ClassVar[bool] = False
 

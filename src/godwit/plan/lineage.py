@@ -75,6 +75,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         origin=_digest_of_operator(operator, flow),
         reads_changes=_changes_read(operator, flow),
         readers=_readers(operator, flow),
+        deletes=operator.deletes,
     )
 
 
