@@ -21,19 +21,18 @@ from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.streaming.state import GroupState
 
 from godwit.adopt.row_forms import ArrowFrames
-from godwit.adopt.spark_rows import VALUE_TYPES, SparkRows, check_types, rows_of_json
-from godwit.adopt.stateful_processor import (
+from godwit.adopt.spark_functions import (
+    SparkFunctionOperator,
+    called_by_the_operator,
     dumps,
-    in_spark_time,
     key_ends,
-    rebuilt,
     watermark_ms,
 )
+from godwit.adopt.spark_rows import VALUE_TYPES, SparkRows, check_types, rows_of_json
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import function_failed
 from godwit.operators.calls import Timing
 from godwit.operators.states.declared import ValueState
-from godwit.operators.states.operator import ProcessOfStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,9 +43,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.calls import CalledKey, Meter
-    from godwit.operators.operator import OperatorInput, OperatorOutput
+    from godwit.operators.operator import OperatorInput
     from godwit.operators.states.stored import Cells, LaneKeys
-    from godwit.time.event_time import RowTime
 
 STATE: Final = "group_state"
 CLOCKS: Final = {
@@ -75,17 +73,13 @@ class GroupFunctionSpec:
     def timing(self) -> Timing:
         """Options of the operator's timers."""
         clock: Any = CLOCKS[self.timeout]
-        on_timer = None if clock is None else time_out
+        on_timer = None if clock is None else called_by_the_operator
         return Timing(clock=clock, on_timer=on_timer, order="after_rows")
 
     @property
     def states(self) -> dict[str, ValueState[Any]]:
         """Declaration of the state."""
         return {STATE: ValueState(self.rows.record)}
-
-
-def time_out(*_: object) -> None:
-    """Stand for the call after a time-out; the operator calls the user's function."""
 
 
 def spec_of(
@@ -114,36 +108,12 @@ def spec_of(
     )
 
 
-class GroupStateOperator(ProcessOfStates):
+class GroupStateOperator(SparkFunctionOperator):
     """A function called for each key with its rows as DataFrames, and its ``GroupState``."""
 
-    kind = "process"
-
-    def __init__(
-        self,
-        spec: GroupFunctionSpec,
-        *,
-        name: str,
-        keys: pa.Schema,
-        inputs: pa.Schema,  # all columns of the stream, in their order
-        output: pa.Schema,
-        zone: str,
-        time: RowTime | None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            keys=keys,
-            inputs=inputs,
-            function=time_out,
-            states=spec.states,
-            output=output,
-            timing=spec.timing,
-            zone=zone,
-        )
-        self.spec, self.row_time = spec, time
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return rebuilt(self)
+    def __init__(self, spec: GroupFunctionSpec, **options: Any) -> None:
+        super().__init__(spec, states=spec.states, timing=spec.timing, **options)
+        self.spec: GroupFunctionSpec = spec
 
     def describe_state(self, state: str = STATE) -> StateDescription:
         """Describe the state for the checkpoint, with the Spark types of its columns."""
@@ -162,10 +132,6 @@ class GroupStateOperator(ProcessOfStates):
         same = msgspec.structs.replace(stored, means=today.means)
         super().check_stored_state(state, stored if state != STATE else same, today)
 
-    def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the function for every key with rows, and for those that have timed out."""
-        return in_spark_time(super().process, data, self.row_time, self.clock)
-
     def call_keys(
         self,
         data: OperatorInput,
@@ -182,9 +148,8 @@ class GroupStateOperator(ProcessOfStates):
         batches = form.batches(data.rows.values, groups.order, lane.starts)
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         clock_ms, event_ms = data.time.clock // 1000, watermark_ms(data.time.until)
-        shift_us = 1 if self.clock == "event" else 0
-        due = (event_ms * 1000 if self.clock == "event" else data.time.clock) - shift_us
-        calls = _Calls(self, function, cells[STATE], (clock_ms, event_ms), shift_us)
+        due = self.due_us(data.time)
+        calls = _Calls(self, function, cells[STATE], (clock_ms, event_ms))
         emitted: list[Any] = []
         ends: list[int] = []
         for group in key_ends(meter):
@@ -211,11 +176,9 @@ class _Calls:
         function: Callable[..., Any],
         cells: Any,
         times: tuple[int, int],  # processing time and watermark, in milliseconds
-        shift_us: int,
     ) -> None:
         self._operator, self._function, self._cells = operator, function, cells
         self._clock_ms, self._event_ms = times
-        self._shift_us = shift_us
         self._rows = operator.spec.rows
 
     def call(
@@ -236,7 +199,7 @@ class _Calls:
             eventTimeWatermarkMs=self._event_ms,
             timeoutConf=self._operator.spec.timeout,
             hasTimedOut=timed_out,
-            watermarkPresent=self._operator.row_time is not None,
+            watermarkPresent=self._operator.columns.event_time is not None,
             defined=exists,
             updated=False,
             removed=False,
@@ -292,4 +255,4 @@ class _Calls:
             self._cells.assign(group, self._rows.to_record(state.get))
         elif not state.exists:
             self._cells.drop(group)
-        timers[:] = [] if timeout == _NO_TIME else [(timeout + 1) * 1000 - self._shift_us]
+        timers[:] = [] if timeout == _NO_TIME else [(timeout + 1) * 1000 - self._operator.shift_us]

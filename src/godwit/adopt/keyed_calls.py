@@ -5,28 +5,29 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from godwit.adopt import group_state, stateful_processor
 from godwit.adopt.group_state import GroupStateOperator
+from godwit.adopt.spark_functions import RowColumns, function_node
 from godwit.adopt.spark_rows import read_spark_schema
 from godwit.adopt.stateful_processor import TransformOperator
-from godwit.api.checks import operator_fields, read_output
+from godwit.api.checks import operator_fields
 from godwit.api.streams import add_to_flow
+from godwit.columns.types import to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
-from godwit.plan.nodes import ProcessNode
+from godwit.plan.event_times import time_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.adopt.state_variables import Variable
     from godwit.api.streams import KeyedStream, Stream
     from godwit.columns.types import SchemaLike
-    from godwit.time.durations import Duration
 
 _OUTPUT_MODES = ("append", "update")
 
@@ -42,8 +43,6 @@ def transform_with_state(
     initial_state: Any = None,
     pandas: bool = False,
     name: str | None = None,
-    event_time: str | None = None,
-    slack: Duration | None = None,
     formerly: str | None = None,
     starts_empty: bool = False,
 ) -> Stream:
@@ -69,7 +68,7 @@ def transform_with_state(
     pandas
         ``True``: rows are pandas DataFrames, as of ``transformWithStateInPandas``. By default they
         are ``Row`` objects.
-    name, event_time, slack, formerly, starts_empty
+    name, formerly, starts_empty
         As for `KeyedStream.process`.
 
     Returns
@@ -107,17 +106,12 @@ def transform_with_state(
         where=where,
         operator=fields["name"],
     )
-    columns, _, column, slack_us = read_output(fields["name"], output, event_time, slack)
-    node = ProcessNode(
-        function=processor.handleInputRows,
-        state_type=None,
-        states=spec.states,
-        output=columns,
-        event_time=column,
-        slack_us=slack_us,
-        codec="msgpack",
-        timing=spec.timing,
-        operator=partial(TransformOperator, spec),
+    node = function_node(
+        TransformOperator,
+        spec,
+        _row_columns(stream, spec.timing.clock, where),
+        output=to_schema(output, where=f"The output of operator {fields['name']!r}"),
+        action=f"process with {spec.name}, {_states_text(spec.variables)}",
         **fields,
     )
     return add_to_flow(stream.flow, node)
@@ -133,8 +127,6 @@ def apply_in_pandas_with_state(
     output_mode: str = "Append",
     timeout: str = "NoTimeout",
     name: str | None = None,
-    event_time: str | None = None,
-    slack: Duration | None = None,
     formerly: str | None = None,
     starts_empty: bool = False,
 ) -> Stream:
@@ -154,7 +146,7 @@ def apply_in_pandas_with_state(
         ``"Append"`` or ``"Update"``; the rows are those that the function returns either way.
     timeout
         ``"NoTimeout"``, ``"ProcessingTimeTimeout"`` or ``"EventTimeTimeout"``.
-    name, event_time, slack, formerly, starts_empty
+    name, formerly, starts_empty
         As for `KeyedStream.process`.
 
     Returns
@@ -181,20 +173,36 @@ def apply_in_pandas_with_state(
     _check_output_mode(output_mode, where)
     schema = read_spark_schema(state, f"The state of operator {fields['name']!r}")
     spec = group_state.spec_of(function, schema=schema, timeout=str(timeout), where=where)
-    columns, _, column, slack_us = read_output(fields["name"], output, event_time, slack)
-    node = ProcessNode(
-        function=function,
-        state_type=None,
-        states=spec.states,
-        output=columns,
-        event_time=column,
-        slack_us=slack_us,
-        codec="msgpack",
-        timing=spec.timing,
-        operator=partial(GroupStateOperator, spec),
+    node = function_node(
+        GroupStateOperator,
+        spec,
+        _row_columns(stream, spec.timing.clock, where),
+        output=to_schema(output, where=f"The output of operator {fields['name']!r}"),
+        action=f"process with {spec.name}, group state",
         **fields,
     )
     return add_to_flow(stream.flow, node)
+
+
+def _row_columns(stream: KeyedStream, clock: str | None, where: str) -> RowColumns:
+    """Return the columns of a stream's rows; raise if timers need an event time that it lacks."""
+    times = time_columns(stream.node)
+    if clock == "event" and len(times) != 1:
+        has = f"the event times {listing(times)}" if times else "no event time"
+        raise InvalidFlowError(
+            f"{where} has timers of event time, and its stream has {has}.",
+            remedy="Name the column of event time and how late rows may be, as in "
+            'flow.source("events", df, event_time="ts", slack="10 minutes").',
+        )
+    return RowColumns(event_time=times[0] if len(times) == 1 else None)
+
+
+def _states_text(variables: tuple[Variable, ...]) -> str:
+    """Return state variables as text, such as ``states seen (value), recent (list)``."""
+    if not variables:
+        return "no state"
+    named = ", ".join(f"{variable.name} ({variable.kind})" for variable in variables)
+    return f"{'states' if len(variables) > 1 else 'state'} {named}"
 
 
 def _check_keys(stream: KeyedStream, where: str) -> None:

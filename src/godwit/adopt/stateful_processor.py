@@ -15,18 +15,23 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import Row
 
 from godwit.adopt.row_forms import RowForm, form_of
+from godwit.adopt.spark_functions import (
+    SparkFunctionOperator,
+    called_by_the_operator,
+    dumps,
+    key_ends,
+    watermark_ms,
+)
 from godwit.adopt.spark_rows import KEY_TYPES, VALUE_TYPES, check_types
 from godwit.adopt.state_variables import DeclaringHandle, LaneHandle, Place, TimeMode, Variable
 from godwit.checkpoint.entries import StateRows
@@ -35,20 +40,20 @@ from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.calls import Timing
 from godwit.operators.states.declared import TIMERS, ListState, MapState, ValueState
-from godwit.operators.states.operator import ProcessOfStates
-from godwit.time.event_time import Due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from godwit.adopt.row_forms import KeyBatches
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
-    from godwit.operators.calls import CalledKey, Meter, TimerClock
-    from godwit.operators.operator import OperatorInput, OperatorOutput
+    from godwit.operators.calls import CalledKey, Meter
+    from godwit.operators.operator import OperatorInput
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, LaneKeys
-    from godwit.time.event_time import EpochTime, RowTime
+    from godwit.time.event_time import EpochTime
 
 TIME_MODES: Final[dict[str, TimeMode]] = {
     "none": "None",
@@ -79,7 +84,7 @@ class ProcessorSpec:
     def timing(self) -> Timing:
         """Options of the operator's timers."""
         clock: Any = CLOCKS[self.time_mode]
-        on_timer = None if clock is None else handle_expired_timer
+        on_timer = None if clock is None else called_by_the_operator
         return Timing(clock=clock, on_timer=on_timer, order="after_rows")
 
     @property
@@ -88,10 +93,6 @@ class ProcessorSpec:
         if not self.variables:
             return {_NO_STATE: ValueState(int)}
         return {state_name(variable.name): _declared(variable) for variable in self.variables}
-
-
-def handle_expired_timer(*_: object) -> None:
-    """Stand for ``handleExpiredTimer``; the operator calls the processor's own."""
 
 
 def state_name(name: str) -> str:
@@ -116,12 +117,6 @@ def _declared(variable: Variable) -> Declared:
     if variable.kind == "list":
         return ListState(record, ttl=ttl)
     return MapState(bytes, record, ttl=ttl)
-
-
-def dumps(value: Any) -> bytes:
-    """Pickle a user's object as Spark does: classes of the main script and lambdas by value."""
-    pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-    return pickled
 
 
 def spec_of(
@@ -176,38 +171,14 @@ def spec_of(
     )
 
 
-class TransformOperator(ProcessOfStates):
+class TransformOperator(SparkFunctionOperator):
     """A `StatefulProcessor` called for each key, as Spark's ``transformWithState`` does."""
 
-    kind = "process"
-
-    def __init__(
-        self,
-        spec: ProcessorSpec,
-        *,
-        name: str,
-        keys: pa.Schema,
-        inputs: pa.Schema,  # all columns of the stream, in their order
-        output: pa.Schema,
-        zone: str,
-        time: RowTime | None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            keys=keys,
-            inputs=inputs,
-            function=handle_expired_timer,
-            states=spec.states,
-            output=output,
-            timing=spec.timing,
-            zone=zone,
-        )
-        self.spec, self.row_time = spec, time
+    def __init__(self, spec: ProcessorSpec, **options: Any) -> None:
+        super().__init__(spec, states=spec.states, timing=spec.timing, **options)
+        self.spec: ProcessorSpec = spec
         self.deletes = tuple(sorted(map(state_name, spec.deleted)))
         self._variables = {variable.name: variable for variable in spec.variables}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return rebuilt(self)
 
     # -- evolution -----------------------------------------------------------------------------
 
@@ -230,10 +201,6 @@ class TransformOperator(ProcessOfStates):
         super().check_stored_state(state, stored if state == TIMERS else same, today)
 
     # -- an epoch ------------------------------------------------------------------------------
-
-    def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the processor for every key with rows, due timers or initial state."""
-        return in_spark_time(super().process, data, self.row_time, self.clock)
 
     def called_without_rows(self, data: OperatorInput) -> Sequence[StateRows]:
         """Return the keys of the initial state in the first epoch, of this lane's key groups."""
@@ -267,25 +234,20 @@ class TransformOperator(ProcessOfStates):
         times = times_of(self.spec.time_mode, data.time)
         place = Place()
         by_variable = {name: cells[state_name(name)] for name in self._variables}
-        shift_us = 1 if self.clock == "event" else 0
-        handle = _CheckedHandle(self, by_variable, place, shift_us)
+        handle = _CheckedHandle(self, by_variable, place)
         with _naming(self.name, processor.init, None, "init(handle)"):
             processor.init(handle)
         handle.state = "INITIALIZED"
         batches = form.batches(data.rows.values, groups.order, lane.starts)
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         initial = self._initial_rows(data, form)
-        if self.clock == "event":
-            due = watermark_ms(data.time.until) * 1000 - shift_us
-        else:
-            due = data.time.clock
         run = _Run(
             self,
             processor,
             handle=handle,
             place=place,
             times=times,
-            due=due,
+            due=self.due_us(data.time),
             key_names=self.keys.names,
         )
         for group in key_ends(meter):
@@ -324,7 +286,6 @@ class _Run:
         self.handle, self.place, self.times, self.due = handle, place, times, due
         self.emitted: list[Any] = []
         self.ends: list[int] = []
-        self._shift_us = 1 if operator.clock == "event" else 0
         self._key_row = Row(*key_names)
 
     def call(
@@ -368,7 +329,7 @@ class _Run:
         timers = self.place.timers
         row = self._key_row(*key)
         for time in [time for time in timers if time <= self.due]:
-            expiry_ms = (time + self._shift_us) // 1000
+            expiry_ms = (time + self.operator.shift_us) // 1000
             self.emitted.extend(
                 self.processor.handleExpiredTimer(
                     key=row,
@@ -387,9 +348,8 @@ class _CheckedHandle(LaneHandle):
         operator: TransformOperator,
         cells: Mapping[str, Cells],
         place: Place,
-        shift_us: int,
     ) -> None:
-        super().__init__(operator.spec.time_mode, cells, place, shift_us)
+        super().__init__(operator.spec.time_mode, cells, place, operator.shift_us)
         self._operator = operator
 
     def _declare(self, *args: Any) -> Variable:
@@ -405,84 +365,6 @@ class _CheckedHandle(LaneHandle):
                 state=variable.name,
             )
         return variable
-
-
-def rebuilt(operator: Any) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` of an operator with a spec returns: it is made again from that.
-
-    The classes of its records exist once in a process, so they are not pickled.
-    """
-    options = {
-        "name": operator.name,
-        "keys": operator.keys,
-        "inputs": operator.inputs,
-        "output": operator.output,
-        "zone": operator.zone,
-        "time": operator.row_time,
-    }
-    placed = {
-        name: operator.__dict__[name]
-        for name in ("partition_by", "partition_stated")
-        if name in operator.__dict__
-    }
-    return _rebuild, (type(operator), operator.spec, options, placed)
-
-
-def _rebuild(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, Any]) -> Any:
-    """Return an operator made again from what it was made of."""
-    operator = kind(spec, **options)
-    for name, value in placed.items():
-        setattr(operator, name, value)
-    return operator
-
-
-def key_ends(meter: Meter) -> Iterator[int]:
-    """Yield the number of each key, and -1 after the last key of every key group."""
-    begin = 0
-    for end in meter.ends:
-        yield from range(begin, end)
-        yield -1
-        begin = end
-
-
-def in_spark_time(
-    process: Callable[[OperatorInput], OperatorOutput],
-    data: OperatorInput,
-    row_time: RowTime | None,
-    clock: TimerClock | None,
-) -> OperatorOutput:
-    """Return the output of an operator in Spark's time: a clock in milliseconds, no late rows.
-
-    With an event-time `clock`, rows are late whose `row_time` the watermark of the last epoch had
-    reached. An epoch without input follows as soon as the watermark advances, as Spark runs a batch
-    without data then: what is late depends on it.
-    """
-    time = replace(data.time, clock=data.time.clock // 1000 * 1000)
-    data = replace(data, time=time)
-    if clock != "event":
-        return process(data)
-    output = process(_without_late_rows(data, row_time))
-    return replace(output, next_due=output.next_due | Due(event=time.until))
-
-
-def _without_late_rows(data: OperatorInput, row_time: RowTime | None) -> OperatorInput:
-    """Return an input without the rows that are late by the watermark of the last epoch."""
-    if row_time is None or not len(data.rows.hashes):
-        return data
-    times = data.rows.values.column(row_time.column)
-    if not pa.types.is_timestamp(times.type):
-        return data
-    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
-    late = pc.less_equal(micros, watermark_ms(data.time.closed) * 1000).fill_null(False)
-    if not pc.any(late).as_py():
-        return data
-    on_time = np.flatnonzero(~late.to_numpy(zero_copy_only=False))
-    return replace(data, rows=data.rows.take(on_time))
-
-
-def watermark_ms(time_us: int) -> int:
-    """Return Spark's watermark in milliseconds: 0 before the first one."""
-    return max(time_us // 1000, 0)
 
 
 def times_of(mode: TimeMode, time: EpochTime) -> TimerValues:

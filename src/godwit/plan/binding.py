@@ -22,7 +22,7 @@ from godwit.operators.windows.sessions import SessionCompute
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import event_time_of
 from godwit.plan.lineage import digest_of_branches
-from godwit.plan.nodes import ComputeNode, ProcessNode, branches_of, sources_of
+from godwit.plan.nodes import ComputeNode, branches_of, sources_of
 from godwit.store.columns import can_be_state
 
 if TYPE_CHECKING:
@@ -30,26 +30,17 @@ if TYPE_CHECKING:
 
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.windows.operator import EventTimeOperator
-    from godwit.plan.nodes import JoinNode, StreamNode, WindowedNode
+    from godwit.plan.nodes import JoinNode, ProcessNode, StreamNode, WindowedNode
     from godwit.time.event_time import RowTime
 
 
 def keyed_operator(
-    node: ComputeNode | ProcessNode,
-    keys: pa.Schema,
-    inputs: pa.Schema,
-    zone: str,
-    time: RowTime | None = None,
+    node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
 ) -> KeyedOperator:
     """Return the operator of a node that aggregates, or calls a function, per key.
 
-    `inputs`: the columns that the operator reads. `zone`: the session's time zone. `time`: the
-    column of event time, for operators that a node makes itself.
+    `inputs`: the columns that the operator reads. `zone`: the session's time zone.
     """
-    if isinstance(node, ProcessNode) and node.operator is not None:
-        return node.operator(
-            name=node.name, keys=keys, inputs=inputs, output=node.output, zone=zone, time=time
-        )
     if isinstance(node, ComputeNode) and node.windows is not None:
         return node.windows.operator(
             name=node.name, keys=keys, inputs=inputs, aggregates=dict(node.aggregates)

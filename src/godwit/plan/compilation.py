@@ -260,8 +260,6 @@ class _Compilation:
             )
         else:
             inputs = pa.schema([field for field in schema if field.name not in node.keys])
-            if isinstance(node, ProcessNode) and node.operator is not None:
-                inputs = schema
             if isinstance(node, ProcessNode) and node.row_class is not None:
                 node.row_class.check_columns(schema, node.name, origin)
                 read = node.row_class.names  # others need not be sent
@@ -291,8 +289,7 @@ class _Compilation:
             self.timed.update(source.name for source in sources_of(node))
         else:
             own = pa.schema(keys or KEY_OF_ALL)
-            row_time = self.time_of_rows(node, schema, origin)
-            self.operators[node.name] = keyed_operator(node, own, inputs, self.zone, row_time)
+            self.operators[node.name] = keyed_operator(node, own, inputs, self.zone)
             if not exchanged.names:  # rows are counted by a column, whichever it is
                 exchanged = pa.schema([schema.field(0)])
         if isinstance(node, ProcessNode) and node.in_order:
@@ -317,15 +314,6 @@ class _Compilation:
             arriving = pa.schema([*([] if node.keys else KEY_OF_ALL), *exchanged])
             self.operators[node.name] = InOrder(inner, arriving=arriving, time=time)
         return inputs
-
-    def time_of_rows(self, node: OperatorNode, schema: pa.Schema, origin: str) -> RowTime | None:
-        """Return the event time of rows, where an operator of another model has timers by it."""
-        if not isinstance(node, ProcessNode) or node.operator is None:
-            return None
-        if node.timing.clock != "event":
-            return None
-        does = "has timers of event time"
-        return event_time_of(node.upstream, schema, origin, operator=node.name, does=does)
 
     def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
         """Bind an operator's broadcast tables; return their inputs, numbered from `first`."""
@@ -392,9 +380,11 @@ class _Compilation:
         for stream, keys in node.streams:
             schema, origin = self.columns.of(stream)
             _keys_of(node.name, keys, schema, origin)
-            schemas.append(_keys_first(schema, keys))
-            inputs += self.inputs(node.name, stream, keys, schemas[-1], first=len(inputs))
+            columns = _keys_first(schema, keys)
+            schemas.append(schema if node.in_order else columns)
+            inputs += self.inputs(node.name, stream, keys, columns, first=len(inputs))
         operator = self.operators[node.name] = node.make(schemas)
+        operator.zone = self.zone
         if operator.over_event_time or operator.has_timers:
             self.timed.update(source.name for source in sources_of(node) if source.time is not None)
         return inputs

@@ -126,9 +126,6 @@ class ProcessNode(_KeyedNode):
     row_class: RowClass | None = None
     output_class: RowClass | None = None
     frames: Frames | None = None  # called with tables of this kind; ``None``: once for each key
-    # Makes the operator in place of the one that calls `function`: of another model of functions
-    # and state. Its rows have all columns of the stream, in their order.
-    operator: Callable[..., KeyedOperator] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,8 +188,9 @@ class CustomNode(_KeyedNode):
     Rows that it emits have event times that the watermark of its input bounds.
     """
 
-    # called with the columns of every stream, key columns first
+    # called with the columns of every stream, key columns first unless they are to be `in_order`
     make: Callable[[Sequence[pa.Schema]], KeyedOperator]
+    in_order: bool = False
     action: str  # what it does, as text
     # further streams that it reads, and the key columns of each; rows of stream n are of the inputs
     # after those of the streams before

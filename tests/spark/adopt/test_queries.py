@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-_START = dt.datetime(2024, 1, 1)  # noqa: DTZ001  in the session's zone
+_START = dt.datetime(2024, 1, 1)
 _COLUMNS = "k string, ts timestamp, v double, id string, n int"
 
 

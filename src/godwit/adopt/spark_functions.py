@@ -1,0 +1,205 @@
+"""Functions written for Spark that are called per key with named states: what they have in common.
+
+Times are Spark's: a clock in whole milliseconds, and a watermark that is 1970 before the first one.
+With an event-time clock, rows are left out that the watermark of the last epoch had reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import cloudpickle
+
+from godwit.columns.python_values import UTC
+from godwit.operators.states.operator import ProcessOfStates
+from godwit.plan.nodes import CustomNode
+from godwit.time.event_time import Arrivals, Due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from godwit.operators.calls import Meter, Timing
+    from godwit.operators.operator import KeyedOperator, OperatorInput, OperatorOutput
+    from godwit.operators.states.declared import Declared
+    from godwit.time.event_time import EpochTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowColumns:
+    """Columns of the rows that reach an operator, by what they are for."""
+
+    names: tuple[str, ...] = ()  # that the function gets, in order; empty: all
+    event_time: str | None = None  # by which rows are late
+    only_time: str | None = None  # true in rows that move the watermark and do no more
+
+
+def function_node(
+    kind: type[SparkFunctionOperator],
+    spec: Any,
+    columns: RowColumns,
+    *,
+    output: pa.Schema,
+    action: str,
+    **fields: Any,  # of every keyed operator
+) -> CustomNode:
+    """Return the node of an operator that calls a function of Spark's."""
+    make = partial(
+        _operator,
+        kind,
+        spec,
+        columns,
+        name=fields["name"],
+        key_names=fields["keys"],
+        output=output,
+    )
+    return CustomNode(make=make, in_order=True, action=action, **fields)
+
+
+def _operator(
+    kind: Callable[..., SparkFunctionOperator],
+    spec: Any,
+    columns: RowColumns,
+    schemas: Sequence[pa.Schema],
+    *,
+    name: str,
+    key_names: Sequence[str],
+    output: pa.Schema,
+) -> KeyedOperator:
+    """Return the operator over a stream with these columns."""
+    (schema,) = schemas
+    names = columns.names or schema.names
+    return kind(
+        spec,
+        name=name,
+        keys=pa.schema([schema.field(key) for key in key_names]),
+        inputs=pa.schema([schema.field(column) for column in names]),
+        output=output,
+        columns=columns,
+    )
+
+
+class SparkFunctionOperator(ProcessOfStates):
+    """Base of operators that call a function written for Spark, for each key."""
+
+    kind = "process"
+
+    def __init__(
+        self,
+        spec: Any,  # what is called, and how; picklable
+        *,
+        name: str,
+        keys: pa.Schema,
+        inputs: pa.Schema,  # columns that the function gets, in order
+        output: pa.Schema,
+        columns: RowColumns,
+        states: Mapping[str, Declared],
+        timing: Timing,
+        zone: str = UTC,
+    ) -> None:
+        super().__init__(
+            name=name,
+            keys=keys,
+            inputs=inputs,
+            function=called_by_the_operator,
+            states=states,
+            output=output,
+            timing=timing,
+            zone=zone,
+        )
+        self.spec, self.columns = spec, columns
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The classes of its records exist once in a process, so they are not pickled.
+        options = {
+            "name": self.name,
+            "keys": self.keys,
+            "inputs": self.inputs,
+            "output": self.output,
+            "columns": self.columns,
+        }
+        placed = {
+            name: self.__dict__[name]
+            for name in ("partition_by", "partition_stated", "zone")
+            if name in self.__dict__
+        }
+        return _rebuild, (type(self), self.spec, options, placed)
+
+    @property
+    def shift_us(self) -> int:
+        """Microseconds that a timer is stored before its time: it fires at the watermark itself."""
+        return 1 if self.clock == "event" else 0
+
+    def due_us(self, time: EpochTime) -> int:
+        """Return the time up to and including which stored timers are due, in microseconds."""
+        if self.clock == "event":
+            return watermark_ms(time.until) * 1000 - self.shift_us
+        return time.clock
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
+        """Leave out late rows, and rows that only move the watermark; return the own columns."""
+        arrivals = None
+        if self.columns.only_time is not None:
+            rows = rows.filter(pc.invert(rows.column(self.columns.only_time)))
+        if self.clock == "event" and self.columns.event_time is not None and rows.num_rows:
+            times = rows.column(self.columns.event_time)
+            micros = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+            reached = pc.less_equal(micros, watermark_ms(time.closed) * 1000).fill_null(False)
+            late = pc.sum(reached).as_py()
+            if late:
+                rows, arrivals = rows.filter(pc.invert(reached)), Arrivals(late=late)
+        own = self.keys.names
+        others = [name for name in self.inputs.names if name not in own]
+        return rows.select([*own, *others]), None, arrivals
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the function for every key with rows, due timers or expired state.
+
+        With an event-time clock an epoch without input follows as soon as the watermark advances,
+        as Spark runs a batch without data then: which rows are late depends on it.
+        """
+        time = replace(data.time, clock=data.time.clock // 1000 * 1000)
+        output = super().process(replace(data, time=time))
+        if self.clock != "event":
+            return output
+        return replace(output, next_due=output.next_due | Due(event=time.until))
+
+
+def called_by_the_operator(*_: object) -> None:
+    """Stand for the function of an operator, which calls what its spec has."""
+
+
+def _rebuild(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, Any]) -> Any:
+    """Return an operator made again from what it was made of."""
+    operator = kind(spec, **options)
+    for name, value in placed.items():
+        setattr(operator, name, value)
+    return operator
+
+
+def key_ends(meter: Meter) -> Iterator[int]:
+    """Yield the number of each key, and -1 after the last key of every key group."""
+    begin = 0
+    for end in meter.ends:
+        yield from range(begin, end)
+        yield -1
+        begin = end
+
+
+def watermark_ms(time_us: int) -> int:
+    """Return Spark's watermark in milliseconds: 0 before the first one."""
+    return max(time_us // 1000, 0)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a user's object as Spark does: classes of the main script and lambdas by value."""
+    pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return pickled
