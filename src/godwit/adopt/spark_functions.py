@@ -89,7 +89,7 @@ class SparkFunctionOperator(ProcessOfStates):
 
     def __init__(
         self,
-        spec: Any,  # what is called, and how; picklable
+        spec: Any,  # the function, and how to call it; picklable
         *,
         name: str,
         keys: pa.Schema,

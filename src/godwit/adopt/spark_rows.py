@@ -1,7 +1,7 @@
 """Rows of a Spark schema as state: the conversion that Spark's Python worker and JVM do.
 
 A value that a `StatefulProcessor` writes goes through ``StructType.toInternal``, is unpickled by
-the JVM and fitted to the schema there; what is read goes the other way.  The rules of the JVM are
+the JVM and fitted to the schema there; a value that it reads goes back.  The rules of the JVM are
 not those of Arrow: an integer that is too wide for a field loses its upper bits, a value of another
 type becomes null, text takes anything, and a decimal is rounded to its scale.  `SparkRows` follows
 them, so that a processor reads back exactly what it would under Spark.

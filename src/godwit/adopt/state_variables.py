@@ -238,7 +238,7 @@ class LaneHandle(DeclaringHandle):
         time_mode: TimeMode,
         cells: Mapping[str, Cells],  # name of a variable → its state of the lane's keys
         place: Place,
-        shift_us: int = 0,  # what is taken from a timer's time when it is stored
+        shift_us: int = 0,  # taken from a timer's time when it is stored
     ) -> None:
         super().__init__(time_mode)
         self.state = "CREATED"
@@ -473,7 +473,7 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
 
 
 def _converted(doing: str, convert: Any, row: Any) -> Any:
-    """Convert a row that the processor wrote; an error of the JVM's says what was done."""
+    """Convert a row that the processor wrote; an error of the JVM's names the call."""
     try:
         return convert(row)
     except PySparkRuntimeError as error:

@@ -112,9 +112,9 @@ def test_event_time_out_goes_by_the_watermark_and_late_rows_are_left_out() -> No
 
     assert processed.epoch(at(1, 6)) == [("a", "[1, 6]")]  # at 6 s it is not past 6 s
     assert processed.epoch([{"k": "b", "at": "2024-01-01 00:00:05"}, *at(6)]) == []
-    assert processed.epoch([{"k": "c", "at": "2024-01-01 00:00:07"}]) == [
-        ("c", "[7]"),
+    assert sorted(processed.epoch([{"k": "c", "at": "2024-01-01 00:00:07"}])) == [
         ("a", "out at 7000"),
+        ("c", "[7]"),
         ("c", "out at 7000"),
     ]
     with pytest.raises(UserFunctionError, match="INVALID_TIMEOUT_TIMESTAMP"):
