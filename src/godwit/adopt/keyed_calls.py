@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.adopt.state_variables import Variable
+    from godwit.api.declarations import Identity
     from godwit.api.streams import KeyedStream, Stream
     from godwit.columns.types import SchemaLike
 
@@ -42,9 +43,7 @@ def transform_with_state(
     output_mode: str = "Append",
     initial_state: Any = None,
     pandas: bool = False,
-    name: str | None = None,
-    formerly: str | None = None,
-    starts_empty: bool = False,
+    name: str | Identity | None = None,
 ) -> Stream:
     """Call a ``StatefulProcessor`` written for Spark's ``transformWithState``, unchanged.
 
@@ -68,8 +67,8 @@ def transform_with_state(
     pandas
         ``True``: rows are pandas DataFrames, as of ``transformWithStateInPandas``. By default they
         are ``Row`` objects.
-    name, formerly, starts_empty
-        As for `KeyedStream.process`.
+    name
+        The operator's name, as of `KeyedStream.process`.
 
     Returns
     -------
@@ -88,8 +87,6 @@ def transform_with_state(
         stream.keys,
         name,
         type(processor).__name__,
-        formerly=formerly,
-        starts_empty=starts_empty,
         partition_by=stream.partition_by,
     )
     where = f"transform_with_state of operator {fields['name']!r}"
@@ -126,9 +123,7 @@ def apply_in_pandas_with_state(
     state: Any,
     output_mode: str = "Append",
     timeout: str = "NoTimeout",
-    name: str | None = None,
-    formerly: str | None = None,
-    starts_empty: bool = False,
+    name: str | Identity | None = None,
 ) -> Stream:
     """Call a function written for Spark's ``applyInPandasWithState``, unchanged.
 
@@ -146,8 +141,8 @@ def apply_in_pandas_with_state(
         ``"Append"`` or ``"Update"``; the rows are those that the function returns either way.
     timeout
         ``"NoTimeout"``, ``"ProcessingTimeTimeout"`` or ``"EventTimeTimeout"``.
-    name, formerly, starts_empty
-        As for `KeyedStream.process`.
+    name
+        The operator's name, as of `KeyedStream.process`.
 
     Returns
     -------
@@ -164,8 +159,6 @@ def apply_in_pandas_with_state(
         stream.keys,
         name,
         getattr(function, "__name__", type(function).__name__),
-        formerly=formerly,
-        starts_empty=starts_empty,
         partition_by=stream.partition_by,
     )
     where = f"apply_in_pandas_with_state of operator {fields['name']!r}"

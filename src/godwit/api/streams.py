@@ -1340,7 +1340,7 @@ class WindowedStream:
         )
         return self._add_to_flow(**options, function=function, **read_output(name, output))
 
-    def add_to_flow(self, **values: Any) -> Stream:
+    def _add_to_flow(self, **values: Any) -> Stream:
         """Add the operator of the windows to the flow; return the stream of its output.
 
         `values`: further fields of the operator's node.

@@ -57,7 +57,7 @@ from godwit.values.changes import blank_columns
 from godwit.values.codec import make_codec, make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
