@@ -93,12 +93,10 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
         coordinator=run.coordinator,
         controller=None,
         names=UserNames(run.flow.operators),
-    )
-    placement = QueryPlacement(
-        "q",
-        cast("Any", of_run),
         state_bytes=lambda _: np.zeros(16, np.int64),
+        carry_on=lambda: None,
     )
+    placement = QueryPlacement("q", cast("Any", of_run))
     assert list(placement.assignments) == ["w"]
     assert placement.parts == ("w", "w_second", "w_windows")  # all of which have to leave executors
     before = placement.assignments["w"]

@@ -77,13 +77,18 @@ class FakeStream:
             now_s=lambda: self.now_s,
             before_return=scheduler.busy.clear,
         )
-        self.placement = QueryPlacement(
-            "totals",
-            cast("Any", self),
-            state_bytes=lambda _: np.arange(10, 10 + KEY_GROUPS),
-        )
+        self.placement = QueryPlacement("totals", cast("Any", self))
         self.fails_to_warm, self.answers = False, True
         self._warmed = 0
+
+    # -- what the placement asks of it ----------------------------------------------------------
+
+    def state_bytes(self, _component: str) -> Any:
+        """Bytes of state of each key group."""
+        return np.arange(10, 10 + KEY_GROUPS)
+
+    def carry_on(self) -> None:
+        """Do nothing: the test carries out the epochs."""
 
     # -- the world ----------------------------------------------------------------------------
 

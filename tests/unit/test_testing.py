@@ -274,6 +274,40 @@ def test_rows_of_flows_with_other_time_zones_are_one_table() -> None:
     assert len(run.rows("totals")) == 2
 
 
+def test_components_change_as_those_of_a_query() -> None:
+    flow = gw.Flow("chain", num_key_groups=8)
+    rows = flow.source("rows", gw.testing.stream("k string, v long"))
+    totals = rows.key_by("k").compute(name="totals", total=gw.sum("v"))
+    flow.sink("worst", totals.key_by("k").compute(worst=gw.max("total"), name="w"), gw.sinks.noop())
+    with gw.testing.cluster(flow, executors=2) as run:
+        run.epoch({"rows": [("a", 1), ("b", 2)]})
+        assert list(run.components) == ["totals", "w"]
+        changed = run.components.regroup({"both": ["totals", "w"]})
+        assert changed.done
+        assert changed.wait().done  # at once: no thread would ever end it
+        assert run.components.operators == {"both": ("totals", "w")}
+        run.epoch({"rows": [("a", 3)]})
+        assert "2 keyed operators on 1 level" in run.components.explain()
+        run.components.regroup({"totals": ["totals"], "w": ["w"]})
+        assert run.components.names == ("totals", "w")
+        run.epoch({"rows": [("b", 4)]})
+    current = {row["k"]: row["worst"] for row in run.current("worst").to_pylist()}
+    assert current == {"a": 4, "b": 6}
+
+
+def test_migrations_of_a_placement_have_ended_when_the_call_returns() -> None:
+    with gw.testing.cluster(market(), executors=2) as run:
+        run.epoch({"orders": [order("A", 1.0), order("B", 2.0)]})
+        run.add("3")
+        solution = planner("milp")(run.placement.problem())
+        migrations = run.placement.carry_out(solution)
+        assert migrations
+        assert [migration.wait().outcome for migration in migrations] == ["finished"]
+        begun = run.placement.begin_plan("totals", "3", None, None)
+        assert begun.wait().outcome == "finished"
+        assert run.placement.assignments["totals"].num_owned == {"1": 0, "2": 0, "3": 8}
+
+
 @pytest.mark.parametrize("how", ["repartition", "restart"])
 def test_an_epoch_that_died_before_its_delivery_is_delivered_before_state_is_rewritten(
     how: str,
@@ -288,7 +322,7 @@ def test_an_epoch_that_died_before_its_delivery_is_delivered_before_state_is_rew
     run = gw.testing.cluster(by())
     _die_between_commit_and_delivery(run)
     if how == "repartition":
-        run.repartition({"totals": "symbol"})
+        run.components.repartition({"totals": "symbol"})
     else:
         run.restart(by("symbol"), repartition=True)
     assert [row["n"] for row in run.rows("totals").to_pylist()] == [1]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import pickle
 import shutil
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.engine.cluster import Executor, SourceBatch
 from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
+from godwit.engine.flow_run import FlowRun
 from godwit.engine.lane.executor import local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.loop import EpochLoop
-from godwit.engine.outcomes import state_bytes
 from godwit.engine.recovery import begin_run, recover_flow, run_started
+from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.source_positions import SourcePositions
 from godwit.local.stages import add_splits, run_lanes, ship_rows
 from godwit.migration.commands import DropCopies, StartWarming
@@ -34,14 +36,13 @@ from godwit.migration.strategy import Policy
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
-from godwit.plan.explain import UserNames
 from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    import numpy.typing as npt
     import pyarrow as pa
 
     from godwit.checkpoint.records import (
@@ -57,11 +58,11 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
-    from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
+    from godwit.engine.spreading import SpreadKeyOver
     from godwit.migration.commands import PeerCopies
     from godwit.migration.coordinator import Warmed
     from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView, ProtocolView
+    from godwit.migration.state import ComponentView
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 _PATIENCE = 3_000
 
 
-class LocalRun:
+class LocalRun(FlowRun):
     """One run of a flow, from the recovery of its checkpoint on.
 
     `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
@@ -106,6 +107,8 @@ class LocalRun:
         on_commit: Callable[[EpochOutcome], None] = lambda _: None,
         on_delivery: Callable[[CommitRecord], None] = lambda _: None,
         row_check: Callable[[Output, str], RowCheck | None] = lambda _output, _query_id: None,
+        # starts another run, whose operators have these partitioning columns
+        place_by: Callable[[Mapping[str, tuple[str, ...]]], None] = lambda _placed: None,
     ) -> None:
         policy, run = policy or Policy(), uuid.uuid4().hex[:12]
         self.log, recovered = recover_flow(
@@ -128,7 +131,7 @@ class LocalRun:
         self._settings = settings
         self._newest: Mapping[int, int] = {}  # of the present epoch: see `ship_rows`
         self._orders: list[StartWarming | DropCopies] = []
-        self._row_check = row_check
+        self._row_check, self._place_by = row_check, place_by
         sinks = self.open_sinks(recovered.flow)
         self.lane_flow = lane_flow(recovered.flow, recovered.layouts, sinks)
         self.sources = SourcePositions(
@@ -171,33 +174,34 @@ class LocalRun:
         """Live executors: name → number of lanes."""
         return {name: executor.lanes for name, executor in self.executors.items()}
 
-    @property
-    def flow(self) -> CompiledFlow:
-        """The flow, under its present physical plan."""
-        return self.epochs.flow
-
-    @property
-    def view(self) -> ProtocolView:
-        """State of the migration protocol: assignments, moves and waiting key groups."""
-        return self.coordinator.view
-
-    @property
-    def names(self) -> UserNames:
-        """Names of operators and components as users know them."""
-        return UserNames(self.flow.operators)
-
-    @property
-    def spreading(self) -> Mapping[str, SpreadOrders]:
-        """Operator → requests to divide its hot keys, for operators that allow it."""
-        return self.epochs.times.spreading
+    # -- changes on request (see `godwit.runtime.ports.ChangedRun`) -------------------------------
 
     def divide(self, change: SpreadKeyOver) -> bool:
         """Request other numbers of parts for a key; ``False`` if that is impossible now."""
         return self.spreading[change.operator].order(change.hash, change.key, change.grid)
 
-    def state_bytes(self, component: str) -> npt.NDArray[np.int64]:
-        """Return the bytes of state of each key group of a component, by its number."""
-        return state_bytes(self.coordinator.copies.states(component), self.log.chains)
+    def manual_regrouping(
+        self,
+        operators: Iterable[str],  # noqa: ARG002  no policy regroups them
+    ) -> AbstractContextManager[Callable[[str], None]]:
+        """Context of a user's regrouping of operators; there are no policies to suspend."""
+        return nullcontext(lambda _regrouping: None)
+
+    def repartition(self, columns: Mapping[str, Any]) -> None:
+        """Change the partitioning columns of operators: another run takes the place of this one.
+
+        `columns`: operator → columns. Raises what `checked_columns` and `check_can_repartition` do.
+        """
+        placed = checked_columns(self.flow, columns)
+        for name in placed:
+            check_can_repartition(self.flow.operator(name), self.log)
+        if placed:
+            self._place_by(placed)
+
+    def carry_on(self) -> None:
+        """Run epochs until requested changes have ended, since no thread does."""
+        for _ in self.run_until_idle():
+            pass
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -273,11 +277,6 @@ class LocalRun:
         if self.view.awaits:
             self.coordinator.let_time_pass()
         return None
-
-    @property
-    def is_due(self) -> bool:
-        """True if windows, timers or loops have work now, for an epoch without input."""
-        return self.epochs.is_due(self.view)
 
     def run_until_idle(self) -> Iterator[EpochOutcome]:
         """Run epochs without input until none is due and no key group moves; yield the outcomes.

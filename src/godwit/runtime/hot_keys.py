@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.engine.spreading import SpreadOrders
     from godwit.model.assignment import Assignment
     from godwit.operators.operator import KeyedOperator
-    from godwit.runtime.ports import DividedRun
+    from godwit.runtime.ports import ChangedRun
 
 
 class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
@@ -37,7 +37,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     {'by_origin': {}}
     """
 
-    def __init__(self, run: DividedRun) -> None:
+    def __init__(self, run: ChangedRun) -> None:
         self._run = run
 
     def __repr__(self) -> str:

@@ -38,17 +38,13 @@ from godwit.placement.solution import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
     from godwit.migration.commands import EndMigration
     from godwit.migration.coordinator import Coordinator
     from godwit.model.key_groups import KeyGroupPairs
     from godwit.placement import Problem
     from godwit.placement.copy_routes import CopyRoute
     from godwit.placement.preview import PlanPreview
-    from godwit.runtime.ports import PlacedRun
+    from godwit.runtime.ports import ChangedRun
 
 AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
 AnyPlan = str | Assignment | Mapping[int, str] | Solution | ExecutablePlan
@@ -314,13 +310,9 @@ class QueryPlacement:
     def __init__(
         self,
         query: str,  # the query's name, for messages
-        run: PlacedRun,  # its coordinator may be replaced
-        *,
-        # component → bytes of state of each key group
-        state_bytes: Callable[[str], npt.NDArray[np.int64]],
+        run: ChangedRun,
     ) -> None:
         self._query, self._run, self._names = query, run, run.names
-        self._state_bytes = state_bytes
 
     @property
     def _coordinator(self) -> Coordinator:
@@ -407,6 +399,7 @@ class QueryPlacement:
             for migration in begun:
                 migration.cancel("the other key groups cannot migrate")
             raise
+        self._run.carry_on()
         ids = tuple(migration.id for migration in begun)
         return Migration(ids[0], self._names[name], self._coordinator, others=ids[1:])
 
@@ -462,9 +455,10 @@ class QueryPlacement:
         >>> migration.wait(timeout=60).outcome
         <MigrationOutcome.FINISHED: 'finished'>
         """
-        return self._begin(
-            name, *resolve_plan(plan, self._present_assignment(name)), strategy, bounds
-        )
+        target, order = resolve_plan(plan, self._present_assignment(name))
+        migration = self._begin(name, target, order, strategy, bounds)
+        self._run.carry_on()
+        return migration
 
     def _begin(
         self,
@@ -480,7 +474,7 @@ class QueryPlacement:
         default = self._coordinator.view.components[name].default_strategy
         chosen = default if strategy is None else Strategy(strategy)
         migration = secrets.token_hex(4)
-        sizes = self._state_bytes(name)
+        sizes = self._run.state_bytes(name)
         with self._coordinator.locked() as coordinator:
             if self._run.controller is not None:
                 self._run.controller.cancel_for_manual(coordinator, name)
@@ -566,7 +560,7 @@ class QueryPlacement:
         return ComponentFacts(
             assignment=places,
             load=history,
-            state_bytes=self._state_bytes(component).astype(np.float64),
+            state_bytes=self._run.state_bytes(component).astype(np.float64),
         )
 
     @user_call
@@ -651,7 +645,7 @@ class QueryPlacement:
             own = np.flatnonzero(problem.operator_of == number)
             going = np.flatnonzero(np.isin(own, moved)).tolist()
             places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
-            sizes = dict(enumerate(self._state_bytes(name).tolist()))
+            sizes = dict(enumerate(self._run.state_bytes(name).tolist()))
             routes += self._coordinator.foresee(name, places, sizes)
         return tuple(routes)
 

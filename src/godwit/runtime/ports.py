@@ -8,8 +8,13 @@ from godwit.engine.cluster import Cluster
 from godwit.engine.executor_pool import ExecutorPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.source_positions import SourcePositions
     from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
     from godwit.migration.coordinator import Coordinator
@@ -105,22 +110,6 @@ class ScalablePool(ExecutorPool, Protocol):
         """Raise `ScalingError`, with a remedy, if executors cannot be added or removed here."""
 
 
-class PlacedRun(Protocol):
-    """A run whose key groups migrate on request."""
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """The coordinator; a repartitioning replaces it."""
-
-    @property
-    def names(self) -> UserNames:
-        """Names of operators and components as users know them."""
-
-    @property
-    def controller(self) -> YieldsToUsers | None:
-        """The controller, whose migrations end for those of users; ``None`` if there is none."""
-
-
 class YieldsToUsers(Protocol):
     """A controller that makes way for migrations that users request."""
 
@@ -128,23 +117,53 @@ class YieldsToUsers(Protocol):
         """Cancel the controller's migration of a component."""
 
 
-class DividedRun(Protocol):
-    """A run whose hot keys are divided on request."""
+class ChangedRun(Protocol):
+    """A run whose key groups, components and hot keys users change on request.
+
+    It is what `QueryPlacement`, `QueryComponents` and `QueryHotKeys` look at and change: the run of
+    a query, or one in this process. A repartitioning may replace its coordinator.
+    """
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator."""
+        """The coordinator of migrations and regroupings."""
 
     @property
     def flow(self) -> CompiledFlow:
         """The flow, under its present physical plan."""
 
     @property
+    def log(self) -> CommitLog:
+        """Commit log of the checkpoint."""
+
+    @property
+    def names(self) -> UserNames:
+        """Names of operators and components as users know them."""
+
+    @property
     def spreading(self) -> Mapping[str, SpreadOrders]:
         """Operator → requests to divide its hot keys, for operators that allow it."""
 
+    @property
+    def controller(self) -> YieldsToUsers | None:
+        """The controller, whose migrations end for those of users; ``None`` if there is none."""
+
+    def state_bytes(self, component: str) -> npt.NDArray[np.int64]:
+        """Return the bytes of state of each key group of a component, by its number."""
+
     def divide(self, change: SpreadKeyOver) -> bool:
         """Request other numbers of parts for a key; ``False`` if that is impossible now."""
+
+    def manual_regrouping(
+        self, operators: Iterable[str]
+    ) -> AbstractContextManager[Callable[[str], None]]:
+        """Context of a user's regrouping of operators; its value takes the regrouping's id."""
+
+    def repartition(self, columns: Mapping[str, Any]) -> None:
+        """Change the columns that place the rows of operators; return once epochs run again."""
+
+    def carry_on(self) -> None:
+        """Run epochs until requested changes have ended, where nothing else does."""
 
 
 class OwnRows(Protocol):

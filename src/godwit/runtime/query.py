@@ -11,7 +11,6 @@ import atexit
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from godwit.engine.outcomes import state_bytes
 from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidFlowError
@@ -30,9 +29,6 @@ from godwit.runtime.threads import close_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
-
-    import numpy as np
-    import numpy.typing as npt
 
     from godwit.migration.strategy import Bounds
     from godwit.model.events import Event
@@ -134,7 +130,7 @@ class Query:
         )
         dispatcher.record_samples("sources", driver.sources)
         run.ask_backlog(driver.rows_held_back)
-        self.placement = QueryPlacement(name, run, state_bytes=self._state_bytes)
+        self.placement = QueryPlacement(name, run)
         self.scaling = scaling = QueryScaling(self.placement, run)
         run.is_scaling = lambda: scaling.is_under_way
         self.components = QueryComponents(run)
@@ -755,10 +751,3 @@ class Query:
         >>> query.add_listener(seen.append)
         """
         self._dispatcher.add_listener(listener)
-
-    def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
-        """Return the bytes of state of each key group of a component, by its number."""
-        with self._run.coordinator.locked() as coordinator:
-            states = coordinator.copies.states(component)
-        with self._run.log.lock:
-            return state_bytes(states, self._run.log.chains)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.regrouping import EndRegrouping
     from godwit.migration.strategy import Bounds
-    from godwit.runtime.run import QueryRun
+    from godwit.runtime.ports import ChangedRun
 
 
 class PendingRegrouping(Pending["EndRegrouping"]):
@@ -72,7 +72,7 @@ class QueryComponents(Collection[str]):
     ['by_origin', 'by_plane', 'worst']
     """
 
-    def __init__(self, run: QueryRun) -> None:
+    def __init__(self, run: ChangedRun) -> None:
         self._run = run
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class QueryComponents(Collection[str]):
         >>> query.components.names
         ('by_origin', 'by_plane', 'worst')
         """
-        return self._run.names.each(self._run.view.components)
+        return self._run.names.each(self._run.coordinator.view.components)
 
     @property
     def operators(self) -> Mapping[str, tuple[str, ...]]:
@@ -201,13 +201,14 @@ class QueryComponents(Collection[str]):
             )
         limits, named = checked_bounds(bounds), checked_components(components)
         self._plan_regrouping(named)  # nothing gives way to what cannot be
-        with self._run.policies.manual_regrouping(
+        with self._run.manual_regrouping(
             name for members in named.values() for name in members
         ) as asked_for:
             plan = self._plan_regrouping(named)
             regrouping = to_regrouping(plan, limits)
             self._run.coordinator.regroup(regrouping)
             asked_for(regrouping.id)
+        self._run.carry_on()
         return PendingRegrouping(regrouping.id, plan, self._run.coordinator)
 
     @user_call
@@ -245,7 +246,7 @@ class QueryComponents(Collection[str]):
         >>> query.components.repartition({"by_plane": "plane"})  # its only key column: no change
         """
         try:
-            self._run.repartitioning.carry_out(columns)
+            self._run.repartition(columns)
         except GodwitError:
             raise
         except Exception as error:

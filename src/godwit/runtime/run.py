@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.collection import collect_garbage
 from godwit.engine.committed import FlowEpoch
+from godwit.engine.flow_run import FlowRun
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
 from godwit.model import events
-from godwit.plan.explain import UserNames
 from godwit.runtime.repartitioning import Repartitioning
 from godwit.runtime.run_record import RunRecorder
 from godwit.runtime.threads import GateClosedError, Guard, close_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
@@ -35,11 +36,10 @@ if TYPE_CHECKING:
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
+    from godwit.engine.spreading import SpreadKeyOver
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView, ProtocolView
-    from godwit.plan.compiled import CompiledFlow
+    from godwit.migration.state import ComponentView
     from godwit.runtime.controller import ControllerThread
     from godwit.runtime.policies import OperatorPolicies
     from godwit.runtime.ports import RunCluster, ScalablePool, Session
@@ -69,7 +69,7 @@ class RunParts:
     closing: list[tuple[str, Callable[[], object]]]  # in the order in which they are closed
 
 
-class QueryRun:
+class QueryRun(FlowRun):
     """One run of a flow, from its start to its end.
 
     Its parts are opened when it starts, and again, all but the sources, when other columns are to
@@ -147,15 +147,7 @@ class QueryRun:
         """Announce, as an event, that background work `what` has failed with `error`."""
         self.coordinator.background_failed(what, error)
 
-    @property
-    def flow(self) -> CompiledFlow:
-        """The flow, under its present physical plan."""
-        return self.epochs.flow
-
-    @property
-    def spreading(self) -> Mapping[str, SpreadOrders]:
-        """Operator → requests to divide its hot keys, for operators that allow it."""
-        return self.epochs.times.spreading
+    # -- changes on request (see `godwit.runtime.ports.ChangedRun`) -------------------------------
 
     def divide(self, change: SpreadKeyOver) -> bool:
         """Divide the rows of a hot key into other parts, as a user requested.
@@ -164,10 +156,20 @@ class QueryRun:
         """
         return self.policies.divide_manually(change)
 
-    @property
-    def names(self) -> UserNames:
-        """Names of operators and components as users know them."""
-        return UserNames(self.epochs.flow.operators)
+    def manual_regrouping(
+        self, operators: Iterable[str]
+    ) -> AbstractContextManager[Callable[[str], None]]:
+        """Context of a user's regrouping; see `OperatorPolicies.manual_regrouping`."""
+        return self.policies.manual_regrouping(operators)
+
+    def repartition(self, columns: Mapping[str, Any]) -> None:
+        """Change the partitioning columns of operators; return once epochs run again."""
+        self.repartitioning.carry_out(columns)
+
+    def carry_on(self) -> None:
+        """No-op: requested changes go on in the background."""
+
+    # -- what it has ------------------------------------------------------------------------------
 
     @property
     def log(self) -> CommitLog:
@@ -179,11 +181,6 @@ class QueryRun:
         """Figures of the last epochs, oldest first."""
         with self._noting:
             return tuple(self._progress)
-
-    @property
-    def view(self) -> ProtocolView:
-        """State of the migration protocol, as an immutable value."""
-        return self.coordinator.view
 
     def close(self) -> list[tuple[str, str]]:
         """Stop background work and close the sinks; the lease on the checkpoint is kept.
@@ -249,11 +246,6 @@ class QueryRun:
         with self.gate.epoch(stopped):
             if self.is_due:
                 self.loop.run(None)
-
-    @property
-    def is_due(self) -> bool:
-        """True if windows, timers or loops have work now, for an epoch without input."""
-        return self.epochs.is_due(self.view)
 
     @property
     def is_pending(self) -> bool:

@@ -27,7 +27,6 @@ from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.columns.python_values import datetime_of
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
-from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.settings import Lanes
 from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.local.run import LocalRun, staged_rows
@@ -58,10 +57,13 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.runtime.hot_keys import QueryHotKeys
     from godwit.runtime.placement import AnyPlan, AnyStrategy, Migration, QueryPlacement
+    from godwit.runtime.regrouping import QueryComponents
     from godwit.time.durations import Duration
 
 _OF_PARTS = {
     "assignment": "run.placement.assignments",
+    "regroup": "run.components.regroup",
+    "repartition": "run.components.repartition",
     "spread": "run.hot_keys.spread",
     "gather": "run.hot_keys.gather",
 }
@@ -355,6 +357,7 @@ class Run:
             emit=lambda event: self.events.append(names.event(event)),
             on_commit=self.epochs.append,
             on_delivery=self._delivered,
+            place_by=self._place_by,
             row_check=lambda output, query_id: (
                 try_sink(output, compiled, query_id) if self._check_sinks else None
             ),
@@ -364,6 +367,11 @@ class Run:
         self._schemas = {name: _schema_of(name, frame) for name, frame in flow.sources.items()}
         for name, source in compiled.own_sources.items():
             self._schemas[name] = to_schema(source.schema, where=f"The schema of source {name!r}")
+
+    def _place_by(self, placed: Mapping[str, tuple[str, ...]]) -> None:
+        """Start again with other partitioning columns of some operators."""
+        self._driver.sources.close()
+        self._start(self._logical, self.executors, None, placed={**self._placed, **placed})
 
     @property
     def flow(self) -> CompiledFlow:
@@ -616,7 +624,6 @@ class Run:
         migration = self.placement._migrate(  # noqa: SLF001  as of a query
             plan, component=component, strategy=strategy, bounds=bounds
         )
-        self._settled(self._driver.log.latest_epoch + 1)
         assert migration.done, "a run that has come to rest has ended its migrations"
         return migration
 
@@ -737,43 +744,6 @@ class Run:
         changed = self._logical if flow is None else flow
         self._start(changed, lanes, components, repartition=repartition)
         return self._settled(first)
-
-    @user_call
-    def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
-        """Change the key columns whose hash selects the key group of a row, for some operators.
-
-        Their state is rewritten accordingly, as by ``query.components.repartition``. Results do not
-        change.
-
-        Parameters
-        ----------
-        columns
-            Operator → the key column, or columns, whose hash selects the key group; ``None``: all
-            of its key columns.
-
-        Raises
-        ------
-        InvalidPlanError
-            If there is no such operator.
-        InvalidFlowError
-            If a column is not a key column of its operator.
-        CheckpointError
-            If key groups of an operator have migrated without their state, or it has ``spread=`` or
-            ``merge=``.
-
-        Examples
-        --------
-        >>> played = gw.testing.cluster(delays)
-        >>> out = played.epoch({"flights": ROWS})
-        >>> played.repartition({"by_plane": "plane"})  # its only key column: nothing changes
-        """
-        placed = checked_columns(self.flow, columns)
-        if not placed:
-            return
-        for name in placed:
-            check_can_repartition(self.flow.operator(name), self._driver.log)
-        self._driver.sources.close()
-        self._start(self._logical, self.executors, None, placed={**self._placed, **placed})
 
     # -- what can be asked ------------------------------------------------------------------------
 
@@ -959,8 +929,23 @@ class Run:
         """
         from godwit.runtime.placement import QueryPlacement  # noqa: PLC0415  it has planners
 
-        driver = self._driver
-        return QueryPlacement(self.flow.name, driver, state_bytes=driver.state_bytes)
+        return QueryPlacement(self.flow.name, self._driver)
+
+    @property
+    def components(self) -> QueryComponents:
+        """Operators of each component, and changes of them, as ``query.components``.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays)
+        >>> list(played.components)
+        ['by_plane']
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.components.repartition({"by_plane": "plane"})  # its only key column: no change
+        """
+        from godwit.runtime.regrouping import QueryComponents  # noqa: PLC0415  it has policies
+
+        return QueryComponents(self._driver)
 
     @property
     def hot_keys(self) -> QueryHotKeys:

@@ -15,6 +15,7 @@ from godwit.engine import repartition as module
 from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,
+    EpochFailedError,
     InvalidFlowError,
     InvalidPlanError,
 )
@@ -128,8 +129,8 @@ def test_a_crash_while_a_stream_runs_leaves_either_columns_to_the_next_start(
     with began(tmp_path) as played:
         played.epoch({"rows": ROWS})
         monkeypatch.setattr(CommitLog, "commit", crashed)
-        with pytest.raises(SystemError):
-            played.repartition({"sums": "area"})
+        with pytest.raises(EpochFailedError, match="the driver is gone"):
+            played.components.repartition({"sums": "area"})
         monkeypatch.setattr(CommitLog, "commit", commit)
     with began(tmp_path) as played:
         assert played.flow.operator("sums").partition_by == (("area",) if survives else ())
@@ -145,11 +146,11 @@ def test_what_was_asked_for_while_it_ran_is_not_taken_back_by_the_next_change(
     with began(tmp_path, "area") as played:
         played.epoch({"rows": ROWS})
         for columns, placed in ((["user"], ("user",)), (None, ()), (["user", "area"],) * 2):
-            played.repartition({"sums": columns})
+            played.components.repartition({"sums": columns})
             assert played.flow.operator("sums").partition_by == tuple(placed)
         assert sums_of(played) == expected(1)
         epochs = played.epochs
-        played.repartition({"sums": ["user", "area"]})
+        played.components.repartition({"sums": ["user", "area"]})
         assert played.epochs == epochs
 
 
@@ -170,7 +171,7 @@ def test_columns_that_cannot_place_an_operator_are_refused(
     with began(tmp_path) as played:
         played.epoch({"rows": ROWS})
         with pytest.raises((InvalidPlanError, InvalidFlowError), match=problem) as caught:
-            played.repartition(columns)
+            played.components.repartition(columns)
         assert caught.value.remedy
         played.epoch({"rows": ROWS})
         assert sums_of(played) == expected(2)
@@ -203,7 +204,7 @@ def test_rows_that_wait_go_with_the_state_of_their_keys(
         assert len({segment.epoch for segment in waiting}) == 3
         assert sums_of(played) != expected(15)
         if live:
-            played.repartition({"sums": "area"})
+            played.components.repartition({"sums": "area"})
         else:
             played.restart(flow_of("area"), repartition=True)
         record = played._driver.log.record(15)
