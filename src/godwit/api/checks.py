@@ -374,7 +374,7 @@ def read_output(name: str, output: Any) -> dict[str, Any]:
     where = f"The output of operator {name!r}"
     given: Output[Any] = output if isinstance(output, Output) else Output(output)
     emitted: Any = given.columns
-    if emitted is None:
+    if emitted is None or emitted is Output:
         raise InvalidFlowError(
             f"Operator {name!r} has no output columns.",
             remedy='Say what the function emits, as in output="symbol string, price double".',

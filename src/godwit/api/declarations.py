@@ -2,10 +2,16 @@
 
 Most calls give such an argument as a text or a schema, or leave it out. One value has all options
 that a user chooses together.
+
+A type checker finds whether the class of the rows, the type of the state, the class of the output
+and the functions of a call of ``process`` agree. `O` has a bound, so that a function that emits
+instances of one class where another was said has no solution: what the two have in common is not a
+class of rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import (
     TYPE_CHECKING,
@@ -14,6 +20,8 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    Protocol,
+    TypeAlias,
     TypedDict,
     TypeVar,
     overload,
@@ -22,17 +30,35 @@ from typing import (
 from godwit.model.frames import user_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from godwit.api.typed import Emitted, Fields
     from godwit.columns.types import SchemaLike
     from godwit.operators.calls import FiredTimer, TimerClock, TimerOrder
     from godwit.time.durations import Duration
 
-A = TypeVar("A", contravariant=True)  # noqa: PLC0105 - state, as a function gets it
-E = TypeVar(  # noqa: PLC0105 - class of the output
-    "E", covariant=True, bound="Fields | tuple[Any, ...] | list[Any] | dict[str, Any]"
-)
+
+class Fields(Protocol):
+    """An instance of a class with declared fields: a dataclass, or a `msgspec.Struct`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Row: TypeAlias = Fields | tuple[Any, ...] | list[Any] | dict[str, Any]
+
+R = TypeVar("R")
+"""Class of the rows."""
+S = TypeVar("S")
+"""Type of the state."""
+O = TypeVar("O", bound=Row)  # noqa: E741
+"""Class of the output; without one, rows as tuples, lists or dicts."""
+E = TypeVar("E", bound=Row, covariant=True)  # noqa: PLC0105
+"""Class of the output, in a declaration."""
+A = TypeVar("A", contravariant=True)  # noqa: PLC0105
+"""State, as a function gets it, in a declaration."""
+
+Emitted: TypeAlias = Iterable[O] | Awaitable[Iterable[O] | None] | AsyncIterable[O] | None
+"""Result of a function, asynchronous or not."""
+
+TableFunction: TypeAlias = Callable[[Any, Any, Any], Any]
+"""A function of `process_batch`: its tables are of several libraries."""
 
 
 @user_class

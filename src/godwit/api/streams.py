@@ -85,9 +85,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Unpack
 
-    from godwit.api.declarations import Identity, OnTimer, Output, ProcessOptions
+    from godwit.api.declarations import (
+        Emitted,
+        Identity,
+        O,
+        OnTimer,
+        Output,
+        ProcessOptions,
+        R,
+        S,
+        TableFunction,
+    )
     from godwit.api.flow import LogicalFlow
-    from godwit.api.typed import Emitted, O, R, S, TableFunction
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames

@@ -96,6 +96,14 @@ def test_an_argument_that_is_not_known_is_answered_with_those_that_are(call: Any
         (lambda: gw.ValueState({}), r"as in gw.ValueState\(dict\)"),  # type: ignore[arg-type]
         (lambda: gw.ValueState("int"), "without quotes"),  # type: ignore[arg-type]
         (
+            lambda: keyed().process(print, state=gw.ValueState, output="k string"),
+            r"state=ValueState, without a type. Give it the type, as in state=gw.ValueState",
+        ),
+        (
+            lambda: keyed().process(print, state=dict, output=gw.types.Output),
+            "no output columns",
+        ),
+        (
             lambda: keyed().process(print, state=gw.ListState(int), output="k string"),  # type: ignore[call-overload]
             r'state={"seen": gw.ListState\(...\)}',
         ),

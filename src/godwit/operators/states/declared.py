@@ -246,6 +246,12 @@ def declared_states(
             remedy=f'Give it one, as in state={{"seen": gw.{type(state).__name__}(...)}}.',
             operator=operator,
         )
+    if isinstance(state, type) and issubclass(state, ValueState | ListState | MapState):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has state={state.__name__}, without a type.",
+            remedy="Give it the type, as in state=gw.ValueState(dict).",
+            operator=operator,
+        )
     if not isinstance(state, ValueState):
         if not callable(state):
             given = "" if state is None else f", but {state!r}"
