@@ -60,7 +60,7 @@ from godwit.model.naming import (
 from godwit.model.signatures import ROLE_NAMES, check_signature
 from godwit.operators.asynchronous import settings_for
 from godwit.operators.batch import CALLED, FRAMES
-from godwit.operators.states.declared import declared_states, ttl_us_of
+from godwit.operators.states.declared import declared_states
 from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
 from godwit.plan.feedback import FeedbackSource
@@ -723,17 +723,9 @@ class KeyedStream:
             "order": order if in_order else None,
         }
         check_merge(operator, declared, others)
-        if single is not None:
-            options |= {
-                "codec": single.codec,
-                "state_classes": single.classes,
-                "state_upgrade": single.upgrade,
-                "ttl_us": ttl_us_of(single, f"operator {operator!r}"),
-                "merge": single.merge,
-            }
         node = ProcessNode(
             function=function,
-            state_type=None if single is None else single.value_type,
+            state=single,
             states=states,
             timing=timing,
             in_order=in_order,
@@ -828,7 +820,7 @@ class KeyedStream:
         emitted = read_output(operator, output)
         node = ProcessNode(
             function=function,
-            state_type=read_state_columns(operator, state),
+            columns=read_state_columns(operator, state),
             frames=frames,
             **emitted,
             **options,

@@ -15,6 +15,7 @@ from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
 from godwit.operators.parts import MergedProcess, MergedStates
 from godwit.operators.process import ProcessOperator
+from godwit.operators.states.declared import ttl_us_of
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.process import SessionProcess, WindowedProcess
@@ -53,13 +54,14 @@ def keyed_operator(
             aggregates=dict(node.aggregates),
             mode=node.mode,
         )
-    if node.frames is not None:
+    if node.columns is not None:
+        assert node.frames is not None, "a function over tables says of which kind"
         return BatchProcess(
             name=node.name,
             keys=keys,
             inputs=inputs,
             function=node.function,
-            state=node.state_type,
+            state=node.columns,
             output=node.output,
             frames=node.frames,
             zone=zone,
@@ -83,15 +85,18 @@ def keyed_operator(
         return MergedStates(states=node.states, **options)
     if node.states:
         return ProcessOfStates(states=node.states, **timed, **options)
+    single = node.state
+    assert single is not None, "a function has a state"
     options |= {
-        "state_type": node.state_type,
-        "codec": node.codec,
-        "state_classes": node.state_classes,
-        "state_upgrade": node.state_upgrade,
+        "state_type": single.value_type,
+        "codec": single.codec,
+        "state_classes": single.classes,
+        "state_upgrade": single.upgrade,
     }
-    if node.merge is not None:
-        return MergedProcess(merge=node.merge, **options)
-    return ProcessOperator(ttl_us=node.ttl_us, **timed, **options)
+    if single.merge is not None:
+        return MergedProcess(merge=single.merge, **options)
+    ttl_us = ttl_us_of(single, f"operator {node.name!r}")
+    return ProcessOperator(ttl_us=ttl_us, **timed, **options)
 
 
 def check_storable(

@@ -393,14 +393,16 @@ def action_of(node: OperatorNode) -> str:
             f"{name} ({_declared_text(state)})" for name, state in node.states.items()
         )
         return f"process with {_function_name(node)}, {states} {named}"
-    if isinstance(node, ProcessNode) and node.frames is not None:
-        state = _columns_text(node.state_type.columns)
+    if isinstance(node, ProcessNode) and node.columns is not None:
+        state = _columns_text(node.columns.columns)
         name = function_name(node.function)
         return f"process batches of {node.frames} tables with {name}, state {state}"
     if isinstance(node, ProcessNode):
-        merge = node.merge
+        assert node.state is not None, "a function has a state"
+        merge = node.state.merge
         hot = "" if merge is None else f"; hot keys in parts, merged by {function_name(merge)}"
-        return f"process with {_function_name(node)}, state {function_name(node.state_type)}{hot}"
+        state_type = function_name(node.state.value_type)
+        return f"process with {_function_name(node)}, state {state_type}{hot}"
     windows = ""
     if isinstance(node, WindowedNode):
         windows = f" per window: {', '.join(map(str, node.windows))}"

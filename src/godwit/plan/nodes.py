@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
-    from godwit.operators.batch import Frames
+    from godwit.operators.batch import Frames, StateColumns
     from godwit.operators.compute import OutputMode
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.states.declared import Declared
+    from godwit.operators.states.declared import Declared, ValueState
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
     from godwit.sources.source import Source
     from godwit.time.event_time import SourceTime
-    from godwit.values.codec import Codec
     from godwit.values.records import RowClass
 
 
@@ -102,26 +101,20 @@ class ProcessNode(_KeyedNode):
     """A function of the user over the rows of one key and that key's state."""
 
     function: Callable[..., Any]
-    # says nothing where there are several `states`; of a function over tables, columns and what
-    # they begin with (`godwit.operators.batch.StateColumns`)
-    state_type: Any
     output: pa.Schema
-    # of a single state; several declare theirs
-    codec: Codec = "msgpack"
-    state_classes: Mapping[str, type] | Sequence[type] = ()
-    state_upgrade: Callable[[Any], Any] | None = None
+    # exactly one of these: the single state, the named states, or state of a function over tables
+    state: ValueState[Any] | None = None
+    states: Mapping[str, Declared] = field(default_factory=dict)
+    columns: StateColumns | None = None
     timing: Timing = NO_TIMERS  # options of timers
     in_order: bool = False  # rows are processed in order of event time, once they are not late
     late: Any = None  # as in `WindowedNode`, of rows in order
-    ttl_us: int | None = None  # state is forgotten once its key was not touched for this long
     # column of the output that is its event time, and how far behind the watermark it may be, as
     # far as the user says
     event_time: str | None = None
     slack_us: int | None = None
-    states: Mapping[str, Declared] = field(default_factory=dict)
     asynchronous: Async | None = None  # settings of functions that are awaited
     tables: Mapping[str, TableNode] = field(default_factory=dict)  # name → table
-    merge: Callable[[Any, Any], Any] | None = None  # state of a key from those of two of its parts
     # classes of the rows that the function gets, and of those that it emits, if they have one
     row_class: RowClass | None = None
     output_class: RowClass | None = None

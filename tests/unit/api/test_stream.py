@@ -296,8 +296,7 @@ def test_process_keeps_what_it_was_given(stream: Stream, flow: Flow) -> None:
     assert isinstance(node, ProcessNode)
     assert node.name == "market"
     assert node.function is clear_market
-    assert node.state_type is list
-    assert node.codec == "pickle"
+    assert node.state == ValueState(list, codec="pickle")
     assert str(node.output) == "x: int64"
 
 

@@ -230,7 +230,7 @@ def _user_values(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]
                 for name, factory in node.asynchronous.resources.items():
                     yield f"Resource {name!r} {after}", factory, context
             if isinstance(node, ProcessNode):
-                yield f"The type of state {after}", node.state_type, context
+                yield f"The state {after}", node.state or node.columns, context
                 for name, declared in node.states.items():
                     yield f"State {name!r} {after}", declared, context
         for stream in (*streams_read_by(node), *(table.stream for table in tables_of(node))):
@@ -325,5 +325,7 @@ def _referred_to(value: Any) -> Iterator[tuple[str, Any]]:
         for parameter in inspect.signature(value).parameters.values():
             if parameter.default is not parameter.empty:
                 yield parameter.name, parameter.default
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # perhaps with slots
+        yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     elif not type(value).__module__.startswith(_DRIVER_ONLY):
         yield from getattr(value, "__dict__", {}).items()

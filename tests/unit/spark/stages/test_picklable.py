@@ -36,10 +36,10 @@ class Spread:
         raise NotImplementedError
 
 
-def flow_of(source: Any, function: Callable[..., Any]) -> gw.Flow:
+def flow_of(source: Any, function: Callable[..., Any], state: Any = dict) -> gw.Flow:
     flow = gw.Flow("flow")
     keyed = flow.source("orders", source).key_by("k")
-    made = keyed.process(function, state=dict, output="k string", name="p")
+    made = keyed.process(function, state=state, output="k string", name="p")
     flow.sink("out", made, gw.sinks.noop())
     return flow
 
@@ -85,6 +85,17 @@ def test_globals_arguments_and_attributes_are_variables_too(orders: Any) -> None
         check_picklable(flow_of(orders, partial))
     with pytest.raises(InvalidFlowError, match=r"Function 'measure'.*variable 'guard' of 'self'"):
         check_picklable(flow_of(orders, Meter().measure))
+
+
+@pytest.mark.parametrize("option", ["merge", "upgrade"])
+def test_functions_of_a_state_are_named_with_it(orders: Any, option: str) -> None:
+    lock = LOCK
+    function: Any = {"merge": lambda a, b: lock and a, "upgrade": lambda old: lock and old}[option]
+    state = gw.ValueState(dict, **{option: function})
+    with pytest.raises(InvalidFlowError, match=r"The state of operator 'p'.*'lock'"):
+        check_picklable(flow_of(orders, closing_over(1), state))
+    with pytest.raises(InvalidFlowError, match=r"State 'n' of operator 'p'.*'lock'"):
+        check_picklable(flow_of(orders, closing_over(1), {"n": state}))
 
 
 def test_an_aggregate_and_a_map_after_an_operator_are_named(orders: Any) -> None:
