@@ -63,8 +63,8 @@ def test_a_failure_of_arrow_names_operator_result_columns_and_values(
             raise pa.ArrowInvalid("Integer value 7 not in range")
         return compared(sign, left, right)
 
-    compared = expressions._compared
-    monkeypatch.setattr(expressions, "_compared", refuses)
+    compared = expressions.compare
+    monkeypatch.setattr(expressions, "compare", refuses)
     flow = gw.Flow("f", num_key_groups=2)
     keyed = flow.source("s", gw.testing.stream("k string, l bigint, d double")).key_by("k")
     flow.sink("o", keyed.compute(name="sums", big=gw.count(where="l > d")), gw.sinks.noop())

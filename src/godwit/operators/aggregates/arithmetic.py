@@ -6,6 +6,10 @@ Precision and scale of decimals follow Spark's ``DecimalPrecision``: digits befo
 kept, and at least 6 behind it, if 38 do not suffice.  A null operand gives null, also where
 something is divided by zero.
 
+Spark has two more modes, which `Overflow` names: a result that does not fit is null
+(``try_add``), or, as without ANSI, wraps if it is an integer and is null if it is a decimal.  Both
+give null for a division by zero.
+
 Invariant: types depend on types alone, never on values, so a column of no rows tells them.
 """
 
@@ -14,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 BoolArray = npt.NDArray[np.bool_]
+Overflow: TypeAlias = Literal["error", "wrap", "null"]
+"""Answer to a result that does not fit its type: Spark's ANSI mode, without it, and ``try_``."""
 
 _MAX_DIGITS, _DECIMAL_BITS = 38, 128
 _KEPT_SCALE = 6  # digits behind the point that are kept in any case
@@ -50,9 +56,10 @@ _PLAIN = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
 class EvaluationError(ArithmeticError):
     """A value of a row cannot be computed, such as a division by zero."""
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, row: int, reason: str, condition: str = "ARITHMETIC_OVERFLOW") -> None:
         super().__init__(reason)
         self.row, self.reason = row, reason
+        self.condition = condition  # Spark's name of the error
 
 
 class TypesError(ValueError):
@@ -82,20 +89,20 @@ def is_number(dtype: pa.DataType) -> bool:
     return bool(dtype in _DIGITS or pa.types.is_floating(dtype) or pa.types.is_decimal128(dtype))
 
 
-def calculate(sign: str, left: Operand, right: Operand) -> pa.Array:
+def calculate(sign: str, left: Operand, right: Operand, overflow: Overflow = "error") -> pa.Array:
     """Return ``left sign right`` for every row, null where an operand is.
 
-    `sign`: ``+ - * / %``. Raises `TypesError` for types that have no such operation, and
-    `EvaluationError` for the first row without a result.
+    `sign`: ``+ - * / %``. `overflow`: answer to a row without a result. Raises `TypesError` for
+    types that have no such operation, and `EvaluationError` for the first row without a result.
     """
     first, second = left.values, right.values
     if is_number(first.type) and is_number(second.type):
         first, second = _as_decimals(left, right) or _as_one_number(first, second, sign)
         if pa.types.is_decimal128(first.type):
-            return _of_decimals(sign, first, second)
+            return _of_decimals(sign, first, second, overflow)
         if sign in "/%":
-            return _divide(sign, first, second)
-        return _of_numbers(sign, first, second)
+            return _divide(sign, first, second, overflow)
+        return _of_numbers(sign, first, second, overflow)
     if sign == "-" and first.type == second.type and is_date_or_timestamp(first.type):
         return _between(first, second)
     if sign in "+-" and first.type == second.type and pa.types.is_duration(first.type):
@@ -103,7 +110,7 @@ def calculate(sign: str, left: Operand, right: Operand) -> pa.Array:
     raise TypesError(sign)
 
 
-def negate(values: pa.Array) -> pa.Array:
+def negate(values: pa.Array, overflow: Overflow = "error") -> pa.Array:
     """Return the values with the other sign."""
     if not is_number(values.type) and not pa.types.is_duration(values.type):
         raise TypesError("-")
@@ -111,17 +118,17 @@ def negate(values: pa.Array) -> pa.Array:
         return pc.negate(values)
     number = values.cast(pa.int64()) if pa.types.is_duration(values.type) else values
     zero = column_of(np.zeros(len(number), np.int64), None, number.type)
-    return _of_numbers("-", zero, number).cast(values.type)
+    return _of_numbers("-", zero, number, overflow).cast(values.type)
 
 
-def absolute(values: pa.Array) -> pa.Array:
+def absolute(values: pa.Array, overflow: Overflow = "error") -> pa.Array:
     """Return the values without their sign."""
     if not is_number(values.type):
         raise TypesError("abs")
     if pa.types.is_decimal(values.type) or pa.types.is_floating(values.type):
         return pc.abs(values)
     below = pc.less(values, pa.scalar(0, values.type))
-    return pc.if_else(below, negate(pc.if_else(below, values, None)), values)
+    return pc.if_else(below, negate(pc.if_else(below, values, None), overflow), values)
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
@@ -134,7 +141,7 @@ def as_type(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     if values.type == dtype:
         return values
     if pa.types.is_float64(dtype) and pa.types.is_decimal(values.type):
-        return _as_doubles(values)
+        return as_doubles(values)
     if pa.types.is_floating(dtype) and values.type in _DIGITS:
         return column_of(values_of(values).astype(np.float64), mask_of(values), dtype)
     return values.cast(dtype)
@@ -206,21 +213,28 @@ def _as_one_number(first: pa.Array, second: pa.Array, sign: str) -> tuple[pa.Arr
 # -- numbers and times
 
 
-def _of_numbers(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
+def _of_numbers(
+    sign: str, first: pa.Array, second: pa.Array, overflow: Overflow = "error"
+) -> pa.Array:
     """Add, subtract or multiply numbers of one type; raise where an integer overflows."""
-    if pa.types.is_floating(first.type):
+    if overflow == "wrap" or pa.types.is_floating(first.type):
         return _PLAIN[sign](first, second)
     try:
         return _CHECKED[sign](first, second)
     except pa.ArrowInvalid:
+        fails = []
         low, high = _bounds(first.type)
         apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign]
         raw = [values.cast(pa.int64()).to_pylist() for values in (first, second)]
         for row, (a, b) in enumerate(zip(*raw, strict=True)):
             if a is not None and b is not None and not low <= apply(a, b) <= high:
-                reason = f"{a} {sign} {b} does not fit {first.type}"
-                raise EvaluationError(row, reason) from None
-        raise  # pragma: no cover - there is such a row
+                if overflow == "error":
+                    reason = f"{a} {sign} {b} does not fit {first.type}"
+                    raise EvaluationError(row, reason) from None
+                fails.append(row)
+    valid = np.ones(len(first), np.bool_)
+    valid[fails] = False
+    return pc.if_else(column_of(valid, None, pa.bool_()), _PLAIN[sign](first, second), None)
 
 
 def _bounds(dtype: pa.DataType) -> tuple[int, int]:
@@ -228,26 +242,35 @@ def _bounds(dtype: pa.DataType) -> tuple[int, int]:
     return -(1 << (dtype.bit_width - 1)), (1 << (dtype.bit_width - 1)) - 1
 
 
-def _divide(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
+def _divide(sign: str, first: pa.Array, second: pa.Array, overflow: Overflow) -> pa.Array:
     """Divide numbers of one type, or return the remainder, which has the sign of the dividend."""
-    valid = _both(first, second)
+    valid = both_valid(first, second)
     dividend, divisor = values_of(first), values_of(second)
     zero = divisor == 0
-    _check_divisor(zero, valid)
+    valid = _with_divisor(zero, valid, sign, overflow)
     with np.errstate(all="ignore"):
         safe = np.where(zero, divisor.dtype.type(1), divisor)
         result = dividend / safe if sign == "/" else np.fmod(dividend, safe)
     return column_of(result, None if valid is None else valid, first.type)
 
 
-def _check_divisor(zero: BoolArray, valid: BoolArray | None) -> None:
-    """Raise for the first row that divides by zero; `there`: mask of rows without a null."""
-    wrong = np.flatnonzero(zero if valid is None else zero & valid)
-    if len(wrong):
-        raise EvaluationError(int(wrong[0]), "it divides by zero")
+def _with_divisor(
+    zero: BoolArray, valid: BoolArray | None, sign: str, overflow: Overflow
+) -> BoolArray | None:
+    """Return the mask of the rows that do not divide by zero; raise for the first that does.
+
+    `valid`: mask of the rows without a null; ``None``: all.
+    """
+    wrong = zero if valid is None else zero & valid
+    if not wrong.any():
+        return valid
+    if overflow == "error":
+        condition = "DIVIDE_BY_ZERO" if sign == "/" else "REMAINDER_BY_ZERO"
+        raise EvaluationError(int(np.argmax(wrong)), "it divides by zero", condition)
+    return ~wrong if valid is None else valid & ~wrong
 
 
-def _both(left: pa.Array, right: pa.Array) -> BoolArray | None:
+def both_valid(left: pa.Array, right: pa.Array) -> BoolArray | None:
     """Return a mask of the rows in which neither operand is null; ``None``: all."""
     first, second = mask_of(left), mask_of(right)
     if first is None or second is None:
@@ -269,7 +292,7 @@ def _between(first: pa.Array, second: pa.Array) -> pa.Array:
 # -- decimals
 
 
-def _of_decimals(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
+def _of_decimals(sign: str, first: pa.Array, second: pa.Array, overflow: Overflow) -> pa.Array:
     """Calculate with decimals; the result has Spark's precision and scale."""
     (p, s), (q, t) = _digits_of(first.type), _digits_of(second.type)
     precision, scale = _RESULT[sign](p, s, q, t)
@@ -278,57 +301,68 @@ def _of_decimals(sign: str, first: pa.Array, second: pa.Array) -> pa.Array:
     if precision > _MAX_DIGITS:
         before = precision - scale
         precision, scale = _MAX_DIGITS, max(_MAX_DIGITS - before, min(scale, _KEPT_SCALE))
-    valid = _both(first, second)
+    valid = both_valid(first, second)
     if sign in "/%":
         high, low = words_of(second)
-        _check_divisor((high == 0) & (low == 0), valid)
+        valid = _with_divisor((high == 0) & (low == 0), valid, sign, overflow)
     apply = _EXACT[sign]
     rows = range(len(first)) if valid is None else np.flatnonzero(valid).tolist()
-    a, b = _unscaled(first), _unscaled(second)
-    bound, results = 10**precision, [0] * len(first)
+    a, b = unscaled(first), unscaled(second)
+    bound, results, fails = 10**precision, [0] * len(first), []
     for row in rows:
         results[row] = value = apply(a[row], s, b[row], t, scale)
         if not -bound < value < bound:
+            if overflow != "error":
+                results[row] = 0
+                fails.append(row)
+                continue
             texts = (Decimal(v).scaleb(-e, None) for v, e in ((a[row], s), (b[row], t)))
             reason = f" {sign} ".join(map(str, texts))
-            raise EvaluationError(row, f"{reason} does not fit decimal({precision}, {scale})")
-    return _decimals_of(results, valid, pa.decimal128(precision, scale))
+            raise EvaluationError(
+                row,
+                f"{reason} does not fit decimal({precision}, {scale})",
+                "NUMERIC_VALUE_OUT_OF_RANGE",
+            )
+    if fails:
+        valid = np.ones(len(first), np.bool_) if valid is None else valid.copy()
+        valid[fails] = False
+    return decimals_of(results, valid, pa.decimal128(precision, scale))
 
 
-def _unscaled(column: pa.Array) -> list[int]:
+def unscaled(column: pa.Array) -> list[int]:
     """Return decimals as integers, without their point; arbitrary where null."""
     high, low = words_of(column)
     return [(upper << 64) | lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def _decimals_of(unscaled: Sequence[int], valid: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Return decimals from their integers without a point; the inverse of `_unscaled`."""
-    data = b"".join(value.to_bytes(16, "little", signed=True) for value in unscaled)
-    plain = pa.Array.from_buffers(dtype, len(unscaled), [None, pa.py_buffer(data)])
+def decimals_of(integers: Sequence[int], valid: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+    """Return decimals from their integers without a point; the inverse of `unscaled`."""
+    data = b"".join(value.to_bytes(16, "little", signed=True) for value in integers)
+    plain = pa.Array.from_buffers(dtype, len(integers), [None, pa.py_buffer(data)])
     return plain if valid is None else pc.if_else(column_of(valid, None, pa.bool_()), plain, None)
 
 
-def _rounded(value: int, drop: int) -> int:
+def rounded(value: int, drop: int) -> int:
     """Return a value without its last `drop` digits, rounded half away from zero."""
     if drop <= 0:
         raised: int = value * 10**-drop
         return raised
     step: int = 10**drop
-    rounded = (abs(value) + step // 2) // step
-    return rounded if value >= 0 else -rounded
+    magnitude: int = (abs(value) + step // 2) // step
+    return magnitude if value >= 0 else -magnitude
 
 
 def _sum_of(a: int, s: int, b: int, t: int, scale: int) -> int:
     """Return a + b; `s`, `t`: scales of both, and `scale` that of the result."""
     wide = max(s, t)
-    return _rounded(a * 10 ** (wide - s) + b * 10 ** (wide - t), wide - scale)
+    return rounded(a * 10 ** (wide - s) + b * 10 ** (wide - t), wide - scale)
 
 
 def _product_of(a: int, s: int, b: int, t: int, scale: int) -> int:
     """Return a * b, which Spark rounds to 39 digits first; see `_sum_of`."""
     product, wide = a * b, s + t
     spare = max(len(str(abs(product))) - _MAX_DIGITS - 1, 0)
-    return _rounded(_rounded(product, spare), wide - spare - scale)
+    return rounded(rounded(product, spare), wide - spare - scale)
 
 
 def _quotient_of(a: int, s: int, b: int, t: int, scale: int) -> int:
@@ -336,14 +370,14 @@ def _quotient_of(a: int, s: int, b: int, t: int, scale: int) -> int:
     shift = _MAX_DIGITS + 1 + t - s
     over, under = a * 10 ** max(shift, 0), b * 10 ** max(-shift, 0)
     quotient = (2 * abs(over) + abs(under)) // (2 * abs(under))
-    return _rounded(quotient if (a < 0) == (b < 0) else -quotient, _MAX_DIGITS + 1 - scale)
+    return rounded(quotient if (a < 0) == (b < 0) else -quotient, _MAX_DIGITS + 1 - scale)
 
 
 def _remainder_of(a: int, s: int, b: int, t: int, scale: int) -> int:
     """Return the remainder of a / b, with the sign of a; see `_sum_of`."""
     wide = max(s, t)
     over, under = abs(a) * 10 ** (wide - s), abs(b) * 10 ** (wide - t)
-    return _rounded(over % under if a >= 0 else -(over % under), wide - scale)
+    return rounded(over % under if a >= 0 else -(over % under), wide - scale)
 
 
 _RESULT: dict[str, Callable[[int, int, int, int], tuple[int, int]]] = {
@@ -363,7 +397,7 @@ _EXACT: dict[str, Callable[[int, int, int, int, int], int]] = {
 }
 
 
-def _as_doubles(column: pa.Array) -> pa.Array:
+def as_doubles(column: pa.Array) -> pa.Array:
     """Return decimals as the nearest doubles, which a cast of Arrow's misses by a bit at times."""
     high, low = words_of(column)
     small = low.view(np.int64)

@@ -243,22 +243,22 @@ class _Comparison(Expression):
         left, right = self.left, self.right
         if isinstance(right, _Literal):
             values = left.evaluate(rows)
-            return _compared(self.sign, values, right.as_type(values.type))
+            return compare(self.sign, values, right.as_type(values.type))
         if isinstance(left, _Literal):
             values = right.evaluate(rows)
-            return _compared(self.sign, left.as_type(values.type), values)
+            return compare(self.sign, left.as_type(values.type), values)
         values = left.evaluate(rows)
-        return _compared(self.sign, values, _after(values, right, rows))
+        return compare(self.sign, values, values_after(values, right, rows))
 
 
-def _after(first: pa.Array, second: Expression, rows: Rows) -> pa.Array:
+def values_after(first: pa.Array, second: Expression, rows: Rows) -> pa.Array:
     """Return the values of a second operand, which Spark computes where the `first` is not null."""
     if second.can_fail:
         rows = rows.where(first.is_valid())
     return second.evaluate(rows)
 
 
-def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
+def compare(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
     """Compare two operands as Spark does: NaN equals NaN, and is larger than any number."""
     if _type_family(left.type) != _type_family(right.type):
         raise ValueError(sign)
@@ -308,7 +308,7 @@ def _type_family(dtype: pa.DataType) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _IsNull(Expression):
+class IsNull(Expression):
     """The condition ``operand is null``."""
 
     operand: Expression
@@ -321,7 +321,7 @@ class _IsNull(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class _Not(Expression):
+class Not(Expression):
     """The negation of a condition."""
 
     operand: Expression
@@ -334,7 +334,7 @@ class _Not(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class _Both(Expression):
+class Both(Expression):
     """Two conditions joined by `word`, ``"and"`` or ``"or"``."""
 
     word: str
@@ -380,7 +380,7 @@ class _Arithmetic(Expression):
         if self.sign in "/%":  # of which Spark computes the divisor first
             parts.reverse()
         first = rows.needed(parts[0].evaluate(rows))
-        values = [first, _after(first, parts[1], rows)]
+        values = [first, values_after(first, parts[1], rows)]
         if self.sign in "/%":
             values.reverse()
         left, right = (
@@ -408,7 +408,7 @@ class _Negative(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class _Case(Expression):
+class Case(Expression):
     """The value of the first condition that holds."""
 
     conditions: tuple[Expression, ...]
@@ -428,10 +428,10 @@ class _Case(Expression):
             results.append(value.evaluate(rows.where(holds)))
             rows = rows.where(pc.invert(holds))
         results.append(self.values[-1].evaluate(rows))
-        return _choose(holding, results)
+        return choose(holding, results)
 
 
-def _choose(holding: Sequence[pa.Array], results: Sequence[pa.Array]) -> pa.Array:
+def choose(holding: Sequence[pa.Array], results: Sequence[pa.Array]) -> pa.Array:
     """Return, for every row, the value whose condition is the first to hold, else the last one."""
     dtype = common_type(values.type for values in results)
     *others, chosen = (as_type(values, dtype) for values in results)
@@ -466,16 +466,16 @@ def _coalesce(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
         columns.append(values)
         valid.append(values.is_valid())
         rows = rows.where(values.is_null())
-    return _choose(valid[:-1], columns)
+    return choose(valid[:-1], columns)
 
 
 def _if(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
     """Return the second or the third argument, as the first says."""
     condition, *values = arguments
-    return _Case((condition,), tuple(values)).evaluate(rows)
+    return Case((condition,), tuple(values)).evaluate(rows)
 
 
-def _extreme(sign: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
+def extreme(sign: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
     """Return the function of the smallest (``<``) or largest (``>``) argument that is not null."""
 
     def evaluate(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
@@ -483,7 +483,7 @@ def _extreme(sign: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
         dtype = common_type(values.type for values in columns)
         best, *others = (as_type(values, dtype) for values in columns)
         for values in others:
-            better = pc.or_kleene(best.is_null(), _compared(sign, values, best))
+            better = pc.or_kleene(best.is_null(), compare(sign, values, best))
             taken = pc.and_kleene(better, values.is_valid()).fill_null(False)
             best = pc.if_else(taken, values, best)
         return best
@@ -548,9 +548,9 @@ class _Joined(Expression):
 _FUNCTIONS: dict[str, tuple[Callable[[tuple[Expression, ...], Rows], pa.Array], int, int]] = {
     "abs": (_absolute, 1, 1),
     "coalesce": (_coalesce, 1, 20),
-    "greatest": (_extreme(">"), 2, 20),
+    "greatest": (extreme(">"), 2, 20),
     "if": (_if, 3, 3),
-    "least": (_extreme("<"), 2, 20),
+    "least": (extreme("<"), 2, 20),
     "length": (_length, 1, 1),
     "lower": (_cased(pc.ascii_lower, str.lower), 1, 1),
     "upper": (_cased(pc.ascii_upper, str.upper), 1, 1),
@@ -656,7 +656,7 @@ def _balanced(word: str, parts: list[Expression]) -> Expression:
         return parts[0]
     half = len(parts) // 2
     left, right = _balanced(word, parts[:half]), _balanced(word, parts[half:])
-    return _Both(word, left, right, (left.can_fail, right.can_fail))
+    return Both(word, left, right, (left.can_fail, right.can_fail))
 
 
 class _Parser:
@@ -723,7 +723,7 @@ class _Parser:
     def _parse_not(self) -> Expression:
         """Parse a condition, which may have ``not`` before it."""
         self._nest()
-        condition = _Not(self._parse_not()) if self._accept("not") else self._parse_test()
+        condition = Not(self._parse_not()) if self._accept("not") else self._parse_test()
         self.depth -= 1
         return condition
 
@@ -733,17 +733,17 @@ class _Parser:
         if self._accept("is"):
             negated = self._accept("not")
             self._expect("null")
-            return _Not(_IsNull(operand)) if negated else _IsNull(operand)
+            return Not(IsNull(operand)) if negated else IsNull(operand)
         negated = self._accept("not")
         if self._accept("between"):
             low = self._parse_comparison(">=", operand)
             self._expect("and")
             test = _balanced("and", [low, self._parse_comparison("<=", operand)])
-            return _Not(test) if negated else test
+            return Not(test) if negated else test
         if negated or self._peek() == "in":
             self._expect("in")
             test = self._parse_in(operand)
-            return _Not(test) if negated else test
+            return Not(test) if negated else test
         sign = _SIGNS.get(self._peek(), self._peek())
         if sign in _COMPARISONS:
             self.tokens.pop(0)
@@ -887,7 +887,7 @@ class _Parser:
         self._expect("end")
         self.cases -= 1
         self.depth -= 1
-        return _Case(tuple(conditions), tuple(values))
+        return Case(tuple(conditions), tuple(values))
 
     def _peek(self) -> str:
         """Return the next token in lower case; empty for literals, and at the end."""

@@ -1,0 +1,370 @@
+"""Casts of Spark between types of columns, as far as they are proven equal to Spark's.
+
+A value that the new type cannot hold is an error in ANSI mode (``CAST_OVERFLOW``,
+``CAST_INVALID_INPUT``), null in ``try_cast``, and without ANSI wraps if it is an integer that
+becomes an integer, and is null else.  `CASTS` has the pairs of types; others are refused when an
+expression is read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of
+from godwit.columns.python_values import zone_of
+from godwit.operators.aggregates.arithmetic import (
+    EvaluationError,
+    Overflow,
+    TypesError,
+    as_doubles,
+    decimals_of,
+    rounded,
+    unscaled,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
+LOCAL_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "UTC+00:00", "GMT+00:00"})
+"""Names of the zone whose clock shows UTC."""
+_FIRST_KNOWN, _LAST_KNOWN = -2_208_988_800_000_000, 2_145_916_800_000_000  # 1900 to 2038
+"""Times for which Arrow knows the rules of a zone."""
+_WIDE = Context(prec=80)
+_PERIOD_US = 146_097 * _DAY_US
+_FIRST_SHOWN = -62_135_510_400_000_000  # the second day of year 1
+_WHOLE = re.compile(r"[+-]?\d+(\.\d*)?|[+-]?\.\d+|[+-]?\.")
+_TRUE = frozenset({"t", "true", "y", "yes", "1"})
+_FALSE = frozenset({"f", "false", "n", "no", "0"})
+_SPACE = "".join(map(chr, range(0x21))) + "\x7f"  # that Spark trims from text before a cast
+
+
+def without(
+    mask: BoolArray | None, wrong: BoolArray, overflow: Overflow, condition: str, reason: str
+) -> BoolArray | None:
+    """Return a mask of values without the wrong ones; in ANSI mode raise for the first of them.
+
+    `mask`: shape ``(N,)``, true where no operand is null; ``None``: everywhere.
+    """
+    if mask is not None:
+        wrong = wrong & mask
+    if not wrong.any():
+        return mask
+    if overflow == "error":
+        raise EvaluationError(int(np.argmax(wrong)), reason, condition)
+    return ~wrong if mask is None else mask & ~wrong
+
+
+def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
+    """Return the microseconds since 1970 that the clock of a zone shows at timestamps."""
+    moments = values_of(values)
+    if values.type.tz is None or zone in LOCAL_ZONES:
+        return moments
+    valid = mask_of(values)
+    known = (moments >= _FIRST_KNOWN) & (moments < _LAST_KNOWN)
+    near = column_of(np.where(known, moments, 0), None, pa.timestamp("us", zone))
+    local = values_of(pc.local_timestamp(near)).copy()
+    rules = zone_of(zone)
+    for row in np.flatnonzero(~known if valid is None else ~known & valid).tolist():
+        # The rules of the present go on, and calendars repeat after 400 years.
+        periods = max((int(moments[row]) - _LAST_KNOWN) // _PERIOD_US, 0)
+        moment = max(int(moments[row]) - periods * _PERIOD_US, _FIRST_SHOWN)
+        shown = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=moment)
+        offset = shown.astimezone(rules).utcoffset() or dt.timedelta()
+        local[row] = moments[row] + offset // dt.timedelta(microseconds=1)
+    return local
+
+
+def saturated(
+    numbers: npt.NDArray[np.floating], dtype: np.dtype[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return doubles as integers as Java does: NaN is 0, and others are cut to the type's range."""
+    info = np.iinfo(dtype)
+    wide = numbers.astype(np.float64)
+    low, high = wide <= float(info.min), wide >= float(info.max)
+    safe = np.where(low | high | np.isnan(wide), 0, wide).astype(np.int64)
+    return np.where(low, info.min, np.where(high, info.max, safe))
+
+
+def is_proven(source: pa.DataType, target: pa.DataType, zone: str) -> bool:
+    """Return whether a cast is one of those that are computed as Spark computes them."""
+    if source == target or pa.types.is_null(source):
+        return True
+    pair = (_kind(source), _kind(target))
+    if pair in _IN_UTC and zone not in LOCAL_ZONES:
+        return False
+    return pair in CASTS
+
+
+def cast(values: pa.Array, dtype: pa.DataType, overflow: Overflow, zone: str) -> pa.Array:
+    """Return values in type `dtype`, null where they are; `zone`: the session's, for timestamps."""
+    if values.type == dtype:
+        return values
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), dtype)
+    pair = (_kind(values.type), _kind(dtype))
+    if pair not in CASTS:
+        raise TypesError(f"{values.type} as {dtype}")
+    if "timestamp" in pair:
+        return _TIMED[pair](values, dtype, zone)
+    return CASTS[pair](values, dtype, overflow)
+
+
+def _kind(dtype: pa.DataType) -> str:
+    """Return the kind of a type that decides how it is cast."""
+    if pa.types.is_signed_integer(dtype):
+        return "integer"
+    for kind, test in (
+        ("double", pa.types.is_floating),
+        ("decimal", pa.types.is_decimal),
+        ("boolean", pa.types.is_boolean),
+        ("string", pa.types.is_string),
+        ("binary", pa.types.is_binary),
+        ("date", pa.types.is_date),
+    ):
+        if test(dtype):
+            return kind
+    if pa.types.is_timestamp(dtype):
+        return "timestamp" if dtype.tz else "timestamp_ntz"
+    return str(dtype)
+
+
+def _bounds(dtype: pa.DataType) -> tuple[int, int]:
+    """Return the smallest and the largest value of an integer type."""
+    return -(1 << (dtype.bit_width - 1)), (1 << (dtype.bit_width - 1)) - 1
+
+
+def _numbers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast integers to integers."""
+    numbers, mask = values_of(values), mask_of(values)
+    low, high = _bounds(dtype)
+    if dtype.bit_width < values.type.bit_width and overflow != "wrap":
+        wrong = (numbers < low) | (numbers > high)
+        mask = without(mask, wrong, overflow, "CAST_OVERFLOW", f"a number does not fit {dtype}")
+    return column_of(numbers, mask, dtype)
+
+
+def _to_floats(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
+    """Cast integers, booleans and floats to floats."""
+    with np.errstate(over="ignore"):
+        return column_of(values_of(values), mask_of(values), dtype)
+
+
+def _floats_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast floats to integers, towards zero."""
+    numbers, mask = values_of(values).astype(np.float64), mask_of(values)
+    low, high = _bounds(dtype)
+    if overflow == "wrap":
+        size = np.dtype(np.int64 if dtype.bit_width == 64 else np.int32)
+        return column_of(saturated(numbers, size), mask, dtype)
+    with np.errstate(invalid="ignore"):
+        inside = (np.floor(numbers) <= float(high)) & (np.ceil(numbers) >= float(low))
+    mask = without(mask, ~inside, overflow, "CAST_OVERFLOW", f"a number does not fit {dtype}")
+    return column_of(saturated(np.where(inside, numbers, 0), np.dtype(np.int64)), mask, dtype)
+
+
+def _to_truth(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
+    """Cast numbers to booleans."""
+    return column_of(values_of(values) != 0, mask_of(values), dtype)
+
+
+def _decimals_to_truth(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
+    """Cast decimals to booleans."""
+    truth = np.array([value != 0 for value in unscaled(values)], np.bool_)
+    return column_of(truth, mask_of(values), dtype)
+
+
+def _to_decimals(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast integers and booleans to decimals."""
+    step = 10**dtype.scale
+    return _fitting([int(v) * step for v in values_of(values).tolist()], values, dtype, overflow)
+
+
+def _between_decimals(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast decimals to decimals, rounded half away from zero."""
+    drop = values.type.scale - dtype.scale
+    return _fitting([rounded(v, drop) for v in unscaled(values)], values, dtype, overflow)
+
+
+def _fitting(
+    integers: list[int], values: pa.Array, dtype: pa.DataType, overflow: Overflow
+) -> pa.Array:
+    """Return decimals from their integers without a point, as far as they fit."""
+    bound = 10**dtype.precision
+    wrong = np.array([not -bound < value < bound for value in integers], np.bool_)
+    reason = f"a number does not fit decimal({dtype.precision}, {dtype.scale})"
+    mask = without(mask_of(values), wrong, overflow, "NUMERIC_VALUE_OUT_OF_RANGE", reason)
+    safe = [0 if bad else value for value, bad in zip(integers, wrong, strict=True)]
+    return decimals_of(safe, mask, dtype)
+
+
+def _decimals_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast decimals to integers, towards zero."""
+    step = 10**values.type.scale
+    whole = [abs(value) // step * (1 if value >= 0 else -1) for value in unscaled(values)]
+    low, high = _bounds(dtype)
+    mask = mask_of(values)
+    if overflow != "wrap":
+        wrong = np.array([not low <= value <= high for value in whole], np.bool_)
+        mask = without(mask, wrong, overflow, "CAST_OVERFLOW", f"a number does not fit {dtype}")
+    cut = [(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in whole]
+    return column_of(np.array(cut, np.int64), mask, dtype)
+
+
+def _decimals_to_doubles(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
+    """Cast decimals to doubles."""
+    if not pa.types.is_float64(dtype):
+        raise TypesError(f"{values.type} as {dtype}")
+    return as_doubles(values)
+
+
+def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast text to integers; digits after a point count only without ANSI, and are dropped."""
+    low, high = _bounds(dtype)
+    numbers, wrong = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    for row, text in enumerate(values.to_pylist()):
+        if text is None:
+            continue
+        trimmed = text.strip(_SPACE)
+        exact = overflow != "wrap"
+        number = None
+        if trimmed.isascii() and _WHOLE.fullmatch(trimmed) and not (exact and "." in trimmed):
+            whole = trimmed.split(".")[0]
+            number = int(whole) if whole.strip("+-") else 0
+        if number is None or not low <= number <= high:
+            wrong[row] = True
+        else:
+            numbers[row] = number
+    reason = f"a text is no {dtype}"
+    return column_of(
+        numbers, without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason), dtype
+    )
+
+
+def _text_to_truth(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast text to booleans."""
+    words = [None if text is None else text.strip(_SPACE).lower() for text in values.to_pylist()]
+    truth = np.array([word in _TRUE for word in words], np.bool_)
+    wrong = np.array([w is not None and w not in _TRUE | _FALSE for w in words], np.bool_)
+    reason = "a text is no boolean"
+    mask = without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason)
+    return column_of(truth, mask, dtype)
+
+
+def _to_text(show: Callable[..., list[str]]) -> Callable[..., pa.Array]:
+    """Return a cast to text by a function of values, of which some are arbitrary."""
+
+    def apply(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+        mask = mask_of(values)
+        texts = show(values, overflow)
+        return pa.array(texts, dtype, mask=None if mask is None else ~mask)
+
+    return apply
+
+
+def _dates_as_text(days: npt.NDArray[np.int64]) -> list[str]:
+    """Return days since 1970 as text, with a plus before years of five digits."""
+    texts = []
+    for text in np.datetime_as_string(days.astype("M8[D]")).tolist():
+        year, rest = text[:-6], text[-6:]
+        sign = "-" if year.startswith("-") else "+" if len(year) > 4 else ""
+        texts.append(f"{sign}{year.lstrip('-').zfill(4)}{rest}")
+    return texts
+
+
+def _times_as_text(moments: npt.NDArray[np.int64]) -> list[str]:
+    """Return microseconds since 1970 as text, without zeros at the end of the fraction."""
+    dates = _dates_as_text(moments // _DAY_US)
+    texts = []
+    for date, rest in zip(dates, (moments % _DAY_US).tolist(), strict=True):
+        seconds, fraction = divmod(rest, _SECOND_US)
+        text = f"{date} {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        texts.append(f"{text}.{fraction:06}".rstrip("0") if fraction else text)
+    return texts
+
+
+def _decimals_as_text(values: pa.Array, overflow: Overflow) -> list[str]:
+    """Return decimals as text, without ANSI with an exponent if they are small."""
+    scale, texts = values.type.scale, []
+    if overflow == "wrap":
+        return [str(Decimal(value).scaleb(-scale, _WIDE)) for value in unscaled(values)]
+    for value in unscaled(values):
+        digits = str(abs(value)).zfill(scale + 1)
+        text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+        texts.append(f"-{text}" if value < 0 else text)
+    return texts
+
+
+CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
+    ("integer", "integer"): _numbers,
+    ("integer", "double"): _to_floats,
+    ("integer", "boolean"): _to_truth,
+    ("integer", "decimal"): _to_decimals,
+    ("integer", "string"): _to_text(lambda values, _: list(map(str, values_of(values).tolist()))),
+    ("boolean", "integer"): lambda values, dtype, _: column_of(
+        values_of(values), mask_of(values), dtype
+    ),
+    ("boolean", "double"): _to_floats,
+    ("boolean", "decimal"): _to_decimals,
+    ("boolean", "string"): _to_text(
+        lambda values, _: [str(value).lower() for value in values_of(values).tolist()]
+    ),
+    ("double", "double"): _to_floats,
+    ("double", "integer"): _floats_to_integers,
+    ("double", "boolean"): _to_truth,
+    ("decimal", "decimal"): _between_decimals,
+    ("decimal", "integer"): _decimals_to_integers,
+    ("decimal", "double"): _decimals_to_doubles,
+    ("decimal", "boolean"): _decimals_to_truth,
+    ("decimal", "string"): _to_text(_decimals_as_text),
+    ("string", "integer"): _text_to_integers,
+    ("string", "boolean"): _text_to_truth,
+    ("string", "binary"): lambda values, dtype, _: values.cast(dtype),
+    ("date", "string"): _to_text(lambda values, _: _dates_as_text(values_of(values).astype(np.int64))),
+    ("timestamp_ntz", "string"): _to_text(lambda values, _: _times_as_text(values_of(values))),
+    ("timestamp_ntz", "date"): lambda values, dtype, _: column_of(
+        values_of(values) // _DAY_US, mask_of(values), dtype
+    ),
+    ("date", "timestamp_ntz"): lambda values, dtype, _: column_of(
+        values_of(values).astype(np.int64) * _DAY_US, mask_of(values), dtype
+    ),
+}
+"""Kinds of types → the cast from the first to the second."""
+
+_TIMED: dict[tuple[str, str], Callable[[pa.Array, pa.DataType, str], pa.Array]] = {
+    ("timestamp", "date"): lambda values, dtype, zone: column_of(
+        local_times(values, zone) // _DAY_US, mask_of(values), dtype
+    ),
+    ("timestamp", "timestamp_ntz"): lambda values, dtype, zone: column_of(
+        local_times(values, zone), mask_of(values), dtype
+    ),
+    ("timestamp", "string"): lambda values, dtype, zone: pa.array(
+        _times_as_text(local_times(values, zone)),
+        dtype,
+        mask=values.is_null().to_numpy(zero_copy_only=False),
+    ),
+    ("timestamp", "integer"): lambda values, dtype, _: column_of(
+        values_of(values) // _SECOND_US, mask_of(values), dtype
+    ),
+    ("timestamp", "double"): lambda values, dtype, _: column_of(
+        values_of(values) / float(_SECOND_US), mask_of(values), dtype
+    ),
+    ("date", "timestamp"): lambda values, dtype, _: column_of(
+        values_of(values).astype(np.int64) * _DAY_US, mask_of(values), dtype
+    ),
+    ("timestamp_ntz", "timestamp"): lambda values, dtype, _: column_of(
+        values_of(values), mask_of(values), dtype
+    ),
+}
+"""Casts that depend on the session's time zone, or have a timestamp with one."""
+CASTS.update(dict.fromkeys(_TIMED, _TIMED[("timestamp", "date")]))
+_IN_UTC = frozenset({("date", "timestamp"), ("timestamp_ntz", "timestamp")})
+"""Casts whose values in other zones depend on gaps of the zone's clock."""

@@ -1,0 +1,426 @@
+"""Read expressions of Spark's optimized plan as expressions over Arrow columns.
+
+Spark's analyzer gives every expression its type, casts its operands, and says whether it fails or
+is null where it has no value.  Spark's optimizer then replaces all that is sugar (``BETWEEN``,
+``nullif``, ``startswith``) by basic expressions, and computes what is constant.  So the expressions
+that are left are few, and `read_expression` knows those that are proven to equal Spark's: a test
+draws expressions and compares them with Spark.  Others are refused by name.
+
+A column is named by the number of its attribute (`column_key`), since names may occur twice.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+
+from godwit.adopt.casts import LOCAL_ZONES, is_proven
+from godwit.adopt.functions import (
+    DATE_UNITS,
+    FORMS,
+    FUNCTIONS,
+    TIME_UNITS,
+    Constant,
+    Form,
+    Function,
+)
+from godwit.columns.types import is_text, to_schema
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.operators.aggregates.arithmetic import Overflow
+
+_OVERFLOWS: dict[str, Overflow] = {"ANSI": "error", "LEGACY": "wrap", "TRY": "null"}
+_DAY_US = 86_400_000_000
+_MAX_NEGATED = 34  # digits of decimals that Spark negates exactly
+_WITH_MODE = frozenset(
+    {"Add", "Subtract", "Multiply", "Divide", "Remainder", "IntegralDivide", "Pmod", "Cast"}
+)
+_WITH_FAILING = frozenset({"UnaryMinus", "Abs", "GetArrayItem", "ElementAt"})  # or null
+_FAILING_SINCE = frozenset({"Ceil", "Floor"})  # or cut, as in versions without the attribute
+_WITH_ZONE = frozenset({"Cast", "Hour", "Minute", "Second", "SubtractTimestamps"})
+_IN_UTC = frozenset({"TruncTimestamp"})
+_ORDERED = frozenset(
+    {
+        "EqualNullSafe", "EqualTo", "GreaterThan", "GreaterThanOrEqual", "Greatest", "In", "InSet",
+        "Least", "LessThan", "LessThanOrEqual",
+    }
+)  # fmt: skip
+_TEXTS = frozenset(
+    {
+        "Upper", "Lower", "StartsWith", "EndsWith", "Contains", "StringReplace", "Substring",
+        "StringTrim", "StringTrimLeft", "StringTrimRight", "Concat",
+    }
+)  # fmt: skip
+_EXACT = frozenset({"Round", "BRound", "Floor", "Ceil"})
+
+
+def column_key(attribute: Any) -> str:
+    """Return the name of the column of an attribute of Spark's plan."""
+    return f"#{attribute.exprId().id()}"
+
+
+def spark_type(data_type: Any) -> pa.DataType:
+    """Return the Arrow type of a type of Spark's catalyst; raise `ValueError` if it has none."""
+    text = data_type.json()
+    if "collat" in text.lower():
+        raise ValueError(f"a collation of text ({data_type.simpleString()})")
+    parsed = _parse_datatype_json_string(text)
+    if parsed.typeName() == "void":
+        return pa.null()
+    try:
+        schema = to_schema(
+            StructType([StructField("it", parsed)]), where="A column of Spark's plan"
+        )
+    except InvalidFlowError as error:
+        raise ValueError(f"the type {data_type.simpleString()}") from error
+    return schema.field("it").type
+
+
+def call_site(expression: Any) -> str:
+    """Return where the user's text has an expression of Spark's plan; empty if Spark does not say.
+
+    A text of SQL is quoted with its line; a DataFrame's method is named with its file and line.
+    """
+    try:
+        contexts = expression.origin().getQueryContext()
+        context = contexts[0] if len(contexts) else None
+        if context is None:
+            return ""
+        if str(context.contextType()) == "DataFrame":
+            site = str(context.callSite()).splitlines()
+            return f"{context.fragment()} at {site[0]}" if site else str(context.fragment())
+        line = expression.origin().line()
+        place = f" (line {line.get()})" if line.isDefined() else ""
+        return f"{context.fragment()!r}{place}"
+    except Exception:  # noqa: BLE001 - Spark 4.1 to 4.3 differ; a place is only a service
+        return ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ExpressionReader:
+    """Reads expressions of one plan."""
+
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # of Spark, by their JSON
+
+    def read(self, expression: Any) -> Expression:
+        """Return an expression over Arrow columns; refuse one that is not known.
+
+        Raises `InvalidFlowError`, which names the part that is not known and its place.
+        """
+        name = str(expression.getClass().getSimpleName())
+        read = _READERS.get(name)
+        try:
+            if read is not None:
+                return read(self, expression)
+            arguments = tuple(self.read(child) for child in _children(expression))
+            if name in FORMS:
+                return self._form(name, expression, arguments)
+            if name not in FUNCTIONS:
+                self.refuse(expression, f"the expression {name}")
+            return self._function(name, expression, arguments)
+        except ValueError as error:
+            self.refuse(expression, str(error))
+
+    def refuse(self, expression: Any, reason: str) -> NoReturn:
+        """Raise the error that an expression cannot be computed in a lane."""
+        text, place = _shown(expression), call_site(expression)
+        raise InvalidFlowError(
+            f"{text}{f', in {place},' if place else ''} cannot be computed between two stateful "
+            f"operators: it needs {reason}.",
+            remedy="Compute it as a column before the first stateful operator, or after the last "
+            "one, where Spark computes it.",
+            expression=text,
+            place=place,
+            reason=reason,
+        )
+
+    def type_of(self, data_type: Any) -> pa.DataType:
+        """Return the Arrow type of a type of Spark's."""
+        text = str(data_type.json())
+        if text not in self.types:
+            self.types[text] = spark_type(data_type)
+        return self.types[text]
+
+    def _form(self, name: str, expression: Any, arguments: tuple[Expression, ...]) -> Expression:
+        """Return a function with its own rule for nulls."""
+        types = [self.type_of(child.dataType()) for child in _children(expression)]
+        if name in _ORDERED:
+            _check_order(types[0])
+        if name == "InSet":
+            if pa.types.is_floating(types[0]):
+                raise ValueError("a long list of floats")
+            items = _items(expression.hset())
+            arguments += tuple(Constant(_scalar(item, types[0])) for item in items)
+        if name == "Concat" and not all(map(is_text, types)):
+            raise ValueError("values other than text that are joined")
+        dtype = self.type_of(expression.dataType())
+        return Form(name=name, arguments=arguments, dtype=dtype)
+
+    def _function(
+        self, name: str, expression: Any, arguments: tuple[Expression, ...]
+    ) -> Expression:
+        """Return a function that is null for a null operand."""
+        children = _children(expression)
+        types = [self.type_of(child.dataType()) for child in children]
+        dtype = self.type_of(expression.dataType())
+        overflow: Overflow = "error"
+        options: tuple[Any, ...] = ()
+        zone = _zone(expression) if name in _WITH_ZONE else "UTC"
+        if name in _WITH_MODE:
+            overflow = _OVERFLOWS[str(expression.evalMode().toString())]
+        elif name in _WITH_FAILING or (name in _FAILING_SINCE and _has(expression, "failOnError")):
+            overflow = "error" if expression.failOnError() else "wrap"
+        elif name in _FAILING_SINCE:
+            overflow = "wrap"
+        if name in _IN_UTC and _zone(expression) not in LOCAL_ZONES:
+            raise ValueError(f"the clock of the time zone {_zone(expression)}")
+        if name in _TEXTS and not all(map(is_text, types[:1])):
+            raise ValueError("bytes in place of text")
+        if name in ("UnaryMinus", "Abs") and pa.types.is_decimal(dtype):
+            if dtype.precision > _MAX_NEGATED:
+                raise ValueError(f"the other sign of {dtype.precision} digits")
+        elif name == "IntegralDivide" and not pa.types.is_integer(types[0]):
+            raise ValueError("whole quotients of other types than integers")
+        elif name == "Cast":
+            if not is_proven(types[0], dtype, zone):
+                raise ValueError(f"a cast of {types[0]} to {dtype}")
+        elif name in _EXACT:
+            arguments, options = self._rounding(name, arguments, types[0])
+        elif name == "Like":
+            arguments, options = (arguments[0],), (_pattern(arguments[1], expression),)
+        elif name == "GetStructField":
+            options = (int(expression.ordinal()),)
+        elif name == "TruncDate":
+            arguments, options = (arguments[0],), (_unit(arguments[1], DATE_UNITS),)
+        elif name == "TruncTimestamp":
+            arguments, options = (arguments[1],), (_unit(arguments[0], TIME_UNITS),)
+        elif name == "TimestampAddInterval":
+            arguments = self._added(expression, arguments)
+        elif name == "UnixTimestamp":
+            if not pa.types.is_timestamp(types[0]) or types[0].tz is None:
+                raise ValueError("a text or date as a timestamp")
+            arguments = arguments[:1]
+        elif name == "Size" and expression.legacySizeOfNull():
+            raise ValueError("the size of null as -1")
+        elif name in ("ElementAt", "GetArrayItem", "Size") and not pa.types.is_list(types[0]):
+            raise ValueError("an element of a map")
+        elif name == "ElementAt" and expression.defaultValueOutOfBound().isDefined():
+            raise ValueError("a default element")
+        return Function(
+            name=name,
+            arguments=arguments,
+            dtype=dtype,
+            overflow=overflow,
+            zone=zone,
+            options=options,
+        )
+
+    @staticmethod
+    def _rounding(
+        name: str, arguments: tuple[Expression, ...], dtype: pa.DataType
+    ) -> tuple[tuple[Expression, ...], tuple[int, ...]]:
+        """Return the operand of a rounding, and the number of digits."""
+        digits = 0
+        if len(arguments) > 1:
+            digits = _constant(arguments[1], "digits that are no constant")
+        if digits < 0:
+            raise ValueError("digits before the point that are rounded")
+        if pa.types.is_float32(dtype) and name in ("Round", "BRound"):
+            raise ValueError("a float that is rounded")
+        return arguments[:1], (digits,)
+
+    def _added(self, expression: Any, arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
+        """Return the timestamp and the interval of an addition."""
+        interval = arguments[1]
+        if not isinstance(interval, Constant):
+            raise ValueError("an interval that is no constant")
+        value = interval.value
+        if pa.types.is_interval(value.type):
+            months, days, nanoseconds = value.as_py() if value.is_valid else (0, 0, 0)
+            if months:
+                raise ValueError("an interval of months")
+            moved = days * _DAY_US + nanoseconds // 1000
+            is_days = days != 0
+        elif pa.types.is_duration(value.type):
+            moved = value.cast(pa.int64()).as_py() or 0
+            is_days = abs(moved) >= _DAY_US
+        else:
+            raise ValueError("an interval of months")
+        is_local = self.type_of(expression.dataType()).tz is None
+        if is_days and not is_local and _zone(expression) not in LOCAL_ZONES:
+            raise ValueError(f"days by the clock of the time zone {_zone(expression)}")
+        scalar = pa.scalar(moved if value.is_valid else None, pa.duration("us"))
+        return arguments[0], Constant(scalar)
+
+
+def _children(expression: Any) -> list[Any]:
+    """Return the operands of an expression."""
+    children = expression.children()
+    return [children.apply(number) for number in range(children.size())]
+
+
+def _has(expression: Any, method: str) -> bool:
+    """Return whether an expression of the JVM has a method in this version of Spark."""
+    return any(str(m.getName()) == method for m in expression.getClass().getMethods())
+
+
+def _items(values: Any) -> list[Any]:
+    """Return the values of a set of Scala's."""
+    iterator, items = values.iterator(), []
+    while iterator.hasNext():
+        items.append(iterator.next())
+    return sorted(items, key=str)
+
+
+def _shown(expression: Any) -> str:
+    """Return an expression as Spark writes it."""
+    return str(expression.sql())
+
+
+def _zone(expression: Any) -> str:
+    """Return the time zone of an expression, the session's."""
+    zone = expression.timeZoneId()
+    return str(zone.get()) if zone.isDefined() else "UTC"
+
+
+def _constant(expression: Expression, reason: str) -> Any:
+    """Return the value of a constant; `reason`: of the refusal if it is none."""
+    if not isinstance(expression, Constant) or not expression.value.is_valid:
+        raise ValueError(reason)
+    return expression.value.as_py()
+
+
+def _unit(expression: Expression, units: frozenset[str]) -> str:
+    """Return a unit that times are truncated to."""
+    unit = str(_constant(expression, "a unit that is no constant")).upper()
+    if unit not in units:
+        raise ValueError(f"the unit {unit}")
+    return unit
+
+
+def _pattern(expression: Expression, like: Any) -> str:
+    """Return the pattern of ``LIKE`` as a regular expression."""
+    pattern, escape = _constant(expression, "a pattern that is no constant"), like.escapeChar()
+    parts, characters = [], iter(pattern)
+    for character in characters:
+        if character == escape:
+            following = next(characters, "")
+            if following not in ("_", "%", escape):
+                raise ValueError(f"the pattern {pattern!r}")
+            parts.append(re.escape(following))
+        else:
+            parts.append({"_": ".", "%": ".*"}.get(character) or re.escape(character))
+    return "".join(parts)
+
+
+def _check_order(dtype: pa.DataType) -> None:
+    """Raise `ValueError` if values of a type are not compared here."""
+    if pa.types.is_nested(dtype) or pa.types.is_interval(dtype) or pa.types.is_null(dtype):
+        raise ValueError(f"an order of values of type {dtype}")
+
+
+def _scalar(value: Any, dtype: pa.DataType) -> pa.Scalar:
+    """Return a value as Spark stores it in a plan as an Arrow scalar."""
+    if value is None:
+        return pa.scalar(None, dtype)
+    if pa.types.is_date(dtype):
+        return pa.scalar(int(value), pa.int32()).cast(dtype)
+    if pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype):
+        return pa.scalar(int(value), pa.int64()).cast(dtype)
+    if pa.types.is_decimal(dtype):
+        return pa.scalar(Decimal(str(value)), dtype)
+    if is_text(dtype):
+        return pa.scalar(str(value), dtype)
+    if pa.types.is_binary(dtype):
+        return pa.scalar(bytes(value), dtype)
+    if pa.types.is_interval(dtype):
+        parts = (int(value.months), int(value.days), int(value.microseconds) * 1000)
+        return pa.scalar(pa.MonthDayNano(parts), dtype)
+    if pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
+        return pa.scalar(value, dtype)
+    raise ValueError(f"a constant of type {dtype}")
+
+
+def _read_attribute(_reader: ExpressionReader, expression: Any) -> Expression:
+    """Return the column of an attribute."""
+    return Column(column_key(expression))
+
+
+def _read_alias(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return the expression that has a name."""
+    return reader.read(expression.child())
+
+
+def _read_literal(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a constant."""
+    data_type = expression.dataType()
+    if str(data_type.simpleString()) == "interval":
+        return Constant(_scalar(expression.value(), pa.month_day_nano_interval()))
+    return Constant(_scalar(expression.value(), reader.type_of(data_type)))
+
+
+def _read_both(word: str) -> Callable[[ExpressionReader, Any], Expression]:
+    """Return the reader of ``and`` or ``or``."""
+
+    def read(reader: ExpressionReader, expression: Any) -> Expression:
+        left, right = (reader.read(child) for child in _children(expression))
+        return Both(word, left, right, (left.can_fail, right.can_fail))
+
+    return read
+
+
+def _read_not(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a negation."""
+    return Not(reader.read(expression.child()))
+
+
+def _read_null(is_null: bool) -> Callable[[ExpressionReader, Any], Expression]:
+    """Return the reader of ``is null`` or ``is not null``."""
+
+    def read(reader: ExpressionReader, expression: Any) -> Expression:
+        test = IsNull(reader.read(expression.child()))
+        return test if is_null else Not(test)
+
+    return read
+
+
+def _read_case(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a choice; without a value for other rows, that is null."""
+    parts = [reader.read(child) for child in _children(expression)]
+    dtype = reader.type_of(expression.dataType())
+    if len(parts) % 2 == 0:
+        parts.append(Constant(pa.scalar(None, dtype)))
+    *pairs, last = parts
+    return Case(tuple(pairs[::2]), (*pairs[1::2], last))
+
+
+def _read_struct(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a struct; the names of its fields are part of its type."""
+    values = tuple(reader.read(child) for child in _children(expression)[1::2])
+    dtype = reader.type_of(expression.dataType())
+    return Form(name="CreateNamedStruct", arguments=values, dtype=dtype)
+
+
+_READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
+    "Alias": _read_alias,
+    "And": _read_both("and"),
+    "AttributeReference": _read_attribute,
+    "CaseWhen": _read_case,
+    "CreateNamedStruct": _read_struct,
+    "If": _read_case,
+    "IsNotNull": _read_null(is_null=False),
+    "IsNull": _read_null(is_null=True),
+    "Literal": _read_literal,
+    "Not": _read_not,
+    "Or": _read_both("or"),
+}
+"""Spark's expression class → its reader, if it is no plain function."""

@@ -1,0 +1,755 @@
+"""Functions of Spark over Arrow columns, with the values, nulls and errors that Spark gives.
+
+A `Function` has the name of Spark's expression class, since its meaning is Spark's: ``Upper``,
+``GetStructField``, ``TruncTimestamp``.  Conditions, choices and arithmetic are those of
+`godwit.operators.aggregates.expressions`, the one evaluator of expressions; this module adds what
+the text of an aggregate cannot say.
+
+Invariant: a function fails for a row only if none of its operands is null there, and rows that
+need no value are null before it is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.adopt.casts import LOCAL_ZONES, cast, local_times, saturated, without
+from godwit.columns.arrays import column_of, mask_of, values_of
+from godwit.columns.hashing import canonical_floats
+from godwit.operators.aggregates.arithmetic import (
+    EvaluationError,
+    Operand,
+    Overflow,
+    TypesError,
+    absolute,
+    calculate,
+    decimals_of,
+    negate,
+    rounded,
+    unscaled,
+)
+from godwit.operators.aggregates.expressions import Expression, Rows, compare, values_after
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Integers = npt.NDArray[np.int64]
+
+_DAY_US = 86_400_000_000
+_UNITS_US = {
+    "MICROSECOND": 1,
+    "MILLISECOND": 1_000,
+    "SECOND": 1_000_000,
+    "MINUTE": 60_000_000,
+    "HOUR": 3_600_000_000,
+    "DAY": _DAY_US,
+    "DD": _DAY_US,
+}
+_MONTHS = {
+    **dict.fromkeys(("YEAR", "YYYY", "YY"), 12),
+    "QUARTER": 3,
+    **dict.fromkeys(("MONTH", "MM", "MON"), 1),
+}
+DATE_UNITS = frozenset({*_MONTHS, "WEEK"})
+"""Units that ``trunc`` truncates a date to."""
+TIME_UNITS = frozenset({*DATE_UNITS, *_UNITS_US})
+"""Units that ``date_trunc`` truncates a timestamp to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Expression):
+    """A value of any type."""
+
+    value: pa.Scalar
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        length = len(next(iter(rows.columns.values())))
+        return pa.repeat(self.value, length) if self.value.is_valid else self._nulls(length)
+
+    def _nulls(self, length: int) -> pa.Array:
+        return pa.nulls(length, self.value.type)
+
+    @property
+    def can_fail(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function(Expression):
+    """A function of Spark that is null for a null operand."""
+
+    name: str  # of Spark's expression class
+    arguments: tuple[Expression, ...]
+    dtype: pa.DataType
+    overflow: Overflow = "error"
+    zone: str = "UTC"
+    options: tuple[Any, ...] = ()  # what is no column, such as a field's number
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.arguments))})"
+
+    @property
+    def can_fail(self) -> bool:
+        return True
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        """Evaluate the operands from left to right (of a division: the divisor first).
+
+        The operand that is evaluated last is null in every row in which one of them is.
+        """
+        order = list(self.arguments)
+        if self.name in _DIVISIONS:
+            order.reverse()
+        columns: list[pa.Array] = []
+        if self.name in _DIVISIONS and self.overflow != "error":  # which then needs no dividend
+            divisor = order[0] = _Evaluated(rows.needed(order[0].evaluate(rows)))
+            rows = rows.where(divisor.is_not_zero())
+        for argument in order:
+            column = (
+                values_after(columns[-1], argument, rows) if columns else argument.evaluate(rows)
+            )
+            if columns:
+                column = pc.if_else(columns[-1].is_valid(), column, None)
+            columns.append(rows.needed(column))
+        if self.name in _DIVISIONS:
+            columns.reverse()
+        return _typed(FUNCTIONS[self.name](self, *columns), self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated(Expression):
+    """A divisor whose values are known."""
+
+    values: pa.Array
+
+    def evaluate(self, _rows: Rows) -> pa.Array:
+        return self.values
+
+    def is_not_zero(self) -> pa.Array:
+        """Return for which rows the divisor is another number than zero."""
+        return pc.not_equal(self.values, pa.scalar(0, self.values.type))
+
+    @property
+    def can_fail(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(Expression):
+    """A function of Spark that has its own rule for null operands."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+    dtype: pa.DataType
+    options: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.arguments))})"
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        return _typed(FORMS[self.name](self, rows), self)
+
+
+def _typed(result: pa.Array, call: Function | Form) -> pa.Array:
+    """Return a result; raise if it is of another type than Spark's."""
+    if result.type != call.dtype:
+        raise TypesError(f"{call} gives {result.type} where Spark gives {call.dtype}")
+    return result
+
+
+def _each(call: Callable[..., Any], dtype: pa.DataType, *columns: pa.Array) -> pa.Array:
+    """Call a function of Python for every row without a null."""
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return pa.array([None if None in row else call(*row) for row in rows], dtype)
+
+
+# -- numbers
+
+
+def _arithmetic(sign: str) -> Callable[[Function, pa.Array, pa.Array], pa.Array]:
+    """Return the function ``left sign right``."""
+
+    def evaluate(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
+        return calculate(sign, Operand(values=left), Operand(values=right), call.overflow)
+
+    return evaluate
+
+
+def _integral_divide(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
+    """Return the whole quotients of 64-bit integers, rounded towards zero."""
+    a, b, mask = values_of(left), values_of(right), mask_of(left)
+    lowest = (a == np.iinfo(np.int64).min) & (b == -1)
+    mask = without(mask, b == 0, call.overflow, "DIVIDE_BY_ZERO", "it divides by zero")
+    if call.overflow != "wrap":
+        mask = without(mask, lowest, call.overflow, "ARITHMETIC_OVERFLOW", "the quotient is 2**63")
+    safe = np.where((b == 0) | lowest, 1, b)
+    quotient = a // safe
+    quotient += (quotient < 0) & (quotient * safe != a)
+    return column_of(quotient, mask, pa.int64())
+
+
+def _pmod(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
+    """Return the remainders with the sign of the divisor where the dividend is negative."""
+    if not pa.types.is_integer(left.type):
+        raise TypesError("pmod")
+    a, b = values_of(left), values_of(right)
+    reason = "it divides by zero"
+    mask = without(mask_of(left), b == 0, call.overflow, "REMAINDER_BY_ZERO", reason)
+    safe = np.where(b == 0, b.dtype.type(1), b)
+    with np.errstate(all="ignore"):
+        first = np.fmod(a, safe)
+        return column_of(np.where(first < 0, np.fmod(first + safe, safe), first), mask, left.type)
+
+
+def _bitwise(
+    apply: Callable[[Any, Any], Any],
+) -> Callable[[Function, pa.Array, pa.Array], pa.Array]:
+    """Return a function of the bits of two integers."""
+
+    def evaluate(_call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
+        return column_of(apply(values_of(left), values_of(right)), mask_of(right), left.type)
+
+    return evaluate
+
+
+def _round(call: Function, values: pa.Array) -> pa.Array:
+    """Return numbers rounded to ``options[0]`` digits, half away from zero."""
+    return _rounded_by(ROUND_HALF_UP, call, values)
+
+
+def _bround(call: Function, values: pa.Array) -> pa.Array:
+    """Return numbers rounded to ``options[0]`` digits, half to the even neighbour."""
+    return _rounded_by(ROUND_HALF_EVEN, call, values)
+
+
+def _rounded_by(rounding: str, call: Function, values: pa.Array) -> pa.Array:
+    """Return numbers rounded to ``options[0]`` digits."""
+    digits = call.options[0]
+    if pa.types.is_integer(values.type):
+        return values  # digits are not negative
+    if pa.types.is_decimal(values.type):
+        drop = values.type.scale - call.dtype.scale
+        half = rounded if rounding == ROUND_HALF_UP else _half_even
+        return _in_decimal([half(value, drop) for value in unscaled(values)], values, call.dtype)
+    with localcontext() as context:
+        context.prec = 400
+        step = Decimal(1).scaleb(-digits)
+        exact = float if pa.types.is_float64(values.type) else _short_float
+
+        def apply(value: float) -> float:
+            if not math.isfinite(value):
+                return value
+            return float(Decimal(repr(exact(value))).quantize(step, rounding)) + 0.0
+
+        return _each(apply, values.type, values)
+
+
+def _short_float(value: float) -> float:
+    """Return the double with the decimal digits of a 32-bit float."""
+    return float(str(np.float32(value)))
+
+
+def _half_even(value: int, drop: int) -> int:
+    """Return an integer without its last digits, rounded half to the even neighbour."""
+    step = 10**drop
+    quotient, rest = divmod(value, step)
+    return quotient + (2 * rest > step or (2 * rest == step and quotient % 2 == 1))
+
+
+def _in_decimal(integers: list[int], values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return decimals of integers, which are valid where `values` are."""
+    mask = mask_of(values)
+    kept = (
+        integers if mask is None else [v if ok else 0 for v, ok in zip(integers, mask, strict=True)]
+    )
+    return decimals_of(kept, mask, dtype)
+
+
+def _to_whole(upwards: bool) -> Callable[[Function, pa.Array], pa.Array]:
+    """Return ``ceil`` or ``floor``."""
+
+    def evaluate(call: Function, values: pa.Array) -> pa.Array:
+        if pa.types.is_integer(values.type):
+            return values
+        if pa.types.is_decimal(values.type):
+            step = 10**values.type.scale
+            whole = [-(-v // step) if upwards else v // step for v in unscaled(values)]
+            return _in_decimal(whole, values, call.dtype)
+        numbers = values_of(values)
+        numbers = np.ceil(numbers) if upwards else np.floor(numbers)
+        mask = mask_of(values)
+        if call.overflow != "wrap":
+            outside = np.abs(numbers.astype(np.float64)) >= float(1 << 63)
+            outside &= numbers != -float(1 << 63)
+            reason = "a number does not fit 64 bits"
+            mask = without(mask, outside, call.overflow, "ARITHMETIC_OVERFLOW", reason)
+        return column_of(saturated(numbers, np.dtype(np.int64)), mask, pa.int64())
+
+    return evaluate
+
+
+def _signum(_call: Function, values: pa.Array) -> pa.Array:
+    """Return the sign of doubles; that of a zero or NaN is itself."""
+    numbers = values_of(values)
+    with np.errstate(invalid="ignore"):
+        signs = np.where((numbers == 0) | np.isnan(numbers), numbers, np.sign(numbers))
+    return column_of(signs, mask_of(values), values.type)
+
+
+def _square_root(_call: Function, values: pa.Array) -> pa.Array:
+    """Return square roots; NaN for negative numbers."""
+    with np.errstate(invalid="ignore"):
+        return column_of(np.sqrt(values_of(values)), mask_of(values), pa.float64())
+
+
+# -- text
+
+
+def _upper(_call: Function, values: pa.Array) -> pa.Array:
+    """Return text in capital letters."""
+    return _cased(values, pc.ascii_upper, str.upper)
+
+
+def _lower(_call: Function, values: pa.Array) -> pa.Array:
+    """Return text in small letters."""
+    return _cased(values, pc.ascii_lower, str.lower)
+
+
+def _cased(
+    values: pa.Array, plain: Callable[[pa.Array], pa.Array], full: Callable[[str], str]
+) -> pa.Array:
+    """Return text in another case: by `plain` if all of it is ASCII."""
+    if pc.all(pc.string_is_ascii(values)).as_py() is not False:
+        return plain(values)
+    return _each(full, values.type, values)
+
+
+def _length(_call: Function, values: pa.Array) -> pa.Array:
+    """Return the number of characters, or of bytes."""
+    count = pc.binary_length if pa.types.is_binary(values.type) else pc.utf8_length
+    return count(values).cast(pa.int32())
+
+
+def _substring(_call: Function, values: pa.Array, position: pa.Array, length: pa.Array) -> pa.Array:
+    """Return parts of text; a negative position counts from the end."""
+
+    def cut(text: str, first: int, count: int) -> str:
+        start = first - 1 if first > 0 else len(text) + first if first < 0 else 0
+        end = min(max(start + count, -(1 << 31)), (1 << 31) - 1)
+        return text[max(start, 0) : max(end, 0)] if end > start else ""
+
+    return _each(cut, pa.string(), values, position, length)
+
+
+def _like(call: Function, values: pa.Array) -> pa.Array:
+    """Return whether text matches the regular expression ``options[0]``."""
+    pattern = re.compile(call.options[0], re.DOTALL)
+    return _each(lambda text: pattern.fullmatch(text) is not None, pa.bool_(), values)
+
+
+def _texts(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
+    """Return a function of texts that Python has too."""
+    return lambda call, *columns: _each(apply, call.dtype, *columns)
+
+
+# -- structs and arrays
+
+
+def _field(call: Function, values: pa.Array) -> pa.Array:
+    """Return the field number ``options[0]`` of structs."""
+    return pc.struct_field(values, call.options[0])
+
+
+def _array_item(call: Function, values: pa.Array, index: pa.Array) -> pa.Array:
+    """Return an element of every array, counted from 0."""
+    return _element(call, values, index, values_of(index).astype(np.int64))
+
+
+def _element_at(call: Function, values: pa.Array, index: pa.Array) -> pa.Array:
+    """Return an element of every array, counted from 1, or from the end by negative numbers."""
+    numbers = values_of(index).astype(np.int64)
+    mask = mask_of(index)
+    zero = numbers == 0 if mask is None else (numbers == 0) & mask
+    if zero.any():
+        raise EvaluationError(int(np.argmax(zero)), "elements begin at 1", "INVALID_INDEX_OF_ZERO")
+    lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    return _element(call, values, index, np.where(numbers < 0, lengths + numbers, numbers - 1))
+
+
+def _element(call: Function, values: pa.Array, index: pa.Array, numbers: Integers) -> pa.Array:
+    """Return elements by their numbers from 0; outside of the array: an error or null."""
+    lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    outside = (numbers < 0) | (numbers >= lengths)
+    condition = "INVALID_ARRAY_INDEX"
+    if call.name == "ElementAt":
+        condition += "_IN_ELEMENT_AT"
+    reason = "the array has no such element"
+    mask = without(mask_of(index), outside, call.overflow, condition, reason)
+    starts = values.offsets.to_numpy()[:-1].astype(np.int64)
+    positions = np.where(outside, 0, starts + numbers)
+    if mask is not None:
+        positions = np.where(mask, positions, 0)
+    return values.values.take(pa.array(positions, mask=None if mask is None else ~mask))
+
+
+# -- dates and times
+
+
+def _days_of(values: pa.Array) -> Integers:
+    """Return dates as days since 1970."""
+    return values_of(values).astype(np.int64)
+
+
+def _months_of(days: Integers) -> Integers:
+    """Return the months since 1970 of days since 1970."""
+    return days.astype("M8[D]").astype("M8[M]").astype(np.int64)
+
+
+def _first_days(months: Integers) -> Integers:
+    """Return the first days of months since 1970."""
+    return months.astype("M8[M]").astype("M8[D]").astype(np.int64)
+
+
+def _of_date(apply: Callable[[Integers], Integers]) -> Callable[[Function, pa.Array], pa.Array]:
+    """Return a function of a date's days since 1970."""
+
+    def evaluate(call: Function, values: pa.Array) -> pa.Array:
+        return column_of(apply(_days_of(values)), mask_of(values), call.dtype)
+
+    return evaluate
+
+
+def _of_time(unit: int, size: int) -> Callable[[Function, pa.Array], pa.Array]:
+    """Return a field of the time of day: of `unit` microseconds, `size` of which make the next."""
+
+    def evaluate(call: Function, values: pa.Array) -> pa.Array:
+        local = local_times(values, call.zone)
+        return column_of(local // unit % size, mask_of(values), pa.int32())
+
+    return evaluate
+
+
+def _add_days(sign: int) -> Callable[[Function, pa.Array, pa.Array], pa.Array]:
+    """Return ``date_add`` or ``date_sub``, which wrap."""
+
+    def evaluate(_call: Function, dates: pa.Array, days: pa.Array) -> pa.Array:
+        moved = _days_of(dates) + sign * values_of(days).astype(np.int64)
+        return column_of(moved.astype(np.int32), mask_of(days), pa.date32())
+
+    return evaluate
+
+
+def _date_difference(call: Function, end: pa.Array, start: pa.Array) -> pa.Array:
+    """Return the days between dates, as a number or as an interval."""
+    days = _days_of(end) - _days_of(start)
+    if pa.types.is_duration(call.dtype):
+        return column_of(days * _DAY_US, mask_of(start), call.dtype)
+    return column_of(days.astype(np.int32), mask_of(start), call.dtype)
+
+
+def _time_difference(call: Function, end: pa.Array, start: pa.Array) -> pa.Array:
+    """Return the time between timestamps, by the clock of the zone."""
+    between = local_times(end, call.zone) - local_times(start, call.zone)
+    return column_of(between, mask_of(start), call.dtype)
+
+
+def _add_interval(call: Function, times: pa.Array, interval: pa.Array) -> pa.Array:
+    """Return timestamps after an interval of microseconds."""
+    first, second = (values_of(column).astype(np.int64) for column in (times, interval))
+    with np.errstate(over="ignore"):
+        moved = first + second
+    wrong = ((first ^ moved) & (second ^ moved)) < 0
+    reason = "the timestamp does not fit 64 bits"
+    mask = without(mask_of(interval), wrong, "error", "DATETIME_OVERFLOW", reason)
+    return column_of(moved, mask, call.dtype)
+
+
+def _add_months(_call: Function, dates: pa.Array, months: pa.Array) -> pa.Array:
+    """Return dates some months later, on the last day of the month at most."""
+    days = _days_of(dates)
+    before = _months_of(days)
+    after = before + values_of(months).astype(np.int64)
+    first = _first_days(after)
+    day = np.minimum(days - _first_days(before), _first_days(after + 1) - first - 1)
+    return column_of(first + day, mask_of(months), pa.date32())
+
+
+def _last_day(days: Integers) -> Integers:
+    """Return the last day of the month of every day."""
+    return _first_days(_months_of(days) + 1) - 1
+
+
+def _truncated_days(days: Integers, unit: str) -> Integers:
+    """Return the first day of the week, month, quarter or year of every day."""
+    if unit == "WEEK":
+        return days - (days + 3) % 7
+    months = _months_of(days)
+    return _first_days(months - months % _MONTHS[unit])
+
+
+def _truncate_date(call: Function, dates: pa.Array) -> pa.Array:
+    """Return the first day of the unit ``options[0]``."""
+    days = _truncated_days(_days_of(dates), call.options[0])
+    return column_of(days, mask_of(dates), pa.date32())
+
+
+def _truncate_time(call: Function, times: pa.Array) -> pa.Array:
+    """Return the first moment of the unit ``options[0]``, in UTC."""
+    moments, unit = values_of(times), call.options[0]
+    if unit in _UNITS_US:
+        moments = moments - moments % _UNITS_US[unit]
+    else:
+        moments = _truncated_days(moments // _DAY_US, unit) * _DAY_US
+    return column_of(moments, mask_of(times), times.type)
+
+
+def _unix_time(
+    unit: int, *, towards_zero: bool = False
+) -> Callable[[Function, pa.Array], pa.Array]:
+    """Return a timestamp as a number of units since 1970, rounded down or towards zero."""
+
+    def evaluate(_call: Function, times: pa.Array) -> pa.Array:
+        moments = values_of(times)
+        numbers = moments // unit
+        if towards_zero:
+            numbers += (moments < 0) & (moments % unit != 0)
+        return column_of(numbers, mask_of(times), pa.int64())
+
+    return evaluate
+
+
+def _from_unix(unit: int) -> Callable[[Function, pa.Array], pa.Array]:
+    """Return the timestamp of a number of units since 1970."""
+
+    def evaluate(call: Function, values: pa.Array) -> pa.Array:
+        if not pa.types.is_integer(values.type):
+            raise TypesError(call.name)
+        numbers = values_of(values).astype(np.int64)
+        limit = np.iinfo(np.int64).max // unit
+        reason = "the timestamp does not fit 64 bits"
+        wrong = (numbers > limit) | (numbers < -limit - (unit == 1))
+        mask = without(mask_of(values), wrong, "error", "DATETIME_OVERFLOW", reason)
+        with np.errstate(over="ignore"):
+            return column_of(numbers * unit, mask, call.dtype)
+
+    return evaluate
+
+
+def _same_bits(call: Function, values: pa.Array) -> pa.Array:
+    """Return timestamps as their microseconds, or the reverse."""
+    return values.cast(pa.int64()).cast(call.dtype) if values.type != call.dtype else values
+
+
+def _cast(call: Function, values: pa.Array) -> pa.Array:
+    """Return values in another type."""
+    return cast(values, call.dtype, call.overflow, call.zone)
+
+
+_DIVISIONS = frozenset({"Divide", "Remainder", "IntegralDivide", "Pmod"})
+FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
+    "Abs": lambda call, values: absolute(values, call.overflow),
+    "Add": _arithmetic("+"),
+    "AddMonths": _add_months,
+    "BRound": _bround,
+    "BitwiseAnd": _bitwise(np.bitwise_and),
+    "BitwiseNot": lambda _, v: column_of(~values_of(v), mask_of(v), v.type),
+    "BitwiseOr": _bitwise(np.bitwise_or),
+    "BitwiseXor": _bitwise(np.bitwise_xor),
+    "Cast": _cast,
+    "Ceil": _to_whole(upwards=True),
+    "Contains": _texts(lambda text, part: part in text),
+    "DateAdd": _add_days(1),
+    "DateDiff": _date_difference,
+    "DateSub": _add_days(-1),
+    "DayOfMonth": _of_date(lambda days: days - _first_days(_months_of(days)) + 1),
+    "DayOfWeek": _of_date(lambda days: (days + 4) % 7 + 1),
+    "DayOfYear": _of_date(lambda days: days - _truncated_days(days, "YEAR") + 1),
+    "Divide": _arithmetic("/"),
+    "ElementAt": _element_at,
+    "EndsWith": _texts(str.endswith),
+    "Floor": _to_whole(upwards=False),
+    "GetArrayItem": _array_item,
+    "GetStructField": _field,
+    "Hour": _of_time(_UNITS_US["HOUR"], 24),
+    "IntegralDivide": _integral_divide,
+    "KnownFloatingPointNormalized": lambda _, values: values,
+    "KnownNotNull": lambda _, values: values,
+    "KnownNullable": lambda _, values: values,
+    "LastDay": _of_date(_last_day),
+    "Length": _length,
+    "Like": _like,
+    "Lower": _lower,
+    "MicrosToTimestamp": _from_unix(1),
+    "MillisToTimestamp": _from_unix(1_000),
+    "Minute": _of_time(_UNITS_US["MINUTE"], 60),
+    "Month": _of_date(lambda days: _months_of(days) % 12 + 1),
+    "Multiply": _arithmetic("*"),
+    "NormalizeNaNAndZero": lambda _, values: canonical_floats(values),
+    "Pmod": _pmod,
+    "PreciseTimestampConversion": _same_bits,
+    "Quarter": _of_date(lambda days: _months_of(days) % 12 // 3 + 1),
+    "Remainder": _arithmetic("%"),
+    "Round": _round,
+    "Second": _of_time(_UNITS_US["SECOND"], 60),
+    "SecondsToTimestamp": _from_unix(1_000_000),
+    "Signum": _signum,
+    "Size": lambda _, values: pc.list_value_length(values).cast(pa.int32()),
+    "Sqrt": _square_root,
+    "StartsWith": _texts(str.startswith),
+    "StringReplace": _texts(lambda text, old, new: text.replace(old, new) if old else text),
+    "StringTrim": _texts(lambda text: text.strip(" ")),
+    "StringTrimLeft": _texts(lambda text: text.lstrip(" ")),
+    "StringTrimRight": _texts(lambda text: text.rstrip(" ")),
+    "Substring": _substring,
+    "Subtract": _arithmetic("-"),
+    "SubtractDates": _date_difference,
+    "SubtractTimestamps": _time_difference,
+    "TimestampAddInterval": _add_interval,
+    "TruncDate": _truncate_date,
+    "TruncTimestamp": _truncate_time,
+    "UnaryMinus": lambda call, values: negate(values, call.overflow),
+    "UnixDate": lambda _, values: column_of(values_of(values), mask_of(values), pa.int32()),
+    "UnixMicros": _unix_time(1),
+    "UnixMillis": _unix_time(1_000),
+    "UnixSeconds": _unix_time(1_000_000),
+    "UnixTimestamp": _unix_time(1_000_000, towards_zero=True),
+    "Upper": _upper,
+    "WeekDay": _of_date(lambda days: (days + 3) % 7),
+    "Year": _of_date(lambda days: days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970),
+}
+"""Spark's expression class → its function of columns that are null where an operand is."""
+
+
+# -- forms
+
+
+def _comparison(sign: str) -> Callable[[Form, Rows], pa.Array]:
+    """Return a comparison, null for a null operand."""
+
+    def evaluate(call: Form, rows: Rows) -> pa.Array:
+        left = call.arguments[0].evaluate(rows)
+        return compare(sign, left, values_after(left, call.arguments[1], rows))
+
+    return evaluate
+
+
+def _null_safe_equal(call: Form, rows: Rows) -> pa.Array:
+    """Return whether two values are equal, or both null."""
+    left, right = (argument.evaluate(rows) for argument in call.arguments)
+    both_null = pc.and_(left.is_null(), right.is_null())
+    return pc.or_(compare("=", left, right).fill_null(False), both_null)
+
+
+def _is_in(call: Form, rows: Rows) -> pa.Array:
+    """Return whether the first value is one of the others; null if that depends on a null."""
+    value, *others = call.arguments
+    values = value.evaluate(rows)
+    result = pc.if_else(values.is_valid(), pa.scalar(False), pa.scalar(None, pa.bool_()))
+    rows = rows.where(values.is_valid())
+    for other in others:
+        equal = compare("=", values, other.evaluate(rows))
+        result = pc.or_kleene(result, equal)
+        rows = rows.where(pc.invert(equal.fill_null(False)))
+    return pc.if_else(values.is_valid(), result, None)
+
+
+def _coalesce(call: Form, rows: Rows) -> pa.Array:
+    """Return the first value that is not null."""
+    result = call.arguments[0].evaluate(rows)
+    for argument in call.arguments[1:]:
+        rows = rows.where(result.is_null())
+        result = pc.if_else(result.is_valid(), result, argument.evaluate(rows))
+    return result
+
+
+def _extreme(sign: str) -> Callable[[Form, Rows], pa.Array]:
+    """Return the smallest (``<``) or largest (``>``) of values that are not null."""
+
+    def evaluate(call: Form, rows: Rows) -> pa.Array:
+        best, *others = (argument.evaluate(rows) for argument in call.arguments)
+        for values in others:
+            better = pc.or_kleene(best.is_null(), compare(sign, values, best))
+            best = pc.if_else(
+                pc.and_kleene(better, values.is_valid()).fill_null(False), values, best
+            )
+        return best
+
+    return evaluate
+
+
+def _is_nan(call: Form, rows: Rows) -> pa.Array:
+    """Return whether numbers are NaN; false for null."""
+    return pc.is_nan(call.arguments[0].evaluate(rows)).fill_null(False)
+
+
+def _unless_nan(call: Form, rows: Rows) -> pa.Array:
+    """Return the first number, or the second where the first is NaN."""
+    first = call.arguments[0].evaluate(rows)
+    is_nan = pc.is_nan(first).fill_null(False)
+    return pc.if_else(is_nan, call.arguments[1].evaluate(rows.where(is_nan)), first)
+
+
+def _concat(call: Form, rows: Rows) -> pa.Array:
+    """Return texts joined to one; null if one of them is."""
+    columns = [argument.evaluate(rows) for argument in call.arguments]
+    return pc.binary_join_element_wise(*columns, pa.scalar("", pa.string()))
+
+
+def _named_struct(call: Form, rows: Rows) -> pa.Array:
+    """Return structs of all values."""
+    columns = [argument.evaluate(rows) for argument in call.arguments]
+    return pa.StructArray.from_arrays(columns, fields=list(call.dtype))
+
+
+def _array(call: Form, rows: Rows) -> pa.Array:
+    """Return arrays of all values."""
+    columns = [argument.evaluate(rows) for argument in call.arguments]
+    width, length = len(columns), len(columns[0])
+    positions = np.arange(width * length).reshape(width, length).T.ravel()
+    offsets = pa.array(np.arange(length + 1, dtype=np.int32) * width)
+    values = pa.concat_arrays(columns).take(pa.array(positions))
+    return pa.ListArray.from_arrays(offsets, values, type=call.dtype)
+
+
+FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
+    "Coalesce": _coalesce,
+    "Concat": _concat,
+    "CreateArray": _array,
+    "CreateNamedStruct": _named_struct,
+    "EqualNullSafe": _null_safe_equal,
+    "EqualTo": _comparison("="),
+    "GreaterThan": _comparison(">"),
+    "GreaterThanOrEqual": _comparison(">="),
+    "Greatest": _extreme(">"),
+    "In": _is_in,
+    "InSet": _is_in,
+    "IsNaN": _is_nan,
+    "Least": _extreme("<"),
+    "LessThan": _comparison("<"),
+    "LessThanOrEqual": _comparison("<="),
+    "NaNvl": _unless_nan,
+}
+"""Spark's expression class → its function of rows."""
+
+__all__ = [
+    "DATE_UNITS",
+    "FORMS",
+    "FUNCTIONS",
+    "LOCAL_ZONES",
+    "TIME_UNITS",
+    "Constant",
+    "Form",
+    "Function",
+]

@@ -1,0 +1,119 @@
+"""Expressions between two stateful operators have the values, types and errors of Spark."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.support.drawn_expressions import Comparison, compare_drawn
+
+from godwit.adopt.stateless import read_stateless
+from godwit.model.errors import EpochFailedError, InvalidFlowError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.adopt.stateless import StatelessPart
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("ansi", "zone", "seed"), [(True, "UTC", 11), (False, "Europe/Berlin", 12)]
+)
+def test_drawn_expressions_are_those_of_spark(
+    spark: SparkSession, ansi: bool, zone: str, seed: int
+) -> None:
+    comparison, differences = compare_drawn(spark, seed, 90, ansi=ansi, zone=zone, failing=5)
+    assert differences == []
+    assert comparison.compared >= 70
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("ansi", "zone"), [(True, "America/New_York"), (False, "UTC"), (True, "Asia/Kolkata")]
+)
+def test_many_drawn_expressions_are_those_of_spark(
+    spark: SparkSession, ansi: bool, zone: str
+) -> None:
+    _, differences = compare_drawn(spark, 77, 400, ansi=ansi, zone=zone)
+    assert differences == []
+
+
+def part_of(spark: SparkSession, before: DataFrame, after: DataFrame) -> StatelessPart:
+    """What is made of the plan of `after` above that of `before`."""
+    top, leaf = (frame._jdf.queryExecution().analyzed() for frame in (after, before))
+    return pickle.loads(pickle.dumps(read_stateless(spark, top, leaf)))
+
+
+def test_a_part_has_all_steps_between_two_nodes(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("a", 5), ("b", 1), ("c", 7)], "k string, n int")
+    after = (
+        rows.where("n > 2")
+        .selectExpr("k", "n * 2 as twice", "k as again")
+        .where("twice < 14 or k = 'c'")
+        .selectExpr("upper(again) as k", "twice", "k as k")
+    )
+    part = part_of(spark, rows, after)
+    table = pa.table({"k": ["a", "b", "c"], "n": pa.array([5, 1, 7], pa.int32())})
+    result = part(table)
+    assert [c.to_pylist() for c in result.columns] == [
+        ["A", "C"],
+        [10, 14],
+        ["a", "c"],
+    ]
+    assert result.column_names == ["k", "twice", "k"]
+    assert part(table.slice(0, 0)).num_rows == 0
+
+
+def test_overlapping_windows_give_a_row_for_each(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = spark.sql("select timestamp'2024-01-01 00:07:00' t, 1 n")
+    after = rows.selectExpr("window(t, '10 minutes', '5 minutes') w", "n").selectExpr(
+        "w.start s", "w.end e", "n"
+    )
+    result = part_of(spark, rows, after)(rows.toArrow())
+    starts = sorted(str(value) for value in result.column("s").to_pylist())
+    assert starts == ["2024-01-01 00:00:00+00:00", "2024-01-01 00:05:00+00:00"]
+
+
+def test_a_condition_that_never_holds_gives_no_row(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1,)], "n int")
+    part = part_of(spark, rows, rows.where("1 = 2").selectExpr("n + 1 as m"))
+    assert part(pa.table({"n": pa.array([1], pa.int32())})).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("rand()", "another one at each call"),
+        ("current_timestamp()", "the current time"),
+        ("date_format(t, 'yyyy')", "DateFormatClass"),
+        ("cast(d as string)", "a cast of double to string"),
+        ("array(map('a', n))", "CreateMap"),
+        ("1 / 0", "Spark cannot plan"),
+        ("t + interval 1 month", "interval month"),
+    ],
+)
+def test_an_expression_that_is_not_known_is_refused_by_name(
+    spark: SparkSession, text: str, reason: str
+) -> None:
+    rows = spark.sql("select timestamp'2024-01-01 00:07:00' t, 1 n, 1.5D d")
+    with pytest.raises(InvalidFlowError, match=reason):
+        part_of(spark, rows, rows.selectExpr(f"{text} as it"))
+
+
+def test_an_error_has_the_name_that_spark_gives_it(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, 0)], "a int, b int")
+    part = part_of(spark, rows, rows.selectExpr("a / b as ratio"))
+    with pytest.raises(EpochFailedError, match=r"\[DIVIDE_BY_ZERO\]") as caught:
+        part(pa.table({"a": pa.array([1], pa.int32()), "b": pa.array([0], pa.int32())}))
+    assert caught.value.context["condition"] == "DIVIDE_BY_ZERO"
+
+
+def test_refusals_are_counted_by_their_reason(spark: SparkSession) -> None:
+    comparison = Comparison(spark, pa.table({"row": [0], "n": pa.array([0], pa.timestamp("us"))}))
+    assert comparison.part_of("md5(cast(row as string))") is None
+    assert comparison.refused == {"the expression Md5": 1}
