@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 
-from godwit.adopt.expressions import ExpressionReader
+from godwit.adopt.plan import Catalyst, analysed, to_list
 from godwit.adopt.stateless import StatelessPart, read_stateless
-from godwit.model.errors import EpochFailedError, InvalidFlowError
+from godwit.model.errors import EpochFailedError, UnsupportedQueryError
 from godwit.operators.aggregates.arithmetic import EvaluationError
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ class Grammar:
                 "hour({t})", "minute({t})", "second({t})", "hour(n)", "datediff({e}, {e})",
                 "unix_timestamp({t})", "unix_micros({t})", "unix_millis({t})",
                 "unix_seconds({t})", "unix_date({e})", "cast({t} as bigint)", "floor({d})",
-                "ceil({d})", "floor({i})", "round({i})", "try_add({i}, {i})", "try_multiply({i}, {i})",
+                "ceil({d})", "floor({i})", "round({i})",
+                "try_add({i}, {i})", "try_multiply({i}, {i})",
                 "try_subtract({i}, {i})", "st.x", "ar[ix]", "element_at(ar, ix)",
                 "try_element_at(ar, ix)", "get(ar, ix)", "size(ar)", "({i} & {i})", "({i} | {i})",
                 "({i} ^ {i})", "(~{i})", "try_mod({i}, {i})", "nvl({i}, {i})",
@@ -198,7 +199,8 @@ class Grammar:
                 "substring({s}, {i}, {i})", "substring({s}, 2)", "substring({s}, ix, 2)",
                 "left({s}, 2)", "trim({s})", "ltrim({s})", "rtrim({s})", "coalesce({s}, {s})",
                 "if({c}, {s}, {s})", "replace({s}, {s}, {s})", "cast({i} as string)",
-                "cast({c} as string)", "cast({m} as string)", "try_cast({m} as string)", "cast({e} as string)",
+                "cast({c} as string)", "cast({m} as string)", "try_cast({m} as string)",
+                "cast({e} as string)",
                 "cast({t} as string)", "cast(n as string)", "greatest({s}, {s})",
                 "least({s}, {s})", "st.y", "nullif({s}, {s})", "concat({s}, {i})",
             ],
@@ -339,21 +341,23 @@ class Comparison:
         self.spark, self.rows = spark, rows
         zone = spark.conf.get("spark.sql.session.timeZone")
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-        frame = spark.createDataFrame(rows).withColumn("n", functions.col("n").cast("timestamp_ntz"))
+        frame = spark.createDataFrame(rows).withColumn(
+            "n", functions.col("n").cast("timestamp_ntz")
+        )
         self.frame = frame.coalesce(1).cache()
         self.frame.count()
-        spark.conf.set("spark.sql.session.timeZone", zone)
-        self.leaf = self.frame._jdf.queryExecution().analyzed()
-        self.reader = ExpressionReader()
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+        self.catalyst = Catalyst(spark)
+        self.attributes = to_list(analysed(self.frame).output())
         self.compared = 0
         self.refused: collections.Counter[str] = collections.Counter()
 
     def part_of(self, text: str) -> StatelessPart | None:
         """Return what is made of an expression; ``None`` if it is refused."""
-        top = self.frame.selectExpr(f"{text} as it")._jdf.queryExecution().analyzed()
+        plan = analysed(self.frame.selectExpr(f"{text} as it"))
         try:
-            return read_stateless(self.spark, top, self.leaf, self.reader)
-        except InvalidFlowError as error:
+            return read_stateless(self.catalyst, plan, (0,), self.attributes)
+        except UnsupportedQueryError as error:
             self.refused[str(error.context.get("reason", error.message))] += 1
             return None
 

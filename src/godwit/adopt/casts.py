@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,9 +83,7 @@ def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
     return local
 
 
-def saturated(
-    numbers: npt.NDArray[np.floating], dtype: np.dtype[np.int64]
-) -> npt.NDArray[np.int64]:
+def saturated(numbers: npt.NDArray[np.floating], dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
     """Return doubles as integers as Java does: NaN is 0, and others are cut to the type's range."""
     info = np.iinfo(dtype)
     wide = numbers.astype(np.float64)
@@ -243,7 +241,7 @@ def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) 
             wrong[row] = True
         else:
             numbers[row] = number
-    reason = f"a text is no {dtype}"
+    reason = f"a text does not become {dtype}"
     return column_of(
         numbers, without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason), dtype
     )
@@ -254,7 +252,7 @@ def _text_to_truth(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> 
     words = [None if text is None else text.strip(_SPACE).lower() for text in values.to_pylist()]
     truth = np.array([word in _TRUE for word in words], np.bool_)
     wrong = np.array([w is not None and w not in _TRUE | _FALSE for w in words], np.bool_)
-    reason = "a text is no boolean"
+    reason = "a text does not become a boolean"
     mask = without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason)
     return column_of(truth, mask, dtype)
 
@@ -328,7 +326,9 @@ CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("string", "integer"): _text_to_integers,
     ("string", "boolean"): _text_to_truth,
     ("string", "binary"): lambda values, dtype, _: values.cast(dtype),
-    ("date", "string"): _to_text(lambda values, _: _dates_as_text(values_of(values).astype(np.int64))),
+    ("date", "string"): _to_text(
+        lambda values, _: _dates_as_text(values_of(values).astype(np.int64))
+    ),
     ("timestamp_ntz", "string"): _to_text(lambda values, _: _times_as_text(values_of(values))),
     ("timestamp_ntz", "date"): lambda values, dtype, _: column_of(
         values_of(values) // _DAY_US, mask_of(values), dtype

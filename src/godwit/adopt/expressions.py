@@ -2,7 +2,7 @@
 
 Spark's analyzer gives every expression its type, casts its operands, and says whether it fails or
 is null where it has no value.  Spark's optimizer then replaces all that is sugar (``BETWEEN``,
-``nullif``, ``startswith``) by basic expressions, and computes what is constant.  So the expressions
+``nullif``, ``startswith``) by basic expressions, and computes constants.  So the expressions
 that are left are few, and `read_expression` knows those that are proven to equal Spark's: a test
 draws expressions and compares them with Spark.  Others are refused by name.
 
@@ -29,8 +29,9 @@ from godwit.adopt.functions import (
     Form,
     Function,
 )
+from godwit.adopt.plan import children_of, id_of, kind_of, option, place_of
 from godwit.columns.types import is_text, to_schema
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ _EXACT = frozenset({"Round", "BRound", "Floor", "Ceil"})
 
 def column_key(attribute: Any) -> str:
     """Return the name of the column of an attribute of Spark's plan."""
-    return f"#{attribute.exprId().id()}"
+    return f"#{id_of(attribute)}"
 
 
 def spark_type(data_type: Any) -> pa.DataType:
@@ -85,26 +86,6 @@ def spark_type(data_type: Any) -> pa.DataType:
     return schema.field("it").type
 
 
-def call_site(expression: Any) -> str:
-    """Return where the user's text has an expression of Spark's plan; empty if Spark does not say.
-
-    A text of SQL is quoted with its line; a DataFrame's method is named with its file and line.
-    """
-    try:
-        contexts = expression.origin().getQueryContext()
-        context = contexts[0] if len(contexts) else None
-        if context is None:
-            return ""
-        if str(context.contextType()) == "DataFrame":
-            site = str(context.callSite()).splitlines()
-            return f"{context.fragment()} at {site[0]}" if site else str(context.fragment())
-        line = expression.origin().line()
-        place = f" (line {line.get()})" if line.isDefined() else ""
-        return f"{context.fragment()!r}{place}"
-    except Exception:  # noqa: BLE001 - Spark 4.1 to 4.3 differ; a place is only a service
-        return ""
-
-
 @dataclass(slots=True, kw_only=True)
 class ExpressionReader:
     """Reads expressions of one plan."""
@@ -114,14 +95,14 @@ class ExpressionReader:
     def read(self, expression: Any) -> Expression:
         """Return an expression over Arrow columns; refuse one that is not known.
 
-        Raises `InvalidFlowError`, which names the part that is not known and its place.
+        Raises `UnsupportedQueryError`, which names the part that is not known and its place.
         """
-        name = str(expression.getClass().getSimpleName())
+        name = kind_of(expression)
         read = _READERS.get(name)
         try:
             if read is not None:
                 return read(self, expression)
-            arguments = tuple(self.read(child) for child in _children(expression))
+            arguments = tuple(self.read(child) for child in children_of(expression))
             if name in FORMS:
                 return self._form(name, expression, arguments)
             if name not in FUNCTIONS:
@@ -132,12 +113,13 @@ class ExpressionReader:
 
     def refuse(self, expression: Any, reason: str) -> NoReturn:
         """Raise the error that an expression cannot be computed in a lane."""
-        text, place = _shown(expression), call_site(expression)
-        raise InvalidFlowError(
+        text, place = _shown(expression), place_of(expression)
+        raise UnsupportedQueryError(
             f"{text}{f', in {place},' if place else ''} cannot be computed between two stateful "
             f"operators: it needs {reason}.",
             remedy="Compute it as a column before the first stateful operator, or after the last "
             "one, where Spark computes it.",
+            node=kind_of(expression),
             expression=text,
             place=place,
             reason=reason,
@@ -152,7 +134,7 @@ class ExpressionReader:
 
     def _form(self, name: str, expression: Any, arguments: tuple[Expression, ...]) -> Expression:
         """Return a function with its own rule for nulls."""
-        types = [self.type_of(child.dataType()) for child in _children(expression)]
+        types = [self.type_of(child.dataType()) for child in children_of(expression)]
         if name in _ORDERED:
             _check_order(types[0])
         if name == "InSet":
@@ -169,9 +151,10 @@ class ExpressionReader:
         self, name: str, expression: Any, arguments: tuple[Expression, ...]
     ) -> Expression:
         """Return a function that is null for a null operand."""
-        children = _children(expression)
+        children = children_of(expression)
         types = [self.type_of(child.dataType()) for child in children]
         dtype = self.type_of(expression.dataType())
+        last = arguments[-1]
         overflow: Overflow = "error"
         options: tuple[Any, ...] = ()
         zone = _zone(expression) if name in _WITH_ZONE else "UTC"
@@ -194,15 +177,16 @@ class ExpressionReader:
             if not is_proven(types[0], dtype, zone):
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
         elif name in _EXACT:
-            arguments, options = self._rounding(name, arguments, types[0])
+            options = (_digits(name, arguments, types[0]),)
+            arguments = arguments[:1]
         elif name == "Like":
-            arguments, options = (arguments[0],), (_pattern(arguments[1], expression),)
+            arguments, options = (arguments[0],), (_pattern(last, expression),)
         elif name == "GetStructField":
             options = (int(expression.ordinal()),)
         elif name == "TruncDate":
-            arguments, options = (arguments[0],), (_unit(arguments[1], DATE_UNITS),)
+            arguments, options = (arguments[0],), (_unit(last, DATE_UNITS),)
         elif name == "TruncTimestamp":
-            arguments, options = (arguments[1],), (_unit(arguments[0], TIME_UNITS),)
+            arguments, options = (last,), (_unit(arguments[0], TIME_UNITS),)
         elif name == "TimestampAddInterval":
             arguments = self._added(expression, arguments)
         elif name == "UnixTimestamp":
@@ -224,25 +208,11 @@ class ExpressionReader:
             options=options,
         )
 
-    @staticmethod
-    def _rounding(
-        name: str, arguments: tuple[Expression, ...], dtype: pa.DataType
-    ) -> tuple[tuple[Expression, ...], tuple[int, ...]]:
-        """Return the operand of a rounding, and the number of digits."""
-        digits = 0
-        if len(arguments) > 1:
-            digits = _constant(arguments[1], "digits that are no constant")
-        if digits < 0:
-            raise ValueError("digits before the point that are rounded")
-        if pa.types.is_float32(dtype) and name in ("Round", "BRound"):
-            raise ValueError("a float that is rounded")
-        return arguments[:1], (digits,)
-
     def _added(self, expression: Any, arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
         """Return the timestamp and the interval of an addition."""
         interval = arguments[1]
         if not isinstance(interval, Constant):
-            raise ValueError("an interval that is no constant")
+            raise ValueError("an interval that varies")  # noqa: TRY004
         value = interval.value
         if pa.types.is_interval(value.type):
             months, days, nanoseconds = value.as_py() if value.is_valid else (0, 0, 0)
@@ -260,12 +230,6 @@ class ExpressionReader:
             raise ValueError(f"days by the clock of the time zone {_zone(expression)}")
         scalar = pa.scalar(moved if value.is_valid else None, pa.duration("us"))
         return arguments[0], Constant(scalar)
-
-
-def _children(expression: Any) -> list[Any]:
-    """Return the operands of an expression."""
-    children = expression.children()
-    return [children.apply(number) for number in range(children.size())]
 
 
 def _has(expression: Any, method: str) -> bool:
@@ -288,20 +252,31 @@ def _shown(expression: Any) -> str:
 
 def _zone(expression: Any) -> str:
     """Return the time zone of an expression, the session's."""
-    zone = expression.timeZoneId()
-    return str(zone.get()) if zone.isDefined() else "UTC"
+    return str(option(expression.timeZoneId()) or "UTC")
 
 
 def _constant(expression: Expression, reason: str) -> Any:
-    """Return the value of a constant; `reason`: of the refusal if it is none."""
+    """Return the value of a constant; `reason`: of the refusal of others."""
     if not isinstance(expression, Constant) or not expression.value.is_valid:
         raise ValueError(reason)
     return expression.value.as_py()
 
 
+def _digits(name: str, arguments: tuple[Expression, ...], dtype: pa.DataType) -> int:
+    """Return the number of digits that numbers are rounded to."""
+    digits = 0
+    if len(arguments) > 1:
+        digits = int(_constant(arguments[1], "digits that vary"))
+    if digits < 0:
+        raise ValueError("digits before the point that are rounded")
+    if pa.types.is_float32(dtype) and name in ("Round", "BRound"):
+        raise ValueError("a float that is rounded")
+    return digits
+
+
 def _unit(expression: Expression, units: frozenset[str]) -> str:
     """Return a unit that times are truncated to."""
-    unit = str(_constant(expression, "a unit that is no constant")).upper()
+    unit = str(_constant(expression, "a unit that varies")).upper()
     if unit not in units:
         raise ValueError(f"the unit {unit}")
     return unit
@@ -309,7 +284,7 @@ def _unit(expression: Expression, units: frozenset[str]) -> str:
 
 def _pattern(expression: Expression, like: Any) -> str:
     """Return the pattern of ``LIKE`` as a regular expression."""
-    pattern, escape = _constant(expression, "a pattern that is no constant"), like.escapeChar()
+    pattern, escape = _constant(expression, "a pattern that varies"), like.escapeChar()
     parts, characters = [], iter(pattern)
     for character in characters:
         if character == escape:
@@ -372,7 +347,7 @@ def _read_both(word: str) -> Callable[[ExpressionReader, Any], Expression]:
     """Return the reader of ``and`` or ``or``."""
 
     def read(reader: ExpressionReader, expression: Any) -> Expression:
-        left, right = (reader.read(child) for child in _children(expression))
+        left, right = (reader.read(child) for child in children_of(expression))
         return Both(word, left, right, (left.can_fail, right.can_fail))
 
     return read
@@ -395,7 +370,7 @@ def _read_null(is_null: bool) -> Callable[[ExpressionReader, Any], Expression]:
 
 def _read_case(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a choice; without a value for other rows, that is null."""
-    parts = [reader.read(child) for child in _children(expression)]
+    parts = [reader.read(child) for child in children_of(expression)]
     dtype = reader.type_of(expression.dataType())
     if len(parts) % 2 == 0:
         parts.append(Constant(pa.scalar(None, dtype)))
@@ -405,7 +380,7 @@ def _read_case(reader: ExpressionReader, expression: Any) -> Expression:
 
 def _read_struct(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a struct; the names of its fields are part of its type."""
-    values = tuple(reader.read(child) for child in _children(expression)[1::2])
+    values = tuple(reader.read(child) for child in children_of(expression)[1::2])
     dtype = reader.type_of(expression.dataType())
     return Form(name="CreateNamedStruct", arguments=values, dtype=dtype)
 
@@ -423,4 +398,4 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "Not": _read_not,
     "Or": _read_both("or"),
 }
-"""Spark's expression class → its reader, if it is no plain function."""
+"""Spark's expression class → its reader, but for plain functions."""

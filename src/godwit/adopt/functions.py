@@ -95,7 +95,7 @@ class Function(Expression):
     dtype: pa.DataType
     overflow: Overflow = "error"
     zone: str = "UTC"
-    options: tuple[Any, ...] = ()  # what is no column, such as a field's number
+    options: tuple[Any, ...] = ()  # what does not come from columns, such as a field's number
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.arguments))})"
@@ -263,18 +263,19 @@ def _short_float(value: float) -> float:
 
 def _half_even(value: int, drop: int) -> int:
     """Return an integer without its last digits, rounded half to the even neighbour."""
-    step = 10**drop
+    step: int = 10**drop
     quotient, rest = divmod(value, step)
-    return quotient + (2 * rest > step or (2 * rest == step and quotient % 2 == 1))
+    up: int = 2 * rest > step or (2 * rest == step and quotient % 2 == 1)
+    return quotient + up
 
 
 def _in_decimal(integers: list[int], values: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Return decimals of integers, which are valid where `values` are."""
     mask = mask_of(values)
-    kept = (
+    safe = (
         integers if mask is None else [v if ok else 0 for v, ok in zip(integers, mask, strict=True)]
     )
-    return decimals_of(kept, mask, dtype)
+    return decimals_of(safe, mask, dtype)
 
 
 def _to_whole(upwards: bool) -> Callable[[Function, pa.Array], pa.Array]:

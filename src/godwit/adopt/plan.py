@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
@@ -103,7 +104,10 @@ def place_of(node: Any) -> str:
 
 def expressions_of_any(node: Any) -> list[Any]:
     """Return the expressions of a node; none of an expression."""
-    return expressions_of(node) if hasattr(node, "expressions") else []
+    try:
+        return expressions_of(node)
+    except Py4JError:  # of the JVM: there is no such method
+        return []
 
 
 class Catalyst:
@@ -176,7 +180,8 @@ class Catalyst:
 
     def named(self, expression: Any) -> Any:
         """Return an expression as a projection takes it: with a name."""
-        return expression if hasattr(expression, "exprId") else self.alias(expression, "value")
+        is_named = kind_of(expression) in {"Alias", "AttributeReference"}
+        return expression if is_named else self.alias(expression, "value")
 
     def delay_of(self, watermark: Any) -> timedelta:
         """Return how far a watermark's node stays behind the greatest event time."""
@@ -205,6 +210,18 @@ class Catalyst:
     def optimized(self, plan: Any) -> Any:
         """Return a plan, which may stream, as Spark's optimizer changes it."""
         return self._session.sessionState().optimizer().execute(plan)
+
+    def check_repeatable(self, node: Any, refuse: Callable[[Any, str], object]) -> None:
+        """Refuse a node's expressions whose value depends on more than the row.
+
+        `refuse`: called with an expression, and the reason as text.
+        """
+        current = self._catalyst.trees.TreePattern.CURRENT_LIKE()
+        for expression in expressions_of(node):
+            if not expression.deterministic():
+                refuse(expression, "a value that is another one at each call")
+            if expression.containsPattern(current):
+                refuse(expression, "the current time")
 
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a node or an expression with other children."""

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
 
 from godwit.adopt.expressions import ExpressionReader, column_key
-from godwit.model.errors import EpochFailedError, InvalidFlowError
+from godwit.adopt.plan import analysed, children_of, kind_of, place_of, to_list, type_of
+from godwit.model.errors import EpochFailedError, UnsupportedQueryError
 from godwit.model.naming import error_line
 from godwit.operators.aggregates.arithmetic import EvaluationError
 from godwit.operators.aggregates.expressions import Expression, Rows, truth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from godwit.adopt.plan import Catalyst
 
 _ROWS = "#rows"  # a column that is always there, so that the number of rows is known
 
@@ -149,64 +151,71 @@ def _truth(condition: Expression, text: str, rows: Rows) -> pa.Array:
 
 
 def read_stateless(
-    spark: SparkSession, top: Any, leaf: Any, reader: ExpressionReader | None = None
+    catalyst: Catalyst, plan: Any, path: Sequence[int], attributes: Sequence[Any]
 ) -> StatelessPart:
-    """Read the nodes of an analyzed plan above a node, as a function of that node's rows.
+    """Read the nodes of an analysed plan above a node, as a function of that node's rows.
 
     Parameters
     ----------
-    spark
-        Session of the plan.
-    top
-        Topmost logical node of the part, of the JVM.
-    leaf
-        Node of the JVM below the part, which gives the rows.
+    plan
+        Topmost node of the part.
+    path
+        Number of a child of each node, from the top to the node that gives the rows.
+    attributes
+        Columns of these rows, in their order.
 
     Raises
     ------
-    InvalidFlowError
+    UnsupportedQueryError
         If the part has a node or an expression that is not computed as Spark computes it.
     """
-    reader = reader or ExpressionReader()
-    plan, rows = _optimized(spark, top, leaf, reader)
-    inputs, computed = _attributes(reader, rows), _attributes(reader, plan)
+    reader = ExpressionReader()
+    names = [str(attribute.name()) for attribute in to_list(plan.output())]
+    optimized, rows = _optimized(catalyst, plan, path, attributes, reader)
+    inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
     steps: list[Projection | Selection | Expansion | Nothing] = []
+    node = optimized
     while True:
-        name = str(plan.nodeName())
-        if name == "Project":
-            steps.append(Projection(columns=_columns(reader, plan.projectList())))
-        elif name == "Filter":
-            condition = plan.condition()
+        kind = kind_of(node)
+        if kind == "Project":
+            steps.append(Projection(columns=_columns(reader, node.projectList())))
+        elif kind == "Filter":
+            condition = node.condition()
             steps.append(Selection(condition=reader.read(condition), text=str(condition.sql())))
-        elif name == "Expand":
-            steps.append(_expansion(reader, plan))
-        elif name == "LocalRelation":
-            steps.append(Nothing(columns=tuple((k, t) for k, _, t in _attributes(reader, plan))))
+        elif kind == "Expand":
+            steps.append(_expansion(reader, node))
+        elif kind == "LocalRelation":
+            steps.append(Nothing(columns=tuple((k, t) for k, _, t in _attributes(reader, node))))
             break
-        elif plan.children().size() == 0:
+        elif not children_of(node):
             break
         else:
-            raise InvalidFlowError(
-                f"Spark's node {name} cannot run between two stateful operators.",
-                remedy="Put it before the first stateful operator, or after the last one.",
-                node=name,
-            )
-        plan = plan.children().apply(0)
+            raise _unknown_node(node)
+        node = node.child()
     part = StatelessPart(
         inputs=tuple((key, dtype) for key, _, dtype in inputs),
         steps=tuple(reversed(steps)),
         outputs=tuple(
-            (key, name, dtype)
-            for (key, _, dtype), (_, name, _) in zip(
-                computed, _attributes(reader, top), strict=True
-            )
+            (key, name, dtype) for (key, _, dtype), name in zip(computed, names, strict=True)
         ),
     )
-    _check(part, top, reader)
+    _check(part, plan, reader)
     return part
 
 
-def _check(part: StatelessPart, top: Any, reader: ExpressionReader) -> None:
+def _unknown_node(node: Any) -> UnsupportedQueryError:
+    """Return the error that a node cannot run in a lane."""
+    place = place_of(node)
+    return UnsupportedQueryError(
+        f"{kind_of(node)}{f' ({place})' if place else ''} cannot run between two stateful "
+        "operators.",
+        remedy="Put it before the first stateful operator, or after the last one.",
+        node=kind_of(node),
+        place=place,
+    )
+
+
+def _check(part: StatelessPart, plan: Any, reader: ExpressionReader) -> None:
     """Compute a part on no rows; refuse it if the types are not those of Spark."""
     empty = pa.Table.from_arrays(
         [pa.array([], dtype) for _, dtype in part.inputs], names=[key for key, _ in part.inputs]
@@ -214,110 +223,79 @@ def _check(part: StatelessPart, top: Any, reader: ExpressionReader) -> None:
     try:
         part(empty)
     except (ValueError, TypeError, pa.ArrowException) as error:
-        expressions = top.expressions()
-        reader.refuse(expressions.apply(0), f"what is not known ({error})")
+        reader.refuse(plan.output().apply(0), f"a type that is not known ({error})")
 
 
 def _attributes(reader: ExpressionReader, plan: Any) -> tuple[tuple[str, str, pa.DataType], ...]:
     """Return key, name and type of the columns of a node."""
-    output = plan.output()
-    found = []
-    for number in range(output.size()):
-        attribute = output.apply(number)
+    columns = []
+    for attribute in to_list(plan.output()):
         try:
             dtype = reader.type_of(attribute.dataType())
         except ValueError as error:
             reader.refuse(attribute, str(error))
-        found.append((column_key(attribute), str(attribute.name()), dtype))
-    return tuple(found)
+        columns.append((column_key(attribute), str(attribute.name()), dtype))
+    return tuple(columns)
 
 
 def _columns(reader: ExpressionReader, expressions: Any) -> tuple[Computed, ...]:
     """Return the columns of a projection."""
-    columns = []
-    for number in range(expressions.size()):
-        named = expressions.apply(number)
-        columns.append(
-            Computed(key=column_key(named), expression=reader.read(named), text=str(named.sql()))
-        )
-    return tuple(columns)
+    return tuple(
+        Computed(key=column_key(named), expression=reader.read(named), text=str(named.sql()))
+        for named in to_list(expressions)
+    )
 
 
 def _expansion(reader: ExpressionReader, plan: Any) -> Expansion:
     """Return the step of an ``Expand``."""
     keys = [key for key, _, _ in _attributes(reader, plan)]
-    projections = []
-    for number in range(plan.projections().size()):
-        values = plan.projections().apply(number)
-        columns = [
-            Computed(
-                key=key,
-                expression=reader.read(values.apply(place)),
-                text=str(values.apply(place).sql()),
+    projections = [
+        Projection(
+            columns=tuple(
+                Computed(key=key, expression=reader.read(value), text=str(value.sql()))
+                for key, value in zip(keys, to_list(values), strict=True)
             )
-            for place, key in enumerate(keys)
-        ]
-        projections.append(Projection(columns=tuple(columns)))
+        )
+        for values in to_list(plan.projections())
+    ]
     return Expansion(projections=tuple(projections))
 
 
 def _optimized(
-    spark: SparkSession, top: Any, leaf: Any, reader: ExpressionReader
+    catalyst: Catalyst,
+    plan: Any,
+    path: Sequence[int],
+    attributes: Sequence[Any],
+    reader: ExpressionReader,
 ) -> tuple[Any, Any]:
     """Return the part as Spark's optimizer leaves it, and the empty DataFrame below it."""
-    jvm, session = spark._jvm, spark._jsparkSession
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
-    rdd = spark.sparkContext._jsc.emptyRDD()
-    empty = session.createDataFrame(rdd, leaf.schema()).queryExecution().analyzed()
-    nothing = jvm.scala.Option.empty()
-    none = jvm.scala.jdk.CollectionConverters.ListHasAsScala([]).asScala().toSeq()
-    aliases = []
-    for number in range(leaf.output().size()):
-        attribute = leaf.output().apply(number)
-        column = empty.output().apply(number)
-        aliases.append(
-            expressions.Alias(column, attribute.name(), attribute.exprId(), none, nothing, none)
-        )
-    plan = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_scala(jvm, aliases), empty)
-    for node in reversed(_nodes(top, leaf)):
-        _check_repeatable(jvm, node, reader)
-        plan = node.withNewChildren(_scala(jvm, [plan]))
-    try:
-        return session.sessionState().optimizer().execute(plan), empty
-    except Exception as error:
-        raise InvalidFlowError(
-            f"Spark cannot plan a projection or filter: {error_line(error)}.",
-            remedy="Correct it, as for Spark, which would not start the query.",
-        ) from error
-
-
-def _nodes(top: Any, leaf: Any) -> list[Any]:
-    """Return the nodes from the top of a part down to its leaf, which is left out."""
+    fields = [StructField(str(a.name()), type_of(a), bool(a.nullable())) for a in attributes]
+    spark = catalyst.spark
+    empty = analysed(spark.createDataFrame(spark.sparkContext.emptyRDD(), StructType(fields)))
+    leaf = catalyst.project(
+        (
+            catalyst.alias(column, attribute.name(), attribute.exprId())
+            for column, attribute in zip(to_list(empty.output()), attributes, strict=True)
+        ),
+        empty,
+    )
+    node = plan
     nodes = []
-    while not top.fastEquals(leaf):
-        if top.children().size() != 1:
-            name = str(top.nodeName())
-            raise InvalidFlowError(
-                f"Spark's node {name} is no projection or filter.",
-                remedy="Put it before the first stateful operator, or after the last one.",
-                node=name,
-            )
-        nodes.append(top)
-        top = top.children().apply(0)
-    return nodes
-
-
-def _check_repeatable(jvm: Any, node: Any, reader: ExpressionReader) -> None:
-    """Refuse expressions whose value depends on more than the row, such as the current time."""
-    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    for number in range(node.expressions().size()):
-        expression = node.expressions().apply(number)
-        if not expression.deterministic():
-            reader.refuse(expression, "a value that is another one at each call")
-        if expression.containsPattern(current):
-            reader.refuse(expression, "the current time")
-
-
-def _scala(jvm: Any, values: list[Any]) -> Any:
-    """Return a sequence of Scala's."""
-    return jvm.scala.jdk.CollectionConverters.ListHasAsScala(values).asScala().toSeq()
+    for number in path:
+        if len(children_of(node)) != 1:
+            raise _unknown_node(node)
+        catalyst.check_repeatable(node, reader.refuse)
+        nodes.append(node)
+        node = children_of(node)[number]
+    whole = leaf
+    for node in reversed(nodes):
+        whole = catalyst.with_children(node, [whole])
+    try:
+        return catalyst.optimized(whole), empty
+    except Exception as error:
+        raise UnsupportedQueryError(
+            f"Spark cannot plan {kind_of(plan)}: {error_line(error)}.",
+            remedy="Correct it, as for Spark, which would not start the query.",
+            node=kind_of(plan),
+            place=place_of(plan),
+        ) from error

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from tests.support.drawn_expressions import Comparison, compare_drawn
 
+from godwit.adopt.plan import Catalyst, analysed, to_list
 from godwit.adopt.stateless import read_stateless
-from godwit.model.errors import EpochFailedError, InvalidFlowError
+from godwit.model.errors import EpochFailedError, UnsupportedQueryError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,9 +27,9 @@ pytestmark = pytest.mark.spark
 def test_drawn_expressions_are_those_of_spark(
     spark: SparkSession, ansi: bool, zone: str, seed: int
 ) -> None:
-    comparison, differences = compare_drawn(spark, seed, 90, ansi=ansi, zone=zone, failing=5)
+    comparison, differences = compare_drawn(spark, seed, 60, ansi=ansi, zone=zone, failing=5)
     assert differences == []
-    assert comparison.compared >= 70
+    assert comparison.compared >= 45
 
 
 @pytest.mark.campaign
@@ -44,8 +45,13 @@ def test_many_drawn_expressions_are_those_of_spark(
 
 def part_of(spark: SparkSession, before: DataFrame, after: DataFrame) -> StatelessPart:
     """What is made of the plan of `after` above that of `before`."""
-    top, leaf = (frame._jdf.queryExecution().analyzed() for frame in (after, before))
-    return pickle.loads(pickle.dumps(read_stateless(spark, top, leaf)))
+    plan, leaf = analysed(after), analysed(before)
+    depth, node = 0, plan
+    while not node.fastEquals(leaf):
+        depth, node = depth + 1, node.child()
+    part = read_stateless(Catalyst(spark), plan, (0,) * depth, to_list(leaf.output()))
+    copy: StatelessPart = pickle.loads(pickle.dumps(part))
+    return copy
 
 
 def test_a_part_has_all_steps_between_two_nodes(spark: SparkSession) -> None:
@@ -101,7 +107,7 @@ def test_an_expression_that_is_not_known_is_refused_by_name(
     spark: SparkSession, text: str, reason: str
 ) -> None:
     rows = spark.sql("select timestamp'2024-01-01 00:07:00' t, 1 n, 1.5D d")
-    with pytest.raises(InvalidFlowError, match=reason):
+    with pytest.raises(UnsupportedQueryError, match=reason):
         part_of(spark, rows, rows.selectExpr(f"{text} as it"))
 
 
