@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.streaming.state import GroupState
 
-from godwit.adopt.row_forms import ArrowFrames
+from godwit.adopt.row_forms import MAX_CHUNK, ArrowFrames
 from godwit.adopt.spark_functions import (
     SparkFunctionOperator,
     called_by_the_operator,
@@ -63,6 +63,7 @@ class GroupFunctionSpec:
     name: str
     schema: str  # Spark schema of the state, as JSON
     timeout: str  # one of `CLOCKS`
+    max_chunk: int = MAX_CHUNK  # maximum number of rows of a DataFrame
 
     @property
     def rows(self) -> SparkRows:
@@ -83,7 +84,12 @@ class GroupFunctionSpec:
 
 
 def spec_of(
-    function: Callable[..., Any], *, schema: StructType, timeout: str, where: str
+    function: Callable[..., Any],
+    *,
+    schema: StructType,
+    timeout: str,
+    where: str,
+    max_chunk: int = MAX_CHUNK,
 ) -> GroupFunctionSpec:
     """Return the spec of a function; raise `InvalidFlowError` if it cannot be pickled.
 
@@ -105,6 +111,7 @@ def spec_of(
         name=getattr(function, "__name__", type(function).__qualname__),
         schema=schema.json(),
         timeout=timeout,
+        max_chunk=max_chunk,
     )
 
 
@@ -143,9 +150,9 @@ class GroupStateOperator(SparkFunctionOperator):
         groups: Groups,
     ) -> pa.RecordBatch:
         """Call the function for every key of a lane; return the rows that it emitted."""
-        form = ArrowFrames(self.zone, self.output)
+        form = ArrowFrames(self.zone, self.output, self.spec.max_chunk)
         function = cloudpickle.loads(self.spec.pickled)
-        batches = form.batches(data.rows.values, groups.order, lane.starts)
+        batches = form.batches(self.shown_rows(data), groups.order, lane.starts)
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         clock_ms, event_ms = data.time.clock // 1000, watermark_ms(data.time.until)
         due = self.due_us(data.time)
@@ -161,7 +168,7 @@ class GroupStateOperator(SparkFunctionOperator):
             if rows is not None:
                 emitted += calls.call(group, keys[group], rows, timers, timed_out=False)
             if timers and timers[0] <= due:
-                empty = [pd.DataFrame(columns=self.inputs.names)]
+                empty = [pd.DataFrame(columns=self.columns.shown or self.inputs.names)]
                 emitted += calls.call(group, keys[group], empty, timers, timed_out=True)
             ends.append(len(emitted))
         return form.to_batch(emitted, self.name, lane.tuples, ends)

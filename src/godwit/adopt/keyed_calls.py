@@ -13,7 +13,7 @@ from godwit.adopt import group_state, stateful_processor
 from godwit.adopt.group_state import GroupStateOperator
 from godwit.adopt.spark_functions import RowColumns, function_node
 from godwit.adopt.spark_rows import read_spark_schema
-from godwit.adopt.stateful_processor import TransformOperator
+from godwit.adopt.stateful_processor import InitialState, TransformOperator
 from godwit.api.checks import operator_fields
 from godwit.api.streams import add_to_flow
 from godwit.columns.types import to_schema
@@ -25,7 +25,6 @@ from godwit.plan.event_times import time_columns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.adopt.state_variables import Variable
     from godwit.api.declarations import Identity
     from godwit.api.streams import KeyedStream, Stream
     from godwit.columns.types import SchemaLike
@@ -92,9 +91,11 @@ def transform_with_state(
     where = f"transform_with_state of operator {fields['name']!r}"
     _check_keys(stream, where)
     _check_output_mode(output_mode, where)
-    initial = None if initial_state is None else _table(initial_state, where)
-    if initial is not None:
-        _check_initial(initial, stream.keys, where)
+    initial = None
+    if initial_state is not None:
+        rows = _table(initial_state, where)
+        _check_initial(rows, stream.keys, where)
+        initial = InitialState(keys=rows.select(list(stream.keys)), rows=rows)
     spec = stateful_processor.spec_of(
         processor,
         time_mode=time_mode,
@@ -108,7 +109,7 @@ def transform_with_state(
         spec,
         _row_columns(stream, spec.timing.clock, where),
         output=to_schema(output, where=f"The output of operator {fields['name']!r}"),
-        action=f"process with {spec.name}, {_states_text(spec.variables)}",
+        action=f"process with {spec.name}, {spec.states_text}",
         **fields,
     )
     return add_to_flow(stream.flow, node)
@@ -188,14 +189,6 @@ def _row_columns(stream: KeyedStream, clock: str | None, where: str) -> RowColum
             'flow.source("events", df, event_time="ts", slack="10 minutes").',
         )
     return RowColumns(event_time=times[0] if len(times) == 1 else None)
-
-
-def _states_text(variables: tuple[Variable, ...]) -> str:
-    """Return state variables as text, such as ``states seen (value), recent (list)``."""
-    if not variables:
-        return "no state"
-    named = ", ".join(f"{variable.name} ({variable.kind})" for variable in variables)
-    return f"{'states' if len(variables) > 1 else 'state'} {named}"
 
 
 def _check_keys(stream: KeyedStream, where: str) -> None:

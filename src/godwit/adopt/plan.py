@@ -130,6 +130,10 @@ class Catalyst:
         """Return a Scala sequence."""
         return self._jvm.PythonUtils.toSeq(list(items))
 
+    def bytes_of(self, sequence: Any) -> bytes:
+        """Return a Scala sequence of bytes."""
+        return bytes(sequence.toArray(self._jvm.scala.reflect.ClassTag.Byte()))
+
     def alias(self, expression: Any, name: str, expr_id: Any = None) -> Any:
         """Return a named expression; `expr_id`: Spark's id of it, by default a new one."""
         return self.expressions.Alias(

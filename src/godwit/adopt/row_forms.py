@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-_MAX_CHUNK: Final = 10_000
+MAX_CHUNK: Final = 10_000
 """Maximum number of rows of a DataFrame: the default of ``arrow.maxRecordsPerBatch``."""
 
 
@@ -48,8 +48,8 @@ class KeyBatches(ABC):
 class RowForm(ABC):
     """One form of rows, for what a processor gets and what it returns."""
 
-    def __init__(self, zone: str, output: pa.Schema) -> None:
-        self.zone, self.output = zone, output
+    def __init__(self, zone: str, output: pa.Schema, max_chunk: int = MAX_CHUNK) -> None:
+        self.zone, self.output, self.max_chunk = zone, output, max_chunk
 
     @abstractmethod
     def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
@@ -69,20 +69,15 @@ class RowForm(ABC):
         """Return the rows of an epoch; `order`: their numbers, ordered by key."""
         return self.ordered(rows.take(pa.array(order)), starts)
 
-    def by_key(self, table: pa.Table, key_schema: pa.Schema) -> Mapping[Any, Iterator[Any]]:
-        """Return key → rows of a table, in their order; keys as the processor gets them."""
-        key_columns = table.select(key_schema.names).cast(key_schema).combine_chunks()
-        if not table.num_rows:
-            return {}
-        (batch,) = key_columns.to_batches()
-        tuples = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    def by_key(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> Mapping[Any, Iterator[Any]]:
+        """Return key → its rows, in their order; `keys`: of each row."""
+        tuples = list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
         numbers: dict[Any, list[int]] = {}
-        for number, key in enumerate(self.keys(batch, tuples)):
+        for number, key in enumerate(self.keys(keys, tuples)):
             numbers.setdefault(key, []).append(number)
         order = [number for of_key in numbers.values() for number in of_key]
         starts = [0, *np.cumsum([len(of_key) for of_key in numbers.values()]).tolist()]
-        (rows,) = table.combine_chunks().to_batches()
-        batches = self.ordered(rows.take(pa.array(order)), starts)
+        batches = self.ordered(rows.take(pa.array(order, pa.int64())), starts)
         return {
             key: batches.between(starts[group], starts[group + 1])
             for group, key in enumerate(numbers)
@@ -126,10 +121,18 @@ class RowForm(ABC):
         return 0, error
 
 
-def form_of(name: str, *, zone: str, output: pa.Schema) -> RowForm:
+def batch_of(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one batch."""
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(
+        [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns], schema=table.schema
+    )
+
+
+def form_of(name: str, *, zone: str, output: pa.Schema, max_chunk: int = MAX_CHUNK) -> RowForm:
     """Return a form of rows by name: "row" or "pandas"."""
     form = PandasRows if name == "pandas" else SparkRowForm
-    return form(zone, output)
+    return form(zone, output, max_chunk)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -184,20 +187,27 @@ def python_list(column: pa.Array, zone: str) -> list[Any]:
 
 
 class _FrameBatches(KeyBatches):
-    """Rows as DataFrames of at most `_MAX_CHUNK` rows."""
+    """Rows as DataFrames of a limited number of rows."""
 
     def __init__(
-        self, rows: pa.RecordBatch, zone: str, starts: list[int], *, inferred: bool
+        self,
+        rows: pa.RecordBatch,
+        zone: str,
+        starts: list[int],
+        *,
+        inferred: bool,
+        max_chunk: int,
     ) -> None:
         super().__init__(starts)
         self._rows, self._zone, self._inferred = rows, zone, inferred
+        self._max_chunk = max_chunk
         # Of columns with nulls, pandas' type depends on the rows of a chunk.
         alone = not inferred and any(column.null_count for column in rows.columns)
         self._frame = None if alone else frame_of(rows, zone, inferred=inferred)
 
     def between(self, first: int, end: int) -> Iterator[Any]:
-        for begin in range(first, end, _MAX_CHUNK):
-            stop = min(begin + _MAX_CHUNK, end)
+        for begin in range(first, end, self._max_chunk):
+            stop = min(begin + self._max_chunk, end)
             if self._frame is None:
                 yield frame_of(self._rows.slice(begin, stop - begin), self._zone, inferred=False)
                 continue
@@ -211,7 +221,9 @@ class PandasRows(RowForm):
     inferred: ClassVar[bool] = True
 
     def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
-        return _FrameBatches(rows, self.zone, starts, inferred=self.inferred)
+        return _FrameBatches(
+            rows, self.zone, starts, inferred=self.inferred, max_chunk=self.max_chunk
+        )
 
     def keys(self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if not any(pa.types.is_timestamp(column.type) for column in keys.columns):

@@ -33,6 +33,8 @@ class RowColumns:
     """Columns of the rows that reach an operator, by what they are for."""
 
     names: tuple[str, ...] = ()  # that the function gets, in order; empty: all
+    shown: tuple[str, ...] = ()  # names by which it gets these; empty: the same
+    key_shown: tuple[str, ...] = ()  # likewise, of the key columns
     event_time: str | None = None  # by which rows are late
     only_time: str | None = None  # true in rows that move the watermark and do no more
 
@@ -71,7 +73,7 @@ def _operator(
 ) -> KeyedOperator:
     """Return the operator over a stream with these columns."""
     (schema,) = schemas
-    names = columns.names or schema.names
+    names = dict.fromkeys(columns.names or schema.names)
     return kind(
         spec,
         name=name,
@@ -111,6 +113,7 @@ class SparkFunctionOperator(ProcessOfStates):
             zone=zone,
         )
         self.spec, self.columns = spec, columns
+        self.due_by_watermark = self.clock == "event"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The classes of its records exist once in a process, so they are not pickled.
@@ -127,6 +130,14 @@ class SparkFunctionOperator(ProcessOfStates):
             if name in self.__dict__
         }
         return _rebuild, (type(self), self.spec, options, placed)
+
+    def shown_rows(self, data: OperatorInput) -> pa.RecordBatch:
+        """Return an epoch's rows with the names by which the function gets them."""
+        rows = data.rows.values
+        if not self.columns.shown:
+            return rows
+        columns = [rows.column(name) for name in self.columns.names]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.columns.shown))
 
     @property
     def shift_us(self) -> int:
@@ -164,13 +175,12 @@ class SparkFunctionOperator(ProcessOfStates):
         """Call the function for every key with rows, due timers or expired state.
 
         With an event-time clock an epoch without input follows as soon as the watermark advances,
-        as Spark runs a batch without data then: which rows are late depends on it.
+        as Spark runs a batch without data then: which rows are late depends on it. Until then a
+        timer that was set for the past, when timers had fired, waits for rows.
         """
         time = replace(data.time, clock=data.time.clock // 1000 * 1000)
         output = super().process(replace(data, time=time))
-        if self.clock != "event":
-            return output
-        return replace(output, next_due=output.next_due | Due(event=time.until))
+        return replace(output, next_due=Due(event=time.until)) if self.due_by_watermark else output
 
 
 def called_by_the_operator(*_: object) -> None:

@@ -17,17 +17,16 @@ import datetime as dt
 import decimal
 import functools
 import struct
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.columns.types import to_schema
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
+from godwit.spark.platform.pyspark_versions import spark_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -189,10 +188,12 @@ def read_spark_schema(given: Any, where: str) -> spark.StructType:
         return given
     if isinstance(given, spark.DataType):
         return spark.StructType([spark.StructField("value", given)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        schema: spark.StructType = from_arrow_schema(to_schema(given, where=where))
-    return schema
+    return spark_schema_of(to_schema(given, where=where))
+
+
+def schema_of_java(schema: Any) -> spark.StructType:
+    """Return a schema of the JVM's."""
+    return spark.StructType.fromJson(msgspec.json.decode(str(schema.json())))
 
 
 # -- evolution ------------------------------------------------------------------------------------

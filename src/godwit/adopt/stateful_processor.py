@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import Row
 
-from godwit.adopt.row_forms import RowForm, form_of
+from godwit.adopt.row_forms import MAX_CHUNK, batch_of, form_of
 from godwit.adopt.spark_functions import (
     SparkFunctionOperator,
     called_by_the_operator,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.adopt.row_forms import KeyBatches
+    from godwit.adopt.row_forms import KeyBatches, RowForm
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.calls import CalledKey, Meter
@@ -68,6 +68,14 @@ _OTHER: Final = re.compile(r"[^a-z0-9_]|_(?=x)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitialState:
+    """Rows of an initial state, and their keys. Picklable."""
+
+    keys: pa.Table  # a column for each of the operator's key columns, in their order
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSpec:
     """A processor, and how it is called. Picklable."""
 
@@ -77,8 +85,8 @@ class ProcessorSpec:
     form: str  # "row" or "pandas": what it gets and returns
     variables: tuple[Variable, ...]
     deleted: frozenset[str] = frozenset()  # names of states that it deletes
-    # rows of the initial state; the key columns are those of the operator
-    initial: pa.Table | None = None
+    initial: InitialState | None = None
+    max_chunk: int = MAX_CHUNK  # maximum number of rows of a DataFrame
 
     @property
     def timing(self) -> Timing:
@@ -86,6 +94,14 @@ class ProcessorSpec:
         clock: Any = CLOCKS[self.time_mode]
         on_timer = None if clock is None else called_by_the_operator
         return Timing(clock=clock, on_timer=on_timer, order="after_rows")
+
+    @property
+    def states_text(self) -> str:
+        """State variables as text, such as ``states seen (value), recent (list)``."""
+        if not self.variables:
+            return "no state"
+        named = ", ".join(f"{variable.name} ({variable.kind})" for variable in self.variables)
+        return f"{'states' if len(self.variables) > 1 else 'state'} {named}"
 
     @property
     def states(self) -> dict[str, Declared]:
@@ -124,9 +140,10 @@ def spec_of(
     *,
     time_mode: str,
     pandas: bool,
-    initial: pa.Table | None,
+    initial: InitialState | None,
     where: str,
     operator: str,
+    max_chunk: int = MAX_CHUNK,
 ) -> ProcessorSpec:
     """Return the spec of a processor, by calling ``init`` of a copy as Spark does on the driver.
 
@@ -168,6 +185,7 @@ def spec_of(
         variables=tuple(handle.variables.values()),
         deleted=frozenset(handle.deleted),
         initial=initial,
+        max_chunk=max_chunk,
     )
 
 
@@ -206,11 +224,9 @@ class TransformOperator(SparkFunctionOperator):
         """Return the keys of the initial state in the first epoch, of this lane's key groups."""
         if self.spec.initial is None or data.epoch != FIRST_EPOCH:
             return ()
-        rows = self.spec.initial.combine_chunks()
-        batches = rows.select(self.keys.names).cast(self.keys).to_batches()
-        if not batches:
+        keys = self._initial_keys()
+        if not keys.num_rows:
             return ()
-        (keys,) = batches
         hashes = self.hash_of(keys, data.num_key_groups)
         entries = StateRows(hashes=hashes, keys=keys, values=keys)
         if data.here is not None:
@@ -229,7 +245,9 @@ class TransformOperator(SparkFunctionOperator):
         groups: Groups,
     ) -> pa.RecordBatch:
         """Call the processor for every key of a lane; return the rows that it emitted."""
-        form = form_of(self.spec.form, zone=self.zone, output=self.output)
+        form = form_of(
+            self.spec.form, zone=self.zone, output=self.output, max_chunk=self.spec.max_chunk
+        )
         processor = cloudpickle.loads(self.spec.pickled)
         times = times_of(self.spec.time_mode, data.time)
         place = Place()
@@ -238,7 +256,7 @@ class TransformOperator(SparkFunctionOperator):
         with _naming(self.name, processor.init, None, "init(handle)"):
             processor.init(handle)
         handle.state = "INITIALIZED"
-        batches = form.batches(data.rows.values, groups.order, lane.starts)
+        batches = form.batches(self.shown_rows(data), groups.order, lane.starts)
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         initial = self._initial_rows(data, form)
         run = _Run(
@@ -248,7 +266,7 @@ class TransformOperator(SparkFunctionOperator):
             place=place,
             times=times,
             due=self.due_us(data.time),
-            key_names=self.keys.names,
+            key_names=list(self.columns.key_shown or self.keys.names),
         )
         for group in key_ends(meter):
             if group < 0:
@@ -261,11 +279,17 @@ class TransformOperator(SparkFunctionOperator):
             processor.close()
         return form.to_batch(run.emitted, self.name, lane.tuples, run.ends)
 
+    def _initial_keys(self) -> pa.RecordBatch:
+        """Return the key of each row of the initial state."""
+        assert self.spec.initial is not None, "the caller has looked"
+        named = self.spec.initial.keys.rename_columns(self.keys.names).cast(self.keys)
+        return batch_of(named)
+
     def _initial_rows(self, data: OperatorInput, form: RowForm) -> Mapping[Any, Iterator[Any]]:
         """Return key → rows of its initial state, in the first epoch; else nothing."""
         if self.spec.initial is None or data.epoch != FIRST_EPOCH:
             return {}
-        return form.by_key(self.spec.initial, self.keys)
+        return form.by_key(self._initial_keys(), batch_of(self.spec.initial.rows))
 
 
 class _Run:

@@ -38,6 +38,7 @@ from godwit.adopt.plan import (
     type_of,
     walk,
 )
+from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.errors import UnsupportedQueryError
@@ -243,7 +244,7 @@ def translate(dataframe: DataFrame, *, mode: str, name: str) -> Query:
     `mode`: Spark's output mode. `name`: of the flow. Raises `UnsupportedQueryError` if a part of it
     cannot be adopted.
     """
-    return _Translation(dataframe, mode=mode, name=name).run()
+    return Translation(dataframe, mode=mode, name=name).run()
 
 
 def is_stateful(node: Any) -> bool:
@@ -253,7 +254,7 @@ def is_stateful(node: Any) -> bool:
     return kind_of(node) in _STATEFUL and bool(node.isStreaming())
 
 
-class _Translation:
+class Translation:
     """One run of the translator, from the sources up."""
 
     def __init__(self, dataframe: DataFrame, *, mode: str, name: str) -> None:
@@ -365,6 +366,31 @@ class _Translation:
         parts = [self._source(columns, part, timed=timed) for part in self._branches(plan, timed)]
         first, *others = parts
         return first.union(*others) if others else first
+
+    def rows_of_source(
+        self, columns: Sequence[tuple[str, Any]], plan: Any
+    ) -> tuple[Stream, str | None]:
+        """Return the rows of a stateless plan as a stream, with the watermark that it has.
+
+        The second value is the column that is true in rows that move the watermark and do no more;
+        ``None`` without a watermark.
+        """
+        timed = bool(_watermarks(plan))
+        return self.sources(columns, plan, timed=timed), _ONLY_TIME if timed else None
+
+    def result_of(self, stream: Stream, attributes: Sequence[Any], names: Sequence[str]) -> Adopted:
+        """Return the rows of an operator whose columns are those of a node's output.
+
+        `names`: of the columns of the stream. Where they are not Spark's, Spark renames them.
+        """
+        columns = tuple(
+            Column(attribute=attribute, place=name)
+            for attribute, name in zip(attributes, names, strict=True)
+        )
+        if all(str(a.name()) == name for a, name in zip(attributes, names, strict=True)):
+            return Adopted(stream=stream, columns=columns)
+        plan = self.catalyst.project(attributes, self.catalyst.one_row())
+        return Adopted(stream=stream, columns=columns, plan=plan, path=(0,))
 
     def _branches(self, plan: Any, timed: bool) -> Iterator[Any]:
         """Yield the parts of a plan with one watermark each, as a union puts them together."""
@@ -581,7 +607,7 @@ class _Translation:
 class _Keys:
     """The columns of an aggregate's group keys."""
 
-    def __init__(self, translation: _Translation, node: Any, grouping: Sequence[Any]) -> None:
+    def __init__(self, translation: Translation, node: Any, grouping: Sequence[Any]) -> None:
         self._grouping = list(grouping)
         self._attributes: list[Any] = []
         self.columns: list[tuple[str, Any]] = []  # name → expression of Spark's
@@ -635,7 +661,7 @@ class _Keys:
         self.names = tuple(names)
 
     def _place(
-        self, translation: _Translation, name: str, expression: Any, dtype: Any, names: list[str]
+        self, translation: Translation, name: str, expression: Any, dtype: Any, names: list[str]
     ) -> Place:
         """Add the columns of a key, one for each field of a struct; return their place.
 
@@ -794,7 +820,9 @@ def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
     return bool(own == spark)
 
 
-_HANDLERS: Final[dict[str, Callable[[_Translation, Any, list[Adopted | None]], Adopted]]] = {
-    "Aggregate": _Translation.aggregate,
-    "Distinct": _Translation.aggregate,
+_HANDLERS: Final[dict[str, Callable[[Translation, Any, list[Adopted | None]], Adopted]]] = {
+    "Aggregate": Translation.aggregate,
+    "Distinct": Translation.aggregate,
+    "FlatMapGroupsInPandasWithState": apply_in_pandas_with_state,
+    "TransformWithStateInPySpark": transform_with_state,
 }

@@ -120,6 +120,10 @@ class EventTimes:
         # Unknown after a start with state: the first epoch determines it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
+        for operator in self._timed:
+            if operator.due_by_watermark:
+                closed = self._times.closed.get(str(operator.states[0]), BEGINNING)
+                self._due[operator.name] = Due(event=closed)
         # operator → meter of its windows' costs, for operators that may share panes
         self.sharing = {
             o.name: PaneMeter(*windows)

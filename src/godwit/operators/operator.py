@@ -275,6 +275,8 @@ class KeyedOperator(ABC):
     # `parts_expire_at`.
     part_states: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()  # names of states that it once had, and deletes
+    # Whether an epoch without input is due only for an advance of the watermark, and for each.
+    due_by_watermark: bool = False
     # Whether part 0, a whole key, is hashed like the other parts, or by its key columns alone.
     hashes_whole: ClassVar[bool] = False
 

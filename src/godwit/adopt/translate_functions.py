@@ -1,0 +1,227 @@
+"""Nodes of a plan that call Python functions with state: the functions, and their operators.
+
+A ``PythonUDF`` of a plan has what PySpark pickled: of ``transformWithState`` a method of PySpark's
+own, bound to an object that has the user's processor; of ``applyInPandasWithState`` the user's
+function itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import cloudpickle
+from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
+
+from godwit.adopt import group_state, stateful_processor
+from godwit.adopt.group_state import GroupStateOperator
+from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_list, type_of
+from godwit.adopt.row_forms import MAX_CHUNK
+from godwit.adopt.spark_functions import RowColumns, function_node
+from godwit.adopt.spark_rows import schema_of_java
+from godwit.adopt.stateful_processor import InitialState, TransformOperator
+from godwit.api.streams import add_to_flow
+from godwit.columns.types import is_key_type
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from godwit.adopt.translate import Adopted, Translation
+
+_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+class _Rows:
+    """The columns of the rows that a function gets, and those that its operator reads beside."""
+
+    def __init__(
+        self, translation: Translation, node: Any, keys: Sequence[Any], data: Sequence[Any]
+    ) -> None:
+        catalyst = translation.catalyst
+        self.columns: list[tuple[str, Any]] = []  # name → expression of Spark's
+        names: dict[int, str] = {}  # number of a column of Spark's → its name in the stream
+        for attribute in data:
+            name = names[id_of(attribute)] = translation.unique(str(attribute.name()))
+            self.columns.append((name, attribute))
+        self.names = tuple(names[id_of(attribute)] for attribute in data)
+        self.shown = tuple(str(attribute.name()) for attribute in data)
+        key_names = []
+        for attribute in keys:
+            dtype = type_of(attribute)
+            schema = arrow_schema_of(StructType([StructField("key", dtype)]), zone="UTC")
+            if not is_key_type(schema.field(0).type):
+                raise translation.refused(
+                    node,
+                    f"its key {attribute.name()} has type {dtype.simpleString()}",
+                    "Group by columns of simple types, such as the fields of a struct.",
+                )
+            name = names.get(id_of(attribute), "")
+            if not name or isinstance(dtype, FloatType | DoubleType):
+                name = translation.unique(f"{attribute.name()}_key")
+                value = attribute
+                if isinstance(dtype, FloatType | DoubleType):
+                    value = catalyst.normalized(attribute)
+                self.columns.append((name, value))
+            key_names.append(name)
+        self.keys = tuple(key_names)
+        self.key_shown = tuple(str(attribute.name()) for attribute in keys)
+        self.event_time = self._event_time(translation, data, names)
+
+    def _event_time(
+        self, translation: Translation, data: Sequence[Any], names: dict[int, str]
+    ) -> str | None:
+        """Return the column by which rows are late: a time with a watermark, or a window's end."""
+        for attribute in data:
+            if WATERMARK_DELAY not in metadata_of(attribute):
+                continue
+            if not isinstance(type_of(attribute), StructType):
+                return names[id_of(attribute)]
+            name = translation.unique(f"{attribute.name()}_end")
+            self.columns.append((name, translation.catalyst.field(attribute, 1)))
+            return name
+        return None
+
+    def stream_columns(self, only_time: str | None) -> RowColumns:
+        """Return the columns of the operator's rows; `only_time`: see `RowColumns`."""
+        return RowColumns(
+            names=self.names,
+            shown=self.shown,
+            key_shown=self.key_shown,
+            event_time=self.event_time,
+            only_time=only_time,
+        )
+
+
+def transform_with_state(
+    translation: Translation, node: Any, below: list[Adopted | None]
+) -> Adopted:
+    """Translate ``TransformWithStateInPySpark``: rows and pandas forms."""
+    child, number = node.child(), int(node.groupingAttributesLen())
+    output = to_list(child.output())
+    rows = _Rows(translation, node, output[:number], output[number:])
+    where = "transformWithState"
+    util = getattr(_function_of(translation, node), "__self__", None)
+    processor = getattr(util, "_stateful_processor", None)
+    if processor is None:
+        raise translation.refused(
+            node, "its function is not that of PySpark's transformWithState", "Use PySpark's call."
+        )
+    name = translation.unique(type(processor).__name__)
+    spec = stateful_processor.spec_of(
+        processor,
+        time_mode=str(node.timeMode().toString()).replace("NoTime", "None"),
+        pandas=str(node.userFacingDataType().toString()) == "pandas",
+        initial=_initial_state(translation, node) if node.hasInitialState() else None,
+        max_chunk=_max_chunk(translation),
+        where=where,
+        operator=name,
+    )
+    action = f"process with {spec.name}, {spec.states_text}"
+    return _adopted(translation, node, below, rows, (TransformOperator, spec, name, action))
+
+
+def apply_in_pandas_with_state(
+    translation: Translation, node: Any, below: list[Adopted | None]
+) -> Adopted:
+    """Translate ``FlatMapGroupsInPandasWithState``."""
+    rows = _Rows(
+        translation, node, to_list(node.groupingAttributes()), to_list(node.child().output())
+    )
+    function = _function_of(translation, node)
+    name = translation.unique(getattr(function, "__name__", type(function).__name__))
+    spec = group_state.spec_of(
+        function,
+        schema=schema_of_java(node.stateType()),
+        timeout=str(node.timeout().toString()),
+        max_chunk=_max_chunk(translation),
+        where="applyInPandasWithState",
+    )
+    action = f"process with {spec.name}, group state"
+    return _adopted(translation, node, below, rows, (GroupStateOperator, spec, name, action))
+
+
+def _adopted(
+    translation: Translation,
+    node: Any,
+    below: list[Adopted | None],
+    rows: _Rows,
+    operator: tuple[Any, Any, str, str],  # class, spec, name, text of the action
+) -> Adopted:
+    """Return the output of a node's operator."""
+    if any(adopted is not None for adopted in below):
+        raise translation.refused(
+            node,
+            "its rows are the result of another stateful operator",
+            "Write the inner result by a query of its own, and process it by another.",
+        )
+    kind, spec, name, action = operator
+    stream, only_time = translation.rows_of_source(rows.columns, node.child())
+    attributes = to_list(node.outputAttrs())
+    output = _output_schema(translation, attributes)
+    added = function_node(
+        kind,
+        spec,
+        rows.stream_columns(only_time),
+        output=output,
+        action=action,
+        name=name,
+        upstream=stream.node,
+        keys=rows.keys,
+    )
+    return translation.result_of(add_to_flow(translation.flow, added), attributes, output.names)
+
+
+def _output_schema(translation: Translation, attributes: Sequence[Any]) -> pa.Schema:
+    """Return the columns that a function returns, by Spark's names if these are unique."""
+    names = [str(attribute.name()) for attribute in attributes]
+    if len({name.lower() for name in names}) < len(names) or any(
+        not name or name.startswith("__") for name in names
+    ):
+        names = [translation.unique(name) for name in names]
+    fields = [
+        StructField(name, type_of(attribute))
+        for name, attribute in zip(names, attributes, strict=True)
+    ]
+    schema: pa.Schema = arrow_schema_of(StructType(fields), zone="UTC")
+    return schema
+
+
+def _function_of(translation: Translation, node: Any) -> Any:
+    """Return the function of a node's ``PythonUDF``, as PySpark pickled it."""
+    udf = node.functionExpr()
+    if kind_of(udf) != "PythonUDF":
+        raise translation.refused(node, "its function is not one of Python", "Write it in Python.")
+    try:
+        loaded = cloudpickle.loads(translation.catalyst.bytes_of(udf.func().command()))
+    except Exception as error:  # a class of the user's may raise anything
+        raise translation.refused(
+            node,
+            f"its function cannot be read back from the plan ({type(error).__name__}: {error})",
+            "Keep the function, with all that it refers to, below 1 MB: read larger tables in it.",
+        ) from error
+    return loaded[0]
+
+
+def _initial_state(translation: Translation, node: Any) -> InitialState:
+    """Return the rows of a node's initial state, which is read now."""
+    catalyst, plan = translation.catalyst, node.initialState()
+    output, number = to_list(plan.output()), int(node.initGroupingAttrsLen())
+    names = [f"c{place}" for place in range(len(output))]
+    frame = catalyst.dataframe(
+        catalyst.project(
+            [catalyst.alias(a, name) for a, name in zip(output, names, strict=True)], plan
+        )
+    )
+    table = frame.toArrow()
+    return InitialState(
+        keys=table.select(names[:number]),
+        rows=table.select(names[number:]).rename_columns([str(a.name()) for a in output[number:]]),
+    )
+
+
+def _max_chunk(translation: Translation) -> int:
+    """Return the maximum number of rows of a DataFrame, by the session's settings."""
+    number = int(translation.catalyst.spark.conf.get(_RECORDS, str(MAX_CHUNK)) or MAX_CHUNK)
+    return number if number > 0 else 2**31 - 1
