@@ -72,11 +72,11 @@ def _processor(*, pandas: bool) -> StatefulProcessor:
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
             from decimal import Decimal
 
-            read = []
+            read: list[Any] = []
             for chunk in rows:
                 if pandas:
                     for n, ts in zip(chunk["n"], chunk["ts"], strict=True):
-                        read.append((None if n != n else int(n), ts.to_pydatetime(), None))
+                        read.append((None if pd.isna(n) else int(n), ts.to_pydatetime(), None))
                 else:
                     part = None if chunk.part is None else dict(chunk.part)
                     read.append((chunk.n, chunk.ts.replace(tzinfo=None), part))
