@@ -44,7 +44,7 @@ from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, Policy, Strategy
 from godwit.migration.inputs import MigrationRequested
 from godwit.model.assignment import Assignment
-from godwit.operators.spreading import WHOLE, Grid, hash_undivided, key_group_of_part
+from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided, key_group_of_part
 
 if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from tests.oracles.meeting import Interval, Newest
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.operators.spreading import WHOLE, Grid, hash_undivided
+from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided
 from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.api.streams import Stream
-    from godwit.engine.spreading import SpreadOrders
+    from godwit.operators.hot_keys.orders import SpreadOrders
 
 COLUMNS = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 EXECUTORS = {"a": 2, "b": 1}

@@ -32,9 +32,9 @@ from godwit.model.signatures import check_signature, positional_parameters
 from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
 from godwit.operators.calls import NO_TIMERS, Timing
+from godwit.operators.hot_keys.grid import MAX_PARTS
+from godwit.operators.hot_keys.parts import PARTS, part_state_of
 from godwit.operators.in_order import HELD
-from godwit.operators.parts import PARTS, part_state_of
-from godwit.operators.spreading import MAX_PARTS
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time

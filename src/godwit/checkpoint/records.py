@@ -253,7 +253,7 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of one hot key of an operator (`godwit.operators.spreading`)."""
+    """Parts of one hot key of an operator (`godwit.operators.hot_keys.grid`)."""
 
     # rows, columns: among how many parts rows of the left of a join, and of the right, are
     # divided; of any other operator there is one column

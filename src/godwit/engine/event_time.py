@@ -29,8 +29,8 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from godwit.engine.sharing import PaneMeter
-from godwit.engine.spreading import SpreadOrders
-from godwit.operators.spreading import Spreads
+from godwit.operators.hot_keys.grid import Spreads
+from godwit.operators.hot_keys.orders import SpreadOrders
 from godwit.operators.windows.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
 from godwit.time.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime

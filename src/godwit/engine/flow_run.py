@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.engine.flow_epochs import FlowEpochs
-    from godwit.engine.spreading import SpreadOrders
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
+    from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 

@@ -42,7 +42,7 @@ from godwit.checkpoint.records import BROADCAST, SegmentRef, SnapshotRef
 from godwit.model.errors import CheckpointError, InvalidPlanError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, type_name
-from godwit.operators.spreading import PART
+from godwit.operators.hot_keys.grid import PART
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -23,9 +23,9 @@ from godwit.columns.whole_stream import visible_names
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.operators.aggregates.aggregate import HIGH
-from godwit.operators.parts import PART_FIELD, part_state_of
+from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys.parts import PART_FIELD, part_state_of
 from godwit.operators.process import columns_beside_state
-from godwit.operators.spreading import PART
 from godwit.operators.states.declared import TIMERS
 from godwit.operators.states.stored import PAGE
 from godwit.operators.windows.compute import SPAN
@@ -147,7 +147,7 @@ def without_derived(rows: StateRows) -> StateRows:
 
 
 def _has_parts(described_as: StateDescription | None) -> bool:
-    """Return true if a state stores parts of hot keys; see `godwit.operators.parts`."""
+    """Return true if a state stores parts of hot keys; see `godwit.operators.hot_keys.parts`."""
     return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 

@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
-    from godwit.engine.spreading import SpreadKeyOver
     from godwit.migration.commands import PeerCopies
     from godwit.migration.coordinator import Warmed
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
     from godwit.model.events import Event
+    from godwit.operators.hot_keys.orders import SpreadKeyOver
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck
     from godwit.store.local_store import LocalState

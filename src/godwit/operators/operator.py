@@ -46,8 +46,8 @@ from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
 from godwit.columns.whole_stream import is_keyed_by_none, visible_schema, with_hidden_key
+from godwit.operators.hot_keys.grid import PART
 from godwit.operators.ordering import order_by
-from godwit.operators.spreading import PART
 from godwit.store.fixed_width import take_rows
 from godwit.time.event_time import NO_TIME, NOTHING_DUE, Due
 from godwit.time.grid import BEGINNING

@@ -10,10 +10,10 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, listing
 from godwit.operators.batch import BatchProcess
 from godwit.operators.compute import ComputeOperator
+from godwit.operators.hot_keys.parts import MergedProcess, MergedStates
 from godwit.operators.joins.interval import IntervalJoin
 from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
-from godwit.operators.parts import MergedProcess, MergedStates
 from godwit.operators.process import ProcessOperator
 from godwit.operators.states.declared import ttl_us_of
 from godwit.operators.states.operator import ProcessOfStates

@@ -23,9 +23,9 @@ from godwit.model.naming import (
 from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
+from godwit.operators.hot_keys.grid import PART
 from godwit.operators.in_order import InOrder
 from godwit.operators.passing import PassRows
-from godwit.operators.spreading import PART
 from godwit.plan.binding import (
     check_storable,
     describe_origin,

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.engine.spreading import SpreadKeyOver, parts_for
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.spreading import WHOLE, Grid, hash_undivided, keys_as_json
+from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided, keys_as_json
+from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.engine.spreading import SpreadOrders
     from godwit.model.assignment import Assignment
+    from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.operators.operator import KeyedOperator
     from godwit.runtime.ports import ChangedRun
 

@@ -13,11 +13,11 @@ from godwit.control.windows import ChooseWindowState
 from godwit.engine.changes import Regroup, Repartition
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import plan_from_present, to_regrouping
-from godwit.engine.spreading import SpreadKeyOver
 from godwit.migration.strategy import Bounds
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError
+from godwit.operators.hot_keys.orders import SpreadKeyOver
 from godwit.runtime.threads import Guard
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from godwit.engine.committed import FlowEpoch
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.engine.sharing import PaneMeter
-    from godwit.engine.spreading import SpreadOrders
     from godwit.migration.coordinator import Coordinator
     from godwit.model.events import Event
+    from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.source_positions import SourcePositions
-    from godwit.engine.spreading import SpreadKeyOver, SpreadOrders
     from godwit.migration.coordinator import Coordinator
+    from godwit.operators.hot_keys.orders import SpreadKeyOver, SpreadOrders
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.explain import UserNames
     from godwit.runtime.threads import DaemonPool

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.engine.spreading import SpreadKeyOver
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
+    from godwit.operators.hot_keys.orders import SpreadKeyOver
     from godwit.runtime.controller import ControllerThread
     from godwit.runtime.policies import OperatorPolicies
     from godwit.runtime.ports import RunCluster, ScalablePool, Session

@@ -19,7 +19,6 @@ from godwit.control.policy import ManualOverrides
 from godwit.control.spreading import SpreadHotKeys, spreading_of
 from godwit.engine.committed import FlowEpoch
 from godwit.engine.settings import Lanes
-from godwit.engine.spreading import SpreadKeyOver, parts_for, place_parts
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
 from godwit.migration.outcome import EpochOutcome
@@ -33,7 +32,8 @@ from godwit.model.errors import (
     MigrationError,
 )
 from godwit.model.key_groups import KeyWork, OperatorWork
-from godwit.operators.spreading import WHOLE, key_group_of_part
+from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
+from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for, place_parts
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.policies import OperatorPolicies
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.engine.changes import Proposal
-    from godwit.engine.spreading import SpreadOrders
+    from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 S = 1_000_000

@@ -61,8 +61,8 @@ from godwit.engine.lane.wire import (
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
+from godwit.operators.hot_keys.grid import work_by_time
 from godwit.operators.operator import OperatorInput
-from godwit.operators.spreading import work_by_time
 from godwit.plan.grouping import keeps_keys
 from godwit.time.event_time import NO_ARRIVALS
 

@@ -1,7 +1,6 @@
 """Joins of two keyed streams by event time.
 
 `sides`     rows of two streams as rows of one operator
-`matching`  which rows of a key lie within a reach of one another, without a loop over rows
 `interval`  all pairs within an interval
 `newest`    the newest row of the other stream as of a row's time
 """

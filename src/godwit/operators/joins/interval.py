@@ -29,6 +29,7 @@ from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.hot_keys.grid import PART, measure_work
 from godwit.operators.joins.sides import (
     LEFT,
     PROBE,
@@ -42,7 +43,6 @@ from godwit.operators.joins.sides import (
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
-from godwit.operators.spreading import PART, measure_work
 from godwit.store.changes import EntryRange
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.groups import group_rows
+from godwit.operators.hot_keys.grid import EvenSpread
 from godwit.operators.joins.sides import (
     LEFT,
     NUMBER,
@@ -36,7 +37,6 @@ from godwit.operators.joins.sides import (
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
-from godwit.operators.spreading import EvenSpread
 from godwit.operators.windows.operator import number_rows
 from godwit.store.changes import EntryRange
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past

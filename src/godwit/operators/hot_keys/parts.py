@@ -1,12 +1,12 @@
 """Hot keys of functions with ``merge=``: states in parts, so that a hot key has several lanes.
 
 All rows of a key go to one lane, and a function's state cannot be combined before the exchange.  If
-the user says how two states are merged, a hot key gets *parts* (`godwit.operators.spreading`): rows
-are divided among them by a hash of their values, and each part has a state of its own, which begins
-empty.  The key's earlier state stays unchanged meanwhile.  When a key leaves its parts, because it
-cools down or gets other parts, their states are merged into its own in that epoch.  Of several
-named states, each is merged by its own declaration: two values, two lists, or the values of an item
-that both maps have; items that only one map has stay unchanged.
+the user says how two states are merged, a hot key gets *parts* (`godwit.operators.hot_keys.grid`):
+rows are divided among them by a hash of their values, and each part has a state of its own, which
+begins empty.  The key's earlier state stays unchanged meanwhile.  When a key leaves its parts,
+because it cools down or gets other parts, their states are merged into its own in that epoch.  Of
+several named states, each is merged by its own declaration: two values, two lists, or the values of
+an item that both maps have; items that only one map has stay unchanged.
 
 Parts are entries of states of their own, identified by key and part.  So the first state is the
 same with and without ``merge=``, which may be added to an operator that has state; and to merge
@@ -44,10 +44,10 @@ from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import function_name, type_name
 from godwit.operators.calls import without_garbage_collection
+from godwit.operators.hot_keys.grid import MAX_PARTS, PART, hash_undivided
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import order_by
 from godwit.operators.process import ProcessOperator
-from godwit.operators.spreading import MAX_PARTS, PART, hash_undivided
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.states.values import ValueOfKey

@@ -8,8 +8,8 @@ import pyarrow as pa
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.engine.spreading import SpreadOrders
-from godwit.operators.spreading import WHOLE, Grid, Spreads
+from godwit.operators.hot_keys.grid import WHOLE, Grid, Spreads
+from godwit.operators.hot_keys.orders import SpreadOrders
 from godwit.time.grid import BEGINNING
 
 S = 1_000_000

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.operators.spreading import WHOLE, key_group_of_part
+from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.model.assignment import Assignment
+    from godwit.operators.hot_keys.grid import Grid, Spreads
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.spreading import Grid, Spreads
 
 _CANDIDATES: Final = 64
 """Parts to choose from, for each that is needed."""

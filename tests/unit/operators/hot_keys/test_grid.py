@@ -14,8 +14,7 @@ from godwit.checkpoint.records import ComponentPlan, PhysicalPlan, SpreadKey
 from godwit.columns.hashing import hash_keys
 from godwit.model.errors import InvalidPlanError
 from godwit.model.key_groups import KeyWork, OperatorWork, key_groups_of
-from godwit.operators.joins.sides import LEFT, RIGHT
-from godwit.operators.spreading import (
+from godwit.operators.hot_keys.grid import (
     WHOLE,
     EvenSpread,
     Grid,
@@ -25,6 +24,7 @@ from godwit.operators.spreading import (
     key_group_of_part,
     measure_work,
 )
+from godwit.operators.joins.sides import LEFT, RIGHT
 from godwit.plan.explain import explain
 
 if TYPE_CHECKING:
