@@ -10,23 +10,31 @@ import math
 import os
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
 import godwit as gw
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 Batches = dict[int, list[tuple[Any, ...]]]
 """Number of a batch → its rows, sorted; batches without rows are left out."""
 _SETTINGS = {
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    # Compiling a query takes longer than these run.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "100",
 }
 
@@ -57,7 +65,7 @@ def written(spark: SparkSession, streams: dict[str, Stream]) -> Iterator[dict[st
         for name, stream in streams.items():
             stream.files = f"{directory}/{name}"
             Path(stream.files).mkdir()
-            write(spark, stream, stream.batches)
+            write(stream, stream.batches)
             reader = spark.readStream.schema(stream.schema).option("maxFilesPerTrigger", 1)
             frames[name] = reader.parquet(stream.files)
         yield frames
@@ -65,21 +73,21 @@ def written(spark: SparkSession, streams: dict[str, Stream]) -> Iterator[dict[st
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def write(
-    spark: SparkSession, stream: Stream, batches: Sequence[Sequence[tuple[Any, ...]]]
-) -> None:
+def write(stream: Stream, batches: Sequence[Sequence[tuple[Any, ...]]]) -> None:
     """Add a file for every batch to the directory of a stream; later ones are newer."""
+    columns_of_spark: Any = StructType.fromDDL(stream.schema)
+    schema = arrow_schema_of(columns_of_spark, zone="UTC")
     first = len(list(Path(stream.files).glob("*.parquet")))
     for number, rows in enumerate(batches, first):
-        frame = spark.createDataFrame(list(rows), stream.schema).coalesce(1)
-        part = f"{stream.files}.part"
-        frame.write.mode("overwrite").parquet(part)
-        (source,) = Path(part).glob("*.parquet")
+        columns = [
+            pa.array([row[index] for row in rows], column.type)
+            for index, column in enumerate(schema)
+        ]
         target = f"{stream.files}/{number:06d}.parquet"
-        shutil.move(source, target)
+        pq.write_table(pa.Table.from_arrays(columns, schema=schema), f"{stream.files}.part")
         moment = 1_700_000_000 + number
-        os.utime(target, (moment, moment))
-        shutil.rmtree(part)
+        os.utime(f"{stream.files}.part", (moment, moment))
+        Path(f"{stream.files}.part").rename(target)
 
 
 def run(
@@ -101,6 +109,7 @@ def run(
 
     query = (
         writer.outputMode(mode)
+        .queryName(f"{Path(checkpoint).parent.name}-{Path(checkpoint).name}")
         .foreachBatch(collect)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
@@ -134,34 +143,84 @@ def compare(
     query, while it runs.
     """
     with settings(spark):
-        cut = {
-            name: [len(stream.batches) * part // parts for part in range(parts + 1)]
-            for name, stream in streams.items()
-        }
-        first = {
-            name: Stream(schema=stream.schema, batches=stream.batches[: cut[name][1]])
-            for name, stream in streams.items()
-        }
-        native: Batches = {}
-        adopted: Batches = {}
-        with written(spark, first) as frames, tempfile.TemporaryDirectory() as checkpoints:
-            query = build(**frames)
-            for part in range(parts):
-                if part:
-                    for name, stream in streams.items():
-                        rows = stream.batches[cut[name][part] : cut[name][part + 1]]
-                        write(spark, first[name], rows)
-                theirs = run(query.writeStream, mode=mode, checkpoint=f"{checkpoints}/native")
-                ours = run(
-                    gw.write_stream(query),
-                    mode=mode,
-                    checkpoint=f"{checkpoints}/adopted",
-                    after=after,
-                )
-                native |= theirs.batches
-                adopted |= ours.batches
-                if theirs.schema is not None and ours.schema is not None:
-                    assert _types(ours.schema) == _types(theirs.schema)
+        return _compared(spark, build, streams, mode=mode, parts=parts, after=after)
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A query to run natively and adopted; see `compare`."""
+
+    build: Callable[..., DataFrame]
+    streams: dict[str, Stream]
+    mode: str
+    parts: int = 1
+    after: Callable[[Any], None] | None = None
+
+
+def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> dict[str, str]:
+    """Run several cases at once; return name → why it failed, of those that did.
+
+    Queries mostly wait for logs and schedulers, so several take little longer than one does.
+    """
+
+    def failure(case: Case) -> str:
+        """Run a case; return its error as text, empty if it has none."""
+        try:
+            _compared(
+                spark,
+                case.build,
+                case.streams,
+                mode=case.mode,
+                parts=case.parts,
+                after=case.after,
+            )
+        except Exception as error:  # noqa: BLE001  told to the test
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    with settings(spark), ThreadPoolExecutor(at_once) as pool:
+        results = dict(zip(cases, pool.map(failure, cases.values()), strict=True))
+    return {name: text for name, text in results.items() if text}
+
+
+def _compared(
+    spark: SparkSession,
+    build: Callable[..., DataFrame],
+    streams: dict[str, Stream],
+    *,
+    mode: str,
+    parts: int,
+    after: Callable[[Any], None] | None,
+) -> Batches:
+    """Run a query natively and adopted, and compare the batches; see `compare`."""
+    cut = {
+        name: [len(stream.batches) * part // parts for part in range(parts + 1)]
+        for name, stream in streams.items()
+    }
+    first = {
+        name: Stream(schema=stream.schema, batches=stream.batches[: cut[name][1]])
+        for name, stream in streams.items()
+    }
+    native: Batches = {}
+    adopted: Batches = {}
+    with written(spark, first) as frames, tempfile.TemporaryDirectory() as checkpoints:
+        query = build(**frames)
+        for part in range(parts):
+            if part:
+                for name, stream in streams.items():
+                    rows = stream.batches[cut[name][part] : cut[name][part + 1]]
+                    write(first[name], rows)
+            theirs = run(query.writeStream, mode=mode, checkpoint=f"{checkpoints}/native")
+            ours = run(
+                gw.write_stream(query),
+                mode=mode,
+                checkpoint=f"{checkpoints}/adopted",
+                after=after,
+            )
+            native |= theirs.batches
+            adopted |= ours.batches
+            if theirs.schema is not None and ours.schema is not None:
+                assert _types(ours.schema) == _types(theirs.schema)
     assert_same(adopted, native)
     return native
 

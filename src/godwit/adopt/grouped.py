@@ -127,20 +127,12 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Assign rows to groups, and leave out those whose group earlier batches have removed."""
         if self.only_time is not None:
-            rows = rows.filter(pc.invert(rows.column(self.only_time)))
+            rows = only_rows(rows, self.only_time)
         panes = self._entries(rows)
         late = values_of(panes) < max(time.closed, _EPOCH)
-        left_out = arrivals = None
         if late.any():
-            count = int(np.count_nonzero(late))
-            lost = rows.filter(pa.array(late))
-            reasons = pa.array(["late"] * count, pa.string())
-            left_out = pa.RecordBatch.from_arrays(
-                [*lost.select(self.arriving.names).columns, reasons], schema=self.left_out_schema
-            )
-            counting = pa.array(~late)
-            rows, panes = rows.filter(counting), panes.filter(counting)
-            arrivals = Arrivals(late=count)
+            panes = panes.filter(pa.array(~late))
+        rows, left_out, arrivals = leave_out(rows, late, self)
         return self.with_panes(rows, panes), left_out, arrivals
 
     def _entries(self, rows: pa.RecordBatch) -> pa.Array:
@@ -230,6 +222,26 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
         )
         result = _entry_here(self, data, entry)
         return None if result is None else self._emitted(result)
+
+
+def only_rows(rows: pa.RecordBatch, only_time: str) -> pa.RecordBatch:
+    """Return rows without those that only move the watermark."""
+    return rows.filter(pc.invert(rows.column(only_time)))
+
+
+def leave_out(
+    rows: pa.RecordBatch, late: npt.NDArray[np.bool_], operator: EventTimeOperator
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
+    """Return the rows that are not late, those that are, with a reason, and their number."""
+    if not late.any():
+        return rows, None, None
+    count = int(np.count_nonzero(late))
+    lost = rows.filter(pa.array(late))
+    columns = lost.select(operator.arriving.names).columns
+    left_out = pa.RecordBatch.from_arrays(
+        [*columns, pa.array(["late"] * count, pa.string())], schema=operator.left_out_schema
+    )
+    return rows.filter(pa.array(~late)), left_out, Arrivals(late=count)
 
 
 def _has_rows(output: OperatorOutput) -> bool:

@@ -38,11 +38,13 @@ from godwit.adopt.plan import (
     type_of,
     walk,
 )
+from godwit.adopt.sessions import SparkSessions
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.errors import UnsupportedQueryError
 from godwit.operators import aggregates as gw
+from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
 from godwit.plan.nodes import CustomNode
 from godwit.spark.flow import Flow
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
@@ -541,9 +543,7 @@ class Translation:
         timed = self.mode != "complete" and bool(_watermarks(child))
         stream = self.sources(columns, child, timed=timed)
         name = self.unique("aggregate")
-        make = partial(
-            _grouped, name, keys.names, keys.removed_by, aggregates, mode=self.mode, timed=timed
-        )
+        make = partial(_grouped, name, keys, aggregates, mode=self.mode, timed=timed)
         action = f"aggregate {', '.join(str(f.sql()) for f in functions) or 'distinct rows'}"
         operator = CustomNode(
             name=name, upstream=stream.node, keys=keys.names, make=make, action=action
@@ -613,6 +613,7 @@ class _Keys:
         self.columns: list[tuple[str, Any]] = []  # name → expression of Spark's
         self.names: tuple[str, ...] = ()
         self.removed_by: str | None = None
+        self.session: tuple[str, str] | None = None  # columns of a row's own session
         self.bound: list[Column] = []
         catalyst = translation.catalyst
         names: list[str] = []
@@ -628,9 +629,23 @@ class _Keys:
             metadata = metadata_of(attribute)
             dtype = type_of(expression)
             if SESSION_WINDOW in metadata:
-                raise translation.refused(
-                    node, "sessions are not adopted yet", "Use gw.session(...) in a flow."
+                if translation.mode == "complete":
+                    raise translation.refused(
+                        node,
+                        "sessions do not come out in complete mode",
+                        'Use outputMode("append").',
+                    )
+                self.session = (
+                    translation.unique(f"{name}_from"),
+                    translation.unique(f"{name}_to"),
                 )
+                self.columns += [
+                    (column, catalyst.field(expression, ordinal))
+                    for ordinal, column in enumerate(self.session)
+                ]
+                window = Packed(fields=(("start", WINDOW_START), ("end", WINDOW_END)))
+                self.bound.append(Column(attribute=attribute, place=window))
+                continue
             if WATERMARK_DELAY in metadata and translation.mode != "complete":
                 if self.removed_by is not None:
                     raise translation.refused(
@@ -710,8 +725,7 @@ def _normal(catalyst: Catalyst, expression: Any, dtype: Any) -> Any:
 
 def _grouped(
     name: str,
-    keys: tuple[str, ...],
-    removed_by: str | None,
+    group: _Keys,
     aggregates: dict[str, Aggregate],
     schemas: Sequence[pa.Schema],
     *,
@@ -720,6 +734,7 @@ def _grouped(
 ) -> KeyedOperator:
     """Return the operator of an aggregate over a stream with these columns."""
     (schema,) = schemas
+    keys = group.names
     own = pa.schema([schema.field(key) for key in keys] or KEY_OF_ALL)
     read = {column for aggregate in aggregates.values() for column in aggregate.columns}
     inputs = pa.schema([field for field in schema if field.name in read])
@@ -731,12 +746,24 @@ def _grouped(
             aggregates=aggregates,
             mode="complete" if mode == "complete" else "update",
         )
+    if group.session is not None:
+        start, end = group.session
+        return SparkSessions(
+            name=name,
+            keys=keys,
+            arriving=schema,
+            start=start,
+            end=end,
+            only_time=_ONLY_TIME,
+            inputs=inputs,
+            aggregates=aggregates,
+        )
     return GroupsInTime(
         name=name,
         keys=own,
         arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
         time=_TIME,
-        removed_by=removed_by,
+        removed_by=group.removed_by,
         only_time=_ONLY_TIME,
         inputs=inputs,
         aggregates=aggregates,

@@ -212,6 +212,8 @@ class MicroBatchQuery(EpochDriver):
         """Return whether an epoch may be due here while Spark has no micro-batch to run."""
         if self._stream_ended:
             return True
+        if self._bounded and not self._has_sources and not self._run.view.awaits:
+            return False  # Spark has a micro-batch to run until its query ends
         wanted = self._has_sources or self._run.is_due or self._run.view.awaits
         return bool(wanted) and self._stream.is_quiet()
 

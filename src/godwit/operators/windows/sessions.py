@@ -74,12 +74,17 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         aggregates: Mapping[str, Aggregate],
         output: pa.Schema | None = None,  # columns to emit, if not windows and results
         gap_us: int,  # two rows of one key that lie at most this apart are of one session
+        # column with the end of the session that a row alone forms, less the gap; ``None``: its
+        # event time
+        last: str | None = None,
     ) -> None:
         moment = arriving.field(time.column)
         keyed = [arriving.field(key) for key in keys]
-        if time.column not in inputs.names:
-            inputs = inputs.append(moment)
-        ends = {_FIRST: least(time.column), _LAST: greatest(time.column)}
+        self._extent = (time.column, time.column if last is None else last)
+        for column in self._extent:
+            if column not in inputs.names:
+                inputs = inputs.append(arriving.field(column))
+        ends = {_FIRST: least(self._extent[0]), _LAST: greatest(self._extent[1])}
         super().__init__(
             name=name,
             keys=pa.schema([*keyed, pa.field(PANE, moment.type)]),
@@ -226,7 +231,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         raw: bool,
     ) -> OperatorOutput:
         """Merge sessions that are at most the gap apart; emit those that close, store the rest."""
-        ends = [self.time.column] * 2 if raw else [_FIRST, _LAST]
+        ends = self._extent if raw else (_FIRST, _LAST)
         firsts, lasts = (
             np.concatenate(
                 [values_of(stored.values.column(i)), values_of(arrived.values.column(name))]

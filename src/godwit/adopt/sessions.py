@@ -1,0 +1,91 @@
+"""Sessions as Spark's streaming aggregates have them: each row says where its own session ends.
+
+A row is a session from its event time to its end, by a gap of its own; sessions of a key that meet
+are one.  A row is dropped if the watermark of earlier batches is at its end or past it, and a
+session comes out once the watermark is at its end.
+
+Source: `SessionWindowStateStoreSaveExec` and `MergingSessionsIterator` of Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from godwit.adopt.grouped import leave_out, only_rows
+from godwit.columns.arrays import column_of, values_of
+from godwit.operators.windows.sessions import SessionCompute
+from godwit.time.event_time import RowTime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.operator import OperatorInput, OperatorOutput
+    from godwit.operators.windows.sessions import IntArray
+    from godwit.time.event_time import Arrivals, EpochTime
+
+_EPOCH: Final = 0  # Spark's first watermark, in microseconds
+
+
+class SparkSessions(SessionCompute):
+    """Aggregates per key and session of a query in append mode."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        arriving: pa.Schema,  # columns of the rows as they come: key columns first
+        start: str,  # columns of the session that a row alone forms
+        end: str,
+        only_time: str,  # column that is true in rows that move the watermark and do no more
+        inputs: pa.Schema,
+        aggregates: Mapping[str, Aggregate],
+    ) -> None:
+        super().__init__(
+            name=name,
+            keys=keys,
+            arriving=arriving,
+            time=RowTime(column=start),
+            inputs=inputs,
+            aggregates=aggregates,
+            gap_us=0,
+            last=end,
+        )
+        self.output_delay_us = 0
+        self._end, self._only_time = end, only_time
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
+        """Leave out rows whose own session earlier batches have closed."""
+        rows = only_rows(rows, self._only_time)
+        late = values_of(rows.column(self._end)) <= max(time.closed, _EPOCH)
+        rows, left_out, arrivals = leave_out(rows, late, self)
+        times = values_of(rows.column(self.time.column))
+        moment = self.schema.keys.field(self.pane_position).type
+        marks = column_of(self.entry_marks(rows, times), None, moment)
+        return self.with_panes(rows, marks), left_out, arrivals
+
+    def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:  # noqa: ARG002
+        """Return the event time of each row: rows of one time are of one session."""
+        return times
+
+    def closes(self, time: EpochTime) -> bool:
+        """Return whether the watermark has advanced, so that a batch runs without rows."""
+        return max(time.until, _EPOCH) > max(time.closed, _EPOCH)
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Merge rows into sessions, and emit those that end at the watermark or before."""
+        time = data.time
+        if time.until > _EPOCH:
+            # The watermark is past an end, for `SessionCompute`, a microsecond after it.
+            shifted = replace(time, closed=max(time.closed, _EPOCH) + 1, until=time.until + 1)
+            data = replace(data, time=shifted)
+        return super().process(data)
