@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.adopt.plan import children_of, kind_of, option
+from godwit.adopt.plan import children_of, kind_of, option, to_list
 from godwit.model.errors import UnsupportedQueryError
 from godwit.operators import aggregates as gw
 from godwit.operators.aggregates.conditions import restricted
@@ -44,6 +44,8 @@ def call_of(catalyst: Catalyst, expression: Any) -> Call:
         return _distinct(catalyst, function, kind, condition)
     if kind == "Count":
         return _count(catalyst, function, condition)
+    if kind == "CollectList" and kind_of_type(children_of(function)[0]) == "StructType":
+        return _structs(catalyst, children_of(function)[0], condition)
     if kind in _SKIPPING_NULLS:
         make = _SKIPPING_NULLS[kind]
         argument = children_of(function)[0]
@@ -68,6 +70,22 @@ def refused(kind: str, why: str) -> UnsupportedQueryError:
         remedy="Compute it from aggregates that can be adopted, such as sums, counts or "
         "collect_list, or in a function with state (applyInPandasWithState, transformWithState).",
         node=kind,
+    )
+
+
+def kind_of_type(expression: Any) -> str:
+    """Return the name of the class of an expression's type."""
+    return kind_of(expression.dataType())
+
+
+def _structs(catalyst: Catalyst, argument: Any, condition: Any) -> Call:
+    """Return the call for ``collect_list`` of structs, which are sent as their fields."""
+    names = tuple(str(name) for name in argument.dataType().fieldNames())
+    tests = [catalyst.is_not_null(argument), *([] if condition is None else [condition])]
+    fields = [catalyst.field(argument, ordinal) for ordinal in range(len(names))]
+    return Call(
+        arguments=(*fields, catalyst.all_of(tests)),
+        make=lambda columns: gw.collected_structs(tuple(columns), names),
     )
 
 
@@ -112,15 +130,66 @@ def _position(name: str) -> Callable[[Any], Call]:
     return call
 
 
-def _extreme_by(make: Callable[..., Aggregate]) -> Callable[[Any], Call]:
-    """Return the maker of calls for ``max_by`` or ``min_by``."""
+def _extreme_by(*, largest: bool) -> Callable[[Any], Call]:
+    """Return the maker of calls for ``max_by`` (`largest`) or ``min_by``."""
 
     def call(function: Any) -> Call:
         """Return the call of a function that takes the value of the row with an extreme."""
+        if kind_of(function) not in {"MaxBy", "MinBy"}:
+            raise refused(kind_of(function), "it takes several rows")
         value, by = children_of(function)[:2]
-        return Call(arguments=(value, by), make=lambda names: make(names[0], names[1]))
+        return Call(
+            arguments=(value, by),
+            make=lambda names: gw.latest_by(names[0], names[1], largest=largest),
+        )
 
     return call
+
+
+def _constant(expression: Any, kind: str) -> Any:
+    """Return the value of a constant argument, as Python has it."""
+    if not expression.foldable():
+        raise refused(kind, "an argument is not a constant")
+    return expression.eval(None)
+
+
+def _shares(expression: Any, kind: str) -> tuple[tuple[float, ...], bool]:
+    """Return percentages, and whether they are an array."""
+    value = _constant(expression, kind)
+    if hasattr(value, "numElements"):
+        numbers = value.toSeq(expression.dataType().elementType())
+        return tuple(float(str(number)) for number in to_list(numbers)), True
+    return (float(str(value)),), False
+
+
+def _percentile(function: Any) -> Call:
+    """Return the call for ``percentile`` or ``median``."""
+    column, percentage, frequency = children_of(function)[:3]
+    if not frequency.foldable() or int(frequency.eval(None)) != 1:
+        raise refused("Percentile", "a frequency is given")
+    if bool(getattr(function, "discrete", lambda: False)()):
+        raise refused("Percentile", "it is discrete")
+    shares, listed = _shares(percentage, "Percentile")
+    return Call(
+        arguments=(column,),
+        make=lambda names: gw.from_counts("percentile", names[0], shares, listed=listed),
+    )
+
+
+def _approximate_percentile(function: Any) -> Call:
+    """Return the call for ``percentile_approx``, which is exact here."""
+    column, percentage = children_of(function)[:2]
+    shares, listed = _shares(percentage, "ApproximatePercentile")
+    return Call(
+        arguments=(column,),
+        make=lambda names: gw.from_counts("rank", names[0], shares, listed=listed),
+    )
+
+
+def _mode(function: Any) -> Call:
+    """Return the call for ``mode``."""
+    column = children_of(function)[0]
+    return Call(arguments=(column,), make=lambda names: gw.from_counts("mode", names[0]))
 
 
 def _approx_distinct(function: Any) -> Call:
@@ -132,7 +201,9 @@ def _approx_distinct(function: Any) -> Call:
     )
 
 
-_REPLACED: Final = frozenset({"AnyValue", "CountIf", "BoolAnd", "BoolOr"})
+_REPLACED: Final = frozenset(
+    {"AnyValue", "CountIf", "BoolAnd", "BoolOr", "Median", "RegrCount", "PercentileCont"}
+)
 """Functions that Spark's optimizer replaces by another one, which they name."""
 _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
     "Sum": gw.sum,
@@ -150,7 +221,10 @@ _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
 _OTHERS: Final[dict[str, Callable[[Any], Call]]] = {
     "First": _position("first"),
     "Last": _position("last"),
-    "MaxBy": _extreme_by(gw.max_by),
-    "MinBy": _extreme_by(gw.min_by),
+    "MaxBy": _extreme_by(largest=True),
+    "MinBy": _extreme_by(largest=False),
+    "Percentile": _percentile,
+    "ApproximatePercentile": _approximate_percentile,
+    "Mode": _mode,
     "HyperLogLogPlusPlus": _approx_distinct,
 }

@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
@@ -104,10 +103,8 @@ def place_of(node: Any) -> str:
 
 def expressions_of_any(node: Any) -> list[Any]:
     """Return the expressions of a node; none of an expression."""
-    try:
-        return expressions_of(node)
-    except Py4JError:  # of the JVM: there is no such method
-        return []
+    is_expression = ".catalyst.expressions." in str(node.getClass().getName())
+    return [] if is_expression else expressions_of(node)
 
 
 class Catalyst:

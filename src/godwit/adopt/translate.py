@@ -42,7 +42,7 @@ from godwit.adopt.sessions import SparkSessions
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
-from godwit.model.errors import UnsupportedQueryError
+from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
 from godwit.plan.nodes import CustomNode
@@ -118,6 +118,7 @@ class Query:
     flow: Flow
     stream: Stream
     finish: Finish | None  # ``None``: the rows of the stream are the result
+    result_columns: tuple[str, ...]  # names of the columns of the result
 
     def result_stream(self, needed_by: str) -> Stream:
         """Return the stream of the result, for sinks that the lanes write to.
@@ -270,13 +271,14 @@ class Translation:
         """Translate the plan."""
         self._check_for_streaming()
         rows = self.rows_of(self.plan)
+        names = tuple(str(attribute.name()) for attribute in to_list(self.plan.output()))
         if rows is None:
             frame = self.catalyst.dataframe(self.without_watermarks(self.plan))
-            return Query(
-                flow=self.flow, stream=self.flow.source(self.unique("input"), frame), finish=None
-            )
-        finish = None if rows.plan is None else Finish(self.catalyst, rows)
-        return Query(flow=self.flow, stream=rows.stream, finish=finish)
+            stream, finish = self.flow.source(self.unique("input"), frame), None
+        else:
+            stream = rows.stream
+            finish = None if rows.plan is None else Finish(self.catalyst, rows)
+        return Query(flow=self.flow, stream=stream, finish=finish, result_columns=names)
 
     def _check_for_streaming(self) -> None:
         """Raise for what Spark itself refuses in a streaming query, in its words."""
@@ -593,7 +595,10 @@ class Translation:
         """Raise if the result of an aggregate has another type than Spark's analyser gives it."""
         schema = arrow_schema(next(iter(self.flow.sources.values())))
         for name, function in functions.items():
-            output = aggregates[name].bind(schema).output
+            try:
+                output = aggregates[name].bind(schema).output
+            except InvalidFlowError as error:
+                raise self.refused(function, error.message.rstrip("."), error.remedy) from None
             result = StructType([StructField("result", type_of(function))])
             spark = arrow_schema_of(result, zone="UTC").field(0)
             if not _same_type(output, spark.type):

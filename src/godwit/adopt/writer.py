@@ -6,17 +6,16 @@ written before.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from godwit.adopt.delivery import DeliveredResult, MemoryTable, RowByRow, print_batch
+from godwit.adopt.delivery import RowByRow
+from godwit.adopt.targets import FORMATS, WAYS_OUT, Target, delivered, refused_setting
 from godwit.adopt.translate import Query as AdoptedQuery
 from godwit.adopt.translate import translate
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.runtime.settings import checked_trigger
-from godwit.sinks.simple_sinks import NoopSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +116,7 @@ def sql(session: SparkSession, text: str) -> StreamWriter:
     A value of type str is not a Spark session.
     """
     if not callable(getattr(session, "sql", None)):
-        raise _refused(
+        raise refused_setting(
             f"A value of type {type_name(session)} is not a Spark session.",
             'Give the session first, as in gw.sql(spark, "SELECT ...").',
         )
@@ -207,10 +206,10 @@ class StreamWriter:
         UnsupportedQueryError
             If the format is not known.
         """
-        if not isinstance(source, str) or source.lower() not in _FORMATS:
-            known = listing(_FORMATS)
-            way = _WAYS_OUT.get(str(source).lower(), f"Formats are {known}; or use foreachBatch.")
-            raise _refused(f"The format {source!r} cannot be written to.", way)
+        if not isinstance(source, str) or source.lower() not in FORMATS:
+            known = listing(FORMATS)
+            way = WAYS_OUT.get(str(source).lower(), f"Formats are {known}; or use foreachBatch.")
+            raise refused_setting(f"The format {source!r} cannot be written to.", way)
         self._format = source.lower()
         self._batches = None
         return self
@@ -257,7 +256,7 @@ class StreamWriter:
     def queryName(self, queryName: str) -> Self:  # noqa: N802, N803  Spark's names
         """Set the name of the query, under which a memory sink has its table."""
         if not isinstance(queryName, str) or not queryName.strip():
-            raise _refused(f"The query name {queryName!r} is not text.", "Give a name.")
+            raise refused_setting(f"The query name {queryName!r} is not text.", "Give a name.")
         self._name = queryName
         return self
 
@@ -290,12 +289,12 @@ class StreamWriter:
             if value is not None
         }
         if len(given) != 1:
-            raise _refused(
+            raise refused_setting(
                 f"{len(given)} triggers are given, not one.", "Give one, as in once=True."
             )
         ((name, value),) = given.items()
         if name in {"continuous", "realTime"}:
-            raise _refused(
+            raise refused_setting(
                 f"The trigger {name!r} asks for rows one by one, and Godwit runs batches.",
                 'Use trigger(processingTime="0 seconds"), which starts a batch after the other.',
             )
@@ -312,7 +311,7 @@ class StreamWriter:
     def foreach(self, f: Any) -> Self:
         """Call a function, or an object's ``process``, with every row, on the executors."""
         if not callable(f) and not callable(getattr(f, "process", None)):
-            raise _refused(
+            raise refused_setting(
                 f"foreach was given a value of type {type_name(f)}.",
                 "Give a function of a row, or an object with a method process(row).",
             )
@@ -336,7 +335,7 @@ class StreamWriter:
         """
         for name in settings:
             if name not in _SETTINGS:
-                raise _refused(
+                raise refused_setting(
                     f"There is no setting {name!r}.",
                     f"{did_you_mean(name, _SETTINGS)}Settings are {listing(_SETTINGS)}.",
                 )
@@ -372,25 +371,78 @@ class StreamWriter:
         UnsupportedQueryError
             If a part of the query, or an option, cannot be adopted; nothing has begun then.
         """
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if format is not None:
-            self.format(format)
-        if partitionBy is not None:
-            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
-        if queryName is not None:
-            self.queryName(queryName)
-        self.options(**options)
+        self._set(format, outputMode, partitionBy, queryName, options)
         if path is not None:
             self.option("path", path)
-        checkpoint = self._take("checkpointlocation")
+        return self._start(None)
+
+    @user_call
+    def toTable(  # noqa: N802  Spark's name
+        self,
+        tableName: str,  # noqa: N803  Spark's name
+        format: str | None = None,  # noqa: A002  Spark's name
+        outputMode: str | None = None,  # noqa: N803  Spark's name
+        partitionBy: str | list[str] | None = None,  # noqa: N803  Spark's name
+        queryName: str | None = None,  # noqa: N803  Spark's name
+        **options: Any,
+    ) -> Query:
+        """Start the query, and write to a table of Iceberg.
+
+        Parameters
+        ----------
+        tableName
+            Catalog, namespace and name.
+        format, outputMode, partitionBy, queryName, **options
+            As of `start`; the format has to be ``"iceberg"``.
+
+        Returns
+        -------
+        Query
+            The running query.
+
+        Raises
+        ------
+        UnsupportedQueryError
+            If the format has no tables by name here, or as for `start`.
+        """
+        self._set(format, outputMode, partitionBy, queryName, options)
+        if self._format != "iceberg":
+            raise refused_setting(
+                f"toTable({tableName!r}) would write to a table of the format {self._format!r} "
+                "that Spark's catalog knows.",
+                'Use format("iceberg"), or start(path) with the path of a Delta table.',
+            )
+        return self._start(tableName)
+
+    def _set(
+        self,
+        source: str | None,
+        mode: str | None,
+        partition_by: str | list[str] | None,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        """Set the parameters of `start` that are given."""
+        if mode is not None:
+            self.outputMode(mode)
+        if source is not None:
+            self.format(source)
+        if partition_by is not None:
+            self.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
+        if name is not None:
+            self.queryName(name)
+        self.options(**options)
+
+    def _start(self, table: str | None) -> Query:
+        """Translate the query and start it; `table`: name of the table that it writes to."""
+        checkpoint = self._options.get("checkpointlocation")
         if checkpoint is None:
-            raise _refused(
+            raise refused_setting(
                 "The query has no checkpointLocation.",
                 'Set it, as in .option("checkpointLocation", "checkpoints/counts").',
             )
         query = translate(self._dataframe, mode=self._mode, name="adopted")
-        stream, sink = self._sink(query)
+        stream, sink = self._sink(query, table)
         query.flow.sink("output", stream, sink)
         return query.flow.start(
             checkpoint=checkpoint,
@@ -399,115 +451,43 @@ class StreamWriter:
             **self._settings,
         )
 
-    def _take(self, key: str) -> str | None:
-        """Return the value of an option; ``None`` if it is not set."""
-        return self._options.get(key)
-
-    def _sink(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
-        """Return the sink, and the stream that it gets."""
-        if self._batches is not None:
-            self._check_options("foreachBatch", ())
-            return query.stream, DeliveredResult(self._batches, query.finish)
-        return _FORMATS[self._format](self, query)
-
-    def _check_options(self, where: str, known: tuple[str, ...]) -> None:
-        """Raise if an option is set that a sink does not have."""
-        names = {name.lower(): name for name in (*known, "checkpointLocation")}
-        for key in self._options:
-            if key not in names:
-                raise _refused(
-                    f"{where} has no option {key!r}.",
-                    f"{did_you_mean(key, list(names))}Its options are {listing(names.values())}.",
-                )
-        if self._partition_by and where != "parquet":
-            raise _refused(
-                f"{where} cannot partition by {listing(self._partition_by)}.",
-                "Leave partitionBy(...) out.",
-            )
-
-    def _memory(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
-        """Return the sink that keeps the rows in a temporary view of the query's name."""
-        self._check_options("memory", ())
-        if self._name is None:
-            raise _refused("A memory sink has no query name.", 'Set it, as in queryName("counts").')
-        table = MemoryTable(self._name, complete=self._mode == "complete")
-        return query.stream, DeliveredResult(table, query.finish)
-
-    def _console(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
-        """Return the sink that prints every batch."""
-        self._check_options("console", ("numRows", "truncate"))
-        show = partial(
-            print_batch,
-            num_rows=int(self._options.get("numrows", "20")),
-            truncate=self._options.get("truncate", "true") == "true",
-        )
-        return query.stream, DeliveredResult(show, query.finish)
-
-    def _noop(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
-        """Return the sink that discards all rows."""
-        self._check_options("noop", ())
-        return query.stream, NoopSink()
-
-    def _parquet(self, query: AdoptedQuery) -> tuple[Stream, Sink]:
-        """Return the sink of a directory of Parquet files."""
-        from godwit.sinks import parquet  # noqa: PLC0415  loads Arrow's file formats
-
-        self._check_options("parquet", ("path", "compression"))
-        path = self._options.get("path")
-        if path is None:
-            raise _refused("A parquet sink has no path.", 'Set it, as in start("out/").')
-        if self._mode != "append":
-            raise _refused(
-                f"Files cannot be written in output mode {self._mode!r}, in which later rows "
-                "replace earlier ones.",
-                'Use outputMode("append"), the format "delta", or foreachBatch(...).',
-            )
-        sink = parquet(
-            path,
+    def _sink(self, query: AdoptedQuery, table: str | None) -> tuple[Stream, Sink]:
+        """Return the stream that the sink gets, and the sink; `table`: its name, if it has one."""
+        target = Target(
+            format="foreachBatch" if self._batches is not None else self._format,
+            mode=self._mode,
+            options=self._options,
             partition_by=self._partition_by,
-            compression=self._options.get("compression", "snappy"),
+            query_name=self._name,
+            table=table,
+            session=self._dataframe.sparkSession,
         )
-        return query.result_stream("the format 'parquet'"), sink
-
-
-def _refused(message: str, remedy: str) -> UnsupportedQueryError:
-    """Return the error that a setting of a writer cannot be adopted."""
-    return UnsupportedQueryError(message, remedy=remedy, node="writer", place="")
+        if self._batches is not None:
+            target.check(())
+            return delivered(query, self._batches)
+        return FORMATS[self._format](target, query)
 
 
 def _checked_mode(mode: Any) -> str:
     """Return an output mode; raise `UnsupportedQueryError` for another value."""
     if not isinstance(mode, str) or mode.lower() not in _MODES:
-        raise _refused(f"There is no output mode {mode!r}.", f"Modes are {listing(_MODES)}.")
+        raise refused_setting(f"There is no output mode {mode!r}.", f"Modes are {listing(_MODES)}.")
     return mode.lower()
 
 
 def check_streaming(dataframe: Any) -> None:
     """Raise if a value is not a streaming DataFrame of a classic session."""
     if not isinstance(getattr(dataframe, "isStreaming", None), bool):
-        raise _refused(
+        raise refused_setting(
             f"A value of type {type_name(dataframe)} is not a DataFrame.",
             "Give the streaming DataFrame whose writeStream it was.",
         )
     if not hasattr(dataframe, "_jdf"):
-        raise _refused(
+        raise refused_setting(
             "The DataFrame is of a Spark Connect session.",
             "Make it in a classic session (SparkSession.builder.master(...)).",
         )
     if not dataframe.isStreaming:
-        raise _refused(
+        raise refused_setting(
             "The DataFrame is not streaming.", "Read it with spark.readStream, not spark.read."
         )
-
-
-_FORMATS: Final[dict[str, Callable[[StreamWriter, AdoptedQuery], tuple[Stream, Sink]]]] = {
-    "parquet": StreamWriter._parquet,  # noqa: SLF001
-    "memory": StreamWriter._memory,  # noqa: SLF001
-    "console": StreamWriter._console,  # noqa: SLF001
-    "noop": StreamWriter._noop,  # noqa: SLF001
-}
-_WAYS_OUT: Final = {
-    "postgres": "Build the flow by gw.read_plan(df), and give it gw.sinks.postgres(...).",
-    "jdbc": "Spark has no such streaming sink either: use foreachBatch, or gw.read_plan(df) with "
-    "gw.sinks.postgres(...).",
-}

@@ -282,8 +282,9 @@ class SinkSession:
         self.spark.createDataFrame(rows).createOrReplaceTempView(name)
 
     def dataframe(self, rows: pa.Table) -> DataFrame:
-        """Return a DataFrame of local rows."""
-        return self.spark.createDataFrame(rows)
+        """Return a DataFrame of local rows; PySpark cannot make one of lists without any row."""
+        schema = spark_schema_of(rows.schema)
+        return self.spark.createDataFrame(rows if rows.num_rows else [], schema)
 
     def stored_dataframe(
         self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema

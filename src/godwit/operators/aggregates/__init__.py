@@ -33,8 +33,10 @@ from godwit.operators.aggregates.aggregate import (
 )
 from godwit.operators.aggregates.chosen import bind_extreme, bind_extreme_by, bind_position
 from godwit.operators.aggregates.collected import (
+    bind_from_counts,
     bind_most_frequent,
     bind_row_collector,
+    bind_structs,
     bind_top_k,
     bind_values,
 )
@@ -658,6 +660,27 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
 def all_values(name: str, column: str) -> Aggregate:
     """Collect all values of a column, by `collect_list` or `collect_set`; not for users."""
     return _built_in(name, (column,), bind_values, _ORDERED, None, name=name, limit=2**31 - 1)
+
+
+def from_counts(
+    name: str, column: str, percentages: tuple[float, ...] = (), *, listed: bool = False
+) -> Aggregate:
+    """Compute a mode or exact percentiles from counts of values; not for users."""
+    options: dict[str, Any] = {"name": name, "percentages": percentages, "listed": listed}
+    return _built_in(name, (column,), bind_from_counts, _ORDERED, None, **options)
+
+
+def collected_structs(columns: tuple[str, ...], names: tuple[str, ...]) -> Aggregate:
+    """Collect structs, given as columns of their fields and one that tells nulls; not for users."""
+    return _built_in("collect_list", columns, bind_structs, _ORDERED, None, names=names)
+
+
+def latest_by(column: str, by: str, *, largest: bool) -> Aggregate:
+    """Value of the row with the extreme `by` that arrived last; not for users."""
+    name = "max_by" if largest else "min_by"
+    columns = (column,) if by == column else (column, by)
+    options = {"largest": largest, "latest": True}
+    return _built_in(name, columns, bind_extreme_by, _ORDERED, None, repr(by), **options)
 
 
 def kept_rows(*columns: str) -> Aggregate:

@@ -147,14 +147,18 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def bind_extreme_by(
-    column: pa.Field, by: pa.Field | None = None, *, largest: bool
+    column: pa.Field, by: pa.Field | None = None, *, largest: bool, latest: bool = False
 ) -> BoundAggregate | None:
-    """Bind ``max_by`` (`largest`) or ``min_by``; ``None`` if it cannot take the columns' types."""
+    """Bind ``max_by`` (`largest`) or ``min_by``; ``None`` if it cannot take the columns' types.
+
+    `latest`: of rows that are equal in `by`, take the one that arrived last, not first.
+    """
     by = column if by is None else by
     if not (can_be_state(column.type) and can_be_state(by.type)):
         return None
     return _ExtremeBy(
         largest=largest,
+        latest=latest,
         state=pa.schema({"value": column.type, "by": by.type}),
         output=column.type,
         identity={
@@ -170,6 +174,7 @@ class _ExtremeBy(BuiltIn):
     """``max_by`` (`largest`) or ``min_by``; the state is the value and its order."""
 
     largest: bool
+    latest: bool
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -178,6 +183,7 @@ class _ExtremeBy(BuiltIn):
         value, by = columns[0], columns[-1]
         mask = mask_of(by)
         rows = np.arange(len(by)) if mask is None else np.flatnonzero(mask)
+        rows = rows[::-1] if self.latest else rows
         groups = groups[rows]
         order = order_by(groups, self._ranks(by.take(pa.array(rows))))
         best, _ = first_of_each(order, starts_of(groups, states.num_rows), 1)
@@ -187,11 +193,11 @@ class _ExtremeBy(BuiltIn):
         return self.merge(states, self.states(value.take(taken), by.take(taken)))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the better row of each pair of states; of equal rows, the earlier one."""
+        """Return the better row of each pair of states; of equal rows, as `latest` says."""
         count = left.num_rows
         earlier, later = left.column(1), right.column(1)
         ranks = self._ranks(pa.concat_arrays([earlier, later]))
-        wins = ranks[count:] < ranks[:count]
+        wins = ranks[count:] < ranks[:count] + self.latest
         for mask, otherwise in ((mask_of(earlier), True), (mask_of(later), False)):
             wins = wins if mask is None else np.where(mask, wins, otherwise)
         newer = column_of(wins, None, pa.bool_())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.evolution import type_text
-from godwit.columns.arrays import mask_of, values_of
+from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.aggregates.packing import (
@@ -107,6 +107,52 @@ def bind_most_frequent(column: pa.Field, *, k: int) -> BoundAggregate | None:
             "aggregate": "most_frequent",
             "column": column.name,
             "type": str(column.type),
+        },
+    )
+
+
+def bind_from_counts(
+    column: pa.Field, *, name: str, percentages: tuple[float, ...] = (), listed: bool = False
+) -> BoundAggregate | None:
+    """Bind an aggregate of exact counts of values: ``mode``, ``percentile`` or ``rank``.
+
+    ``mode``: the most frequent value. ``percentile``: interpolated between values, in doubles.
+    ``rank``: the smallest value with that share of all values at or below it. `percentages`: of
+    the last two; `listed`: the result is a list of them. ``None`` for types that it cannot take.
+    """
+    bound = bind_most_frequent(column, k=1)
+    numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if bound is None or (name == "percentile" and not numeric):
+        return None
+    value = pa.float64() if name == "percentile" else column.type
+    assert isinstance(bound, _MostFrequent)
+    return _FromCounts(
+        limit=1,
+        layout=bound.layout,
+        state=bound.state,
+        output=pa.list_(value) if listed else value,
+        identity=bound.identity,
+        name=name,
+        percentages=percentages,
+        listed=listed,
+    )
+
+
+def bind_structs(*columns: pa.Field, names: tuple[str, ...]) -> BoundAggregate | None:
+    """Bind the aggregate that collects structs, given as a column for each field.
+
+    The last column is true in rows that have a struct. `names`: of the fields.
+    """
+    if not all(can_be_state(column.type) for column in columns):
+        return None
+    fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=False)]
+    return _Structs(
+        layout=_nullable(columns[:-1]),
+        state=pa.schema({"rows": pa.large_binary()}),
+        output=pa.list_(pa.struct(fields)),
+        identity={
+            "aggregate": "collect structs",
+            "columns": [[c.name, type_text(c.type)] for c in columns],
         },
     )
 
@@ -299,6 +345,116 @@ class _MostFrequent(_CollectSet):
             [values.take(taken), counts.take(taken)], fields=list(self.output.value_type)
         )
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), rows, type=self.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FromCounts(_MostFrequent):
+    """A result of all distinct values and their counts; see `bind_from_counts`."""
+
+    name: str
+    percentages: tuple[float, ...]
+    listed: bool
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the mode, or the percentiles, of each state; null without any value."""
+        if self.name == "mode":
+            most = _MostFrequent.finish(self._as_lists(), states)
+            first = most.offsets.to_numpy()[:-1]
+            some = np.diff(most.offsets.to_numpy()) > 0
+            return most.values.field(0).take(pa.array(first, mask=~some))
+        groups, (values, counts) = self._rows(states)
+        ranks = descending_ranks(values)
+        order = order_by(groups, ranks.max(initial=0) - ranks)
+        groups = groups[order]
+        starts = starts_of(groups, states.num_rows)
+        ends = np.cumsum(values_of(counts)[order])  # of all groups, one after the other
+        before = np.append(0, ends)[starts[:-1]]
+        total = np.append(0, ends)[starts[1:]] - before
+        results = [
+            self._percentile(values.take(pa.array(order)), ends, before, total, share)
+            for share in self.percentages
+        ]
+        if not self.listed:
+            return results[0]
+        width = len(results)
+        flat = pa.concat_arrays(results).take(
+            pa.array(np.arange(width * len(total)).reshape(width, -1).T.ravel())
+        )
+        some = total > 0
+        offsets = pa.array(np.arange(len(total) + 1) * width, pa.int32())
+        lists = pa.ListArray.from_arrays(offsets, flat, type=self.output)
+        return lists.take(pa.array(np.arange(len(total)), mask=~some))
+
+    def _as_lists(self) -> _MostFrequent:
+        """Return the aggregate of the most frequent value, whose result is a list."""
+        fields = [
+            pa.field(name, packed.dtype)
+            for name, packed in zip(("value", "count"), self.layout, strict=True)
+        ]
+        return _MostFrequent(
+            limit=1,
+            layout=self.layout,
+            state=self.state,
+            output=pa.list_(pa.struct(fields)),
+            identity=self.identity,
+        )
+
+    def _percentile(
+        self, values: pa.Array, ends: IntArray, before: IntArray, total: IntArray, share: float
+    ) -> pa.Array:
+        """Return one percentile of each state.
+
+        `values`: distinct values, ascending in each state. `ends`: number of rows up to each of
+        them, over all states. `before`, `total`: number of rows before a state, and in it.
+        """
+        some = total > 0
+        if self.name == "rank":
+            rank = np.clip(np.ceil(share * total).astype(np.int64), 1, np.maximum(total, 1))
+            which = np.searchsorted(ends, before + rank)
+            return values.take(pa.array(np.where(some, which, 0), mask=~some))
+        position = (total - 1) * share
+        lower, upper = np.floor(position), np.ceil(position)
+        numbers = values_of(values).astype(np.float64)
+        low, high = (
+            np.append(numbers, np.nan)[
+                np.where(some, np.searchsorted(ends, before + rank.astype(np.int64) + 1), -1)
+            ]
+            for rank in (lower, upper)
+        )
+        with np.errstate(invalid="ignore"):
+            between = (upper - position) * low + (position - lower) * high
+        exact = (lower == upper) | (low == high)
+        return column_of(np.where(exact, low, between), None if some.all() else some, pa.float64())
+
+
+class _Structs(PackedRows):
+    """All structs of a key, in order of arrival."""
+
+    __slots__ = ()
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        """Append the rows that have a struct to the states of their groups."""
+        *rows, there = columns
+        which = np.flatnonzero(values_of(there.fill_null(False)))
+        taken = [column.take(pa.array(which)) for column in rows]
+        return self._pack_kept(states.num_rows, self._rows(states), (groups[which], taken))
+
+    def rows_to_keep(
+        self,
+        groups: IntArray,
+        columns: list[pa.Array],  # noqa: ARG002
+        count: int,
+    ) -> tuple[IntArray, IntArray]:
+        return rows_by_group(groups, count)
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the structs of each state as a list."""
+        starts, columns = unpack(states.column(0), self.layout)
+        values = pa.StructArray.from_arrays(columns, fields=list(self.output.value_type))
+        offsets = pa.array(starts.astype(np.int32))
+        return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
 
 class _TopK(PackedRows):
