@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 import godwit as gw
@@ -183,6 +184,18 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
     return {name: text for name, text in results.items() if text}
 
 
+class RefusedBySparkError(Exception):
+    """Spark itself does not run a query."""
+
+
+def _native(query: DataFrame, mode: str, checkpoint: str) -> Outcome:
+    """Run a query natively; raise `RefusedBySparkError` if Spark refuses it."""
+    try:
+        return run(query.writeStream, mode=mode, checkpoint=checkpoint)
+    except AnalysisException as error:
+        raise RefusedBySparkError(str(error)) from error
+
+
 def _compared(
     spark: SparkSession,
     build: Callable[..., DataFrame],
@@ -204,13 +217,16 @@ def _compared(
     native: Batches = {}
     adopted: Batches = {}
     with written(spark, first) as frames, tempfile.TemporaryDirectory() as checkpoints:
-        query = build(**frames)
+        try:
+            query = build(**frames)
+        except AnalysisException as error:
+            raise RefusedBySparkError(str(error)) from error
         for part in range(parts):
             if part:
                 for name, stream in streams.items():
                     rows = stream.batches[cut[name][part] : cut[name][part + 1]]
                     write(first[name], rows)
-            theirs = run(query.writeStream, mode=mode, checkpoint=f"{checkpoints}/native")
+            theirs = _native(query, mode, f"{checkpoints}/native")
             ours = run(
                 gw.write_stream(query),
                 mode=mode,

@@ -1,0 +1,46 @@
+"""Drawn queries, run natively and adopted: which agree, and which are refused."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.adopted.grammar import draw_case
+from tests.support.native import compare_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+    from tests.support.native import Case
+
+
+@dataclass
+class Outcome:
+    """Outcome of drawn queries."""
+
+    same: int = 0
+    by_spark: int = 0  # refused by Spark itself
+    refused: Counter[str] = field(default_factory=Counter)  # reason → queries
+    different: dict[str, str] = field(default_factory=dict)  # query → how it differs
+
+
+def compare_drawn(spark: SparkSession, seeds: Iterable[int], *, at_once: int = 4) -> Outcome:
+    """Draw a query by each seed, and compare Spark's batches with those of the adopted query."""
+    cases: dict[str, Case] = {}
+    for seed in seeds:
+        text, case = draw_case(random.Random(seed))
+        cases[f"seed {seed}: {text}"] = case
+    failures = compare_all(spark, cases, at_once=at_once)
+    outcome = Outcome(same=len(cases) - len(failures))
+    for name, text in failures.items():
+        if text.startswith("UnsupportedQueryError"):
+            outcome.refused[re.sub(r"\(.*?\)|'[^']*'", "…", text)[:160]] += 1
+        elif text.startswith("RefusedBySparkError"):
+            outcome.by_spark += 1
+        else:
+            outcome.different[name] = text
+    return outcome
