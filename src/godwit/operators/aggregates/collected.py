@@ -436,8 +436,8 @@ class _Structs(PackedRows):
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         """Append the rows that have a struct to the states of their groups."""
-        *rows, there = columns
-        which = np.flatnonzero(values_of(there.fill_null(False)))
+        *rows, has_struct = columns
+        which = np.flatnonzero(values_of(has_struct.fill_null(False)))
         taken = [column.take(pa.array(which)) for column in rows]
         return self._pack_kept(states.num_rows, self._rows(states), (groups[which], taken))
 
