@@ -6,13 +6,8 @@ when the flow is compiled.
 
 from __future__ import annotations
 
-import ast
 import datetime as dt
-import functools
-import inspect
 import re
-import textwrap
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +18,11 @@ from godwit.model.frames import spark_argument
 from godwit.model.naming import (
     default_name,
     did_you_mean,
-    function_name,
     is_one_of,
     listing,
     type_name,
 )
-from godwit.model.signatures import check_signature, positional_parameters
+from godwit.model.signatures import check_signature
 from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
 from godwit.operators.calls import NO_TIMERS, Timing
@@ -44,7 +38,7 @@ from godwit.time.durations import microseconds, signed_microseconds
 from godwit.values.records import hint_text, is_row_class, row_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
@@ -769,61 +763,3 @@ def _check_rows(where: str, options: Mapping[str, Any]) -> None:
                 remedy=f"Leave {option}= out: windows of rows have no event time, and are emitted "
                 "when their last row has come.",
             )
-
-
-# -- functions that give the name of their state to something else, which is then lost ------------
-#
-# ``state = {"n": 1}`` rebinds the name `state` to another dict; the state of the key does not
-# change, and Python has no way to notice. Only changes in place count: ``state["n"] = 1``.
-
-_STATE = 2
-"""Position of the state among the arguments."""
-_NEW = (
-    *(ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Constant, ast.JoinedStr, ast.BinOp),
-    *(ast.DictComp, ast.ListComp, ast.SetComp),
-)
-
-
-def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel: int) -> None:
-    """Warn if a function assigns a new object to the name of its state argument.
-
-    What a method returns (``state = state.setdefault("a", {})``) may be a part of the state, and is
-    left alone; so is a function whose source cannot be found.
-    """
-    for line, name in _state_assignments(function):
-        warnings.warn(
-            f"Operator {operator!r}: {function_name(function)!r} assigns its argument {name!r} "
-            f"(`{line}`), which changes no state: the key's state stays what it was. Change it in "
-            f"place, as in {name}[...] = ... or {name}.clear(); state of a type that cannot be "
-            f"changed in place, such as int, is assigned as {name}.value = ....",
-            stacklevel=stacklevel + 1,
-        )
-
-
-def _state_assignments(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Yield the statements of a function that assign a new object to its state's name.
-
-    With each, that name.
-    """
-    names = [parameter.name for parameter in positional_parameters(function, _STATE + 1)]
-    while isinstance(function, functools.partial):
-        function = function.func
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError, ValueError):
-        return
-    body = tree.body[0] if tree.body else None
-    if not isinstance(body, ast.FunctionDef | ast.AsyncFunctionDef) or len(names) <= _STATE:
-        return
-    name = names[_STATE]
-    for statement in ast.walk(body):
-        if isinstance(statement, ast.Assign):
-            targets, value = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            targets, value = [statement.target], statement.value
-        else:
-            continue
-        named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
-        makes = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
-        if named and (makes or isinstance(value, _NEW)):
-            yield ast.unparse(statement), name

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from godwit.api.annotations import check_annotations, holds_values
 from godwit.api.checks import (
     all_results,
     check_aggregate,
@@ -40,8 +39,8 @@ from godwit.api.checks import (
     read_output,
     read_state_columns,
     timing_of,
-    warn_of_rebinding,
 )
+from godwit.api.functions import check_annotations, holds_values, warn_of_rebinding
 from godwit.api.names import no_such_call, no_such_item
 from godwit.checkpoint.records import BROADCAST
 from godwit.columns.types import SchemaLike, to_schema

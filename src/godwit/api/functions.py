@@ -1,16 +1,19 @@
-"""Annotations of a function per key, against what it is going to be called with.
+"""Mistakes in the code of a function per key: wrong annotations, and a state that is rebound.
 
-A type checker finds these mistakes too (`KeyedStream.process` is typed); without one, building the
-flow finds them.  Only annotations that are certainly wrong are refused: one that cannot be looked
-up, or is less precise than it could be, passes.
+A type checker finds wrong annotations too (`KeyedStream.process` is typed); without one, building
+the flow finds them.  Only annotations that are certainly wrong are refused: one that cannot be
+looked up, or is less precise than it could be, passes.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
+import textwrap
 import types
 import typing
+import warnings
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,7 @@ from godwit.values.codec import State, is_immutable
 from godwit.values.records import hint_text, is_row_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _PARAMETERS = 3
 
@@ -218,3 +221,61 @@ def _may_be_instance(hint: Any, cls: Any) -> bool:
 
 _TEXTS = (str, bytes, bytearray)
 _UNIONS = (typing.Union, type(int | str))
+
+
+# -- functions that give the name of their state to something else, which is then lost ------------
+#
+# ``state = {"n": 1}`` rebinds the name `state` to another dict; the state of the key does not
+# change, and Python has no way to notice. Only changes in place count: ``state["n"] = 1``.
+
+_STATE = 2
+"""Position of the state among the arguments."""
+_NEW = (
+    *(ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Constant, ast.JoinedStr, ast.BinOp),
+    *(ast.DictComp, ast.ListComp, ast.SetComp),
+)
+
+
+def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel: int) -> None:
+    """Warn if a function assigns a new object to the name of its state argument.
+
+    What a method returns (``state = state.setdefault("a", {})``) may be a part of the state, and is
+    left alone; so is a function whose source cannot be found.
+    """
+    for line, name in _state_assignments(function):
+        warnings.warn(
+            f"Operator {operator!r}: {function_name(function)!r} assigns its argument {name!r} "
+            f"(`{line}`), which changes no state: the key's state stays what it was. Change it in "
+            f"place, as in {name}[...] = ... or {name}.clear(); state of a type that cannot be "
+            f"changed in place, such as int, is assigned as {name}.value = ....",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _state_assignments(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """Yield the statements of a function that assign a new object to its state's name.
+
+    With each, that name.
+    """
+    names = [parameter.name for parameter in positional_parameters(function, _STATE + 1)]
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return
+    body = tree.body[0] if tree.body else None
+    if not isinstance(body, ast.FunctionDef | ast.AsyncFunctionDef) or len(names) <= _STATE:
+        return
+    name = names[_STATE]
+    for statement in ast.walk(body):
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets, value = [statement.target], statement.value
+        else:
+            continue
+        named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        makes = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
+        if named and (makes or isinstance(value, _NEW)):
+            yield ast.unparse(statement), name
