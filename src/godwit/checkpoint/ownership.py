@@ -144,8 +144,9 @@ def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowI
     """Store the identity of a new checkpoint; return the stored one if there is one already."""
     stored = stored_identity(storage)
     if stored is not None:
-        claimed = stored.num_key_groups, stored.name
-        if claimed == (identity.num_key_groups, identity.name) or numbers_in(storage, COMMITS):
+        claimed = stored.num_key_groups, stored.name, stored.initial
+        today = identity.num_key_groups, identity.name, identity.initial
+        if claimed == today or numbers_in(storage, COMMITS):
             return stored
         # It is of a start that failed before its first epoch, which claims nothing.
         storage.delete(IDENTITY)

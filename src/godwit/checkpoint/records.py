@@ -367,6 +367,8 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
     history: Digest = ""
     # of a copy: the histories that its first epochs are of, in order of epochs
     origins: tuple[Origin, ...] = ()
+    # digest of the state that it began with (`godwit.engine.initial_state`); empty without
+    initial: Digest = ""
 
     def origin_of(self, epoch: int) -> Origin:
         """Return the query and history to which the record of `epoch` belongs."""

@@ -14,6 +14,7 @@ from godwit.model.naming import did_you_mean, listing, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+_UNIX_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EXAMPLE = '{"symbol": "A", "price": 9.5}'
 
 
@@ -183,3 +184,17 @@ def not_rows_error(source: str, value: Any) -> InvalidInputError:
         "pandas DataFrame; or a list of these, one an epoch.",
         source=source,
     )
+
+
+def micros(moment: dt.datetime | str, what: str) -> int:
+    """Return a datetime or ISO 8601 text in microseconds, or raise; `what`: for errors."""
+    try:
+        read = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        if read.tzinfo is None:
+            read = read.replace(tzinfo=dt.UTC)
+        return (read - _UNIX_EPOCH) // dt.timedelta(microseconds=1)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{moment!r} was given for {what}.",
+            remedy='Give a datetime, or text such as "2024-05-01 08:00".',
+        ) from error

@@ -22,6 +22,7 @@ from godwit.checkpoint.records import (
 )
 from godwit.checkpoint.spark_log import check_no_spark_query
 from godwit.engine.event_time import Times
+from godwit.engine.initial_state import check_begins_with, check_states, write_initial_state
 from godwit.engine.outcomes import empty_slots, state_bytes
 from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Cluster, Executor
+    from godwit.engine.initial_state import InitialState, WrittenInitialState
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import LoadSummary
     from godwit.plan.compiled import CompiledFlow
@@ -74,6 +76,10 @@ class Recovery:
     before: PhysicalPlan
     # positions of Godwit's own sources, by present names
     sources: RecordedSources = field(default_factory=RecordedSources)
+    # states that this start has written, of a flow that begins with state
+    initial: tuple[WrittenInitialState, ...] = ()
+    # state was given, and ignored, since the checkpoint has epochs that began with it
+    ignored_initial: bool = False
 
     def changes_event(self, *sinks: str) -> dict[str, Any] | None:
         """Return the fields of `events.FlowChanged`; ``None`` if nothing changed.
@@ -179,6 +185,7 @@ def recover_flow(
     repartition: bool = False,
     placed: Mapping[str, tuple[str, ...]] | None = None,
     delivered: bool = False,
+    initial: InitialState | None = None,
 ) -> tuple[CommitLog, Recovery]:
     """Open the checkpoint of a flow, or create it; return its commit log and the recovered state.
 
@@ -188,7 +195,8 @@ def recover_flow(
     otherwise, and a function that returns true if state can be rewritten now. `repartition`:
     rewrite the state of operators whose ``partition_by`` has changed. `placed`: operator → columns
     that place its rows, in preference to the program. `delivered`: the output of the last epoch is
-    known to be at its targets.
+    known to be at its targets. `initial`: state that a checkpoint without epochs begins with; it is
+    ignored if the checkpoint has epochs that began with it.
 
     Raises `CheckpointMismatchError`, with every difference, if the checkpoint is of another flow,
     or changes of this one do not fit its state; `InvalidPlanError` if operators of one component
@@ -201,10 +209,13 @@ def recover_flow(
         name=flow.name,
         num_key_groups=flow.num_key_groups,
         query_id=uuid.uuid4().hex if new else "",
+        initial="" if initial is None else initial.digest,
     )
     stored = None if new else CommitLog.open_read_only(storage)
     if stored is not None and stored.latest is not None:  # an epoch claims the checkpoint
         check_identity(storage, stored.identity, identity)
+        if initial is not None:
+            check_begins_with(stored.identity, initial, storage.uri)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
     edits = () if stored is None else stored.edits()
     without_state = _keep_stored_partitioning(
@@ -216,7 +227,13 @@ def recover_flow(
         )
     version = flow_version(flow)
     latest = None if stored is None else stored.latest
-    last = None if latest is None else latest.last_batch
+    begins = latest is None and initial is not None
+    if begins:
+        assert initial is not None, "it is given"
+        check_states(flow, initial)
+        last = initial.position.batch
+    else:
+        last = None if latest is None else latest.last_batch
     _check_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
     sources = recorded_sources(last, flow.own_sources, storage.uri)
     check_loops_exist(latest, flow.loops, storage.uri)
@@ -253,8 +270,18 @@ def recover_flow(
     if changes.repartitioned:
         write_placed(flow, log, layouts, changes.repartitioned, delivered=delivered)
         log.use_plan(flow.physical_plan)
+    written: tuple[WrittenInitialState, ...] = ()
+    if begins and initial is not None:
+        written = write_initial_state(flow, log, initial)
+        changes = replace(changes, added=())  # none starts empty by a change of the flow
     return log, Recovery(
-        flow=flow, layouts=layouts, changes=changes, before=last_plan, sources=sources
+        flow=flow,
+        layouts=layouts,
+        changes=changes,
+        before=last_plan,
+        sources=sources,
+        initial=written,
+        ignored_initial=initial is not None and not begins,
     )
 
 
@@ -521,7 +548,19 @@ def begin_run(
     """
     resumed = log.latest is not None
     if starts:
-        coordinator.announce(events.QueryStarted, name=recovery.flow.name, resumed=resumed)
+        resumed_run = resumed and not recovery.initial
+        coordinator.announce(events.QueryStarted, name=recovery.flow.name, resumed=resumed_run)
+        for written in recovery.initial:
+            coordinator.announce(
+                events.InitialStateWritten,
+                operator=written.state.operator,
+                state=written.state.state,
+                entries=written.entries,
+                size_bytes=written.size_bytes,
+                duration_s=written.duration_s,
+            )
+        if recovery.ignored_initial:
+            coordinator.announce(events.InitialStateIgnored)
     if resumed and (changes := recovery.changes_event(*changed_sinks)) is not None:
         coordinator.announce(events.FlowChanged, **changes)
     if log.latest is not None:

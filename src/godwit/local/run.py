@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         StateId,
     )
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.initial_state import InitialState
     from godwit.engine.lane.lane_flow import LaneInput
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.latency import SourceLatency
@@ -80,7 +81,8 @@ class LocalRun(FlowRun):
     `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
     `components` the changes to the stored plan; `emit` takes every event,
     `on_commit` the outcome and `on_delivery` the record of every epoch, first that of the last one
-    of the run before, which may have died before its delivery. `delivered`: see `recover_flow`.
+    of the run before, which may have died before its delivery. `delivered`, `initial`: see
+    `recover_flow`.
     `row_check` returns the check for the rows of a sink, by the sink's output and the query's id.
     """
 
@@ -101,6 +103,7 @@ class LocalRun(FlowRun):
         placed: Mapping[str, tuple[str, ...]] | None = None,
         retain_epochs: int = 10,
         delivered: bool = False,
+        initial: InitialState | None = None,
         close_at_end: bool = True,
         clock_us: int = 0,
         emit: Callable[[Event], None] = lambda _: None,
@@ -120,6 +123,7 @@ class LocalRun(FlowRun):
             repartition=repartition,
             placed=placed,
             delivered=delivered,
+            initial=initial,
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.changes = recovered.changes  # of the flow, since the last run

@@ -36,6 +36,45 @@ class QueryStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitialStateWritten(Event):
+    """A new checkpoint begins with the state of an operator that ``initial=`` gives.
+
+    Attributes
+    ----------
+    operator, state
+        Names of the operator and of its state.
+    entries
+        Number of keys (and panes or windows) that have state.
+    size_bytes
+        Size of the entries in the checkpoint.
+    duration_s
+        Time that reading and writing took, in seconds.
+    """
+
+    operator: str
+    state: str
+    entries: int
+    size_bytes: int
+    duration_s: float
+
+    def _one_line_text(self) -> str:
+        return (
+            f"{self.operator} begins with {counted(self.entries, 'row')} of state "
+            f"({human_bytes(self.size_bytes)}), written in {self.duration_s:.1f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialStateIgnored(Event):
+    """A query was started with ``initial=``, and goes on from the state in its checkpoint.
+
+    The checkpoint has epochs, and began with the same operators and columns of state.
+    """
+
+    _TEXT = "initial state ignored: the query goes on after epoch {event.epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanged(Event):
     """A query was started on a checkpoint that an earlier version of its flow has written.
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.initial import times_of, with_column
 from godwit.operators.joins.sides import within
 from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import starts_run
@@ -31,7 +32,7 @@ from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.operator import EntryColumns, OperatorInput, StateView
     from godwit.time.event_time import EpochTime, RowTime
 
 _SEEN = f"{RESERVED_PREFIX}_seen"
@@ -51,6 +52,10 @@ class DropDuplicates(KeyedOperator):
         self.inputs = pa.schema([field for field in columns if field.name not in keys])
         seen = pa.schema([pa.field(_SEEN, pa.bool_())])
         self.schema = StateSchema(keys=pa.schema([columns.field(k) for k in keys]), values=seen)
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries for keys that have been seen; other columns are not read."""
+        return self.entries_from(state, rows, {_SEEN: lambda count: pa.repeat(True, count)})
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Emit the first row of every key that has no state yet."""
@@ -103,6 +108,12 @@ class DropDuplicatesWithin(EventTimeOperator):
     def means(self) -> dict[str, Any]:
         """Meaning of the state, for the checkpoint: event-time column and interval."""
         return {**super().means, "within_us": self.within_us}
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries for the event times, in the column ``seen``, of rows that have passed."""
+        moment = self.schema.values.field(0).type
+        panes = self.grid.panes(times_of(self.name, rows, _SEEN, moment))
+        return self.entries_from(state, with_column(rows, PANE, column_of(panes, None, moment)), {})
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times older than `closed`, the watermark of earlier epochs."""

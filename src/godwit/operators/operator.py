@@ -46,7 +46,9 @@ from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
 from godwit.columns.whole_stream import is_keyed_by_none, visible_schema, with_hidden_key
+from godwit.operators.aggregates.aggregate import HIGH
 from godwit.operators.hot_keys.grid import PART
+from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.ordering import order_by
 from godwit.store.fixed_width import take_rows
 from godwit.time.event_time import NO_TIME, NOTHING_DUE, Due
@@ -73,6 +75,8 @@ _MANY_ROWS: Final = 32_768
 
 Choose: TypeAlias = "Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]]"
 """Chooses n entries by some of their columns; asked once for all key groups of a lane."""
+EntryColumns: TypeAlias = tuple[pa.RecordBatch, pa.RecordBatch]
+"""Key columns and state columns of entries."""
 Changed: TypeAlias = tuple[StateRows, npt.NDArray[np.int32]]
 """Entries to write, ordered by key group, and the key group of each."""
 
@@ -530,6 +534,38 @@ class KeyedOperator(ABC):
         pairs = zip(prior.columns, new.columns, strict=True)
         columns = [pc.if_else(mask, old, created) for old, created in pairs]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return key and state columns of entries for rows of a state that a flow begins with.
+
+        The rows have the key columns, and columns as `gw.read_state` shows them. Raises
+        `InvalidInputError` if they do not fit.
+        """
+        schema = self.schema_of(state)
+        absent = {
+            field.name: partial(pa.nulls, type=field.type)
+            for field in schema.values
+            if field.name.startswith(HIGH)
+        }
+        return self.entries_from(state, with_keys(rows, schema.keys), absent)
+
+    def entries_from(
+        self, state: str, rows: pa.RecordBatch, absent: Mapping[str, Callable[[int], pa.Array]]
+    ) -> EntryColumns:
+        """Return the columns of initial rows as key and state columns of entries.
+
+        `absent`: see `stored_columns`.
+        """
+        schema = self.schema_of(state)
+        keys, values = (
+            pa.RecordBatch.from_arrays(stored_columns(self.name, rows, part, absent), schema=part)
+            for part in (schema.keys, schema.values)
+        )
+        return keys, values
+
+    def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
+        """Fill in what initial entries of one key have from each other; they are ordered by key."""
+        return entries
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
         """Return `count` rows of the state columns that entries of an earlier schema lack."""

@@ -41,6 +41,14 @@ from godwit.operators.calls import (
     without_garbage_collection,
 )
 from godwit.operators.emitted import emitted_batch
+from godwit.operators.initial import (
+    encoded_states,
+    expiries_in,
+    function_states,
+    stored_columns,
+    timers_in,
+    with_keys,
+)
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
@@ -66,7 +74,7 @@ if TYPE_CHECKING:
     from godwit.columns.python_values import Columns
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock, Timing
-    from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.operator import Changed, EntryColumns, OperatorInput
     from godwit.operators.states.stored import Entries
     from godwit.time.event_time import EpochTime
     from godwit.values.codec import Codec
@@ -338,6 +346,22 @@ class ProcessOperator(KeyedOperator):
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
         return blank_columns(self.schema.values, count)
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:  # noqa: ARG002
+        """Return entries for states in ``value`` or ``state``, with ``timers`` and ``expires``."""
+        rows = with_keys(rows, self.schema.keys)
+        keys = pa.RecordBatch.from_arrays(
+            stored_columns(self.name, rows, self.schema.keys), schema=self.schema.keys
+        )
+        states = function_states(self.name, rows, self._codec)
+        values = [
+            encoded_states(self.name, states, self._codec, lambda row: rows_as_tuples(keys)[row])
+        ]
+        if self.clock is not None:
+            values += packed_timers(timers_in(self.name, rows))
+        if self._ttl_us is not None:
+            values.append(expiries_in(self.name, rows))
+        return keys, pa.RecordBatch.from_arrays(values, schema=self.schema.values)
 
     def _decode_states(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]

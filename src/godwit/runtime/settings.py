@@ -255,6 +255,9 @@ class Options:
     sizing: Sizing = field(default_factory=Sizing)
     adaptation: Adaptation = field(default_factory=Adaptation)
     observability: Observability = field(default_factory=Observability)
+    # as the user gave them (`godwit.engine.initial_rows`)
+    initial: Any = None
+    initial_watermark: Any = None
 
     def __post_init__(self) -> None:
         if not self.checkpoint:

@@ -32,6 +32,7 @@ from godwit.runtime.settings import (
 from godwit.sinks.places import check_places
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
@@ -186,6 +187,8 @@ class Flow(LogicalFlow):
         sizing: Sizing | None = None,
         adaptation: Adaptation | None = None,
         observability: Observability | None = None,
+        initial: Mapping[str, Any] | None = None,
+        initial_watermark: dt.datetime | str | None = None,
     ) -> Query:
         """Start the flow.
 
@@ -244,6 +247,16 @@ class Flow(LogicalFlow):
         observability
             Metrics for Prometheus, and a live web page; see `gw.Observability`. By default neither
             is served.
+        initial
+            State that operators begin with, if the checkpoint has no epoch yet: operator → rows of
+            its state, with the key columns and the columns that `gw.read_state` shows; of an
+            operator with named states, operator → state → rows. Rows are a DataFrame (such as one
+            of `gw.read_state`), a ``pyarrow.Table``, a pandas DataFrame, a list of dicts, or a
+            Parquet directory. A checkpoint that began with the same operators and columns goes on
+            without reading them again (event `gw.events.InitialStateIgnored`).
+        initial_watermark
+            Watermark that `initial` goes with, a datetime or ISO 8601 text: windows that end by
+            then have been emitted, and rows before it are late. By default no window has been.
 
         Returns
         -------
@@ -262,6 +275,8 @@ class Flow(LogicalFlow):
         SourceError, SinkError
             If a source or the target of a sink cannot be opened, or a target differs from the
             checkpoint (`on_divergence`).
+        InvalidInputError
+            If rows of `initial` do not fit the state, or give a key twice.
         EpochFailedError
             If fewer than `executors` executors are there in time.
 
@@ -292,6 +307,8 @@ class Flow(LogicalFlow):
             sizing=Sizing() if sizing is None else sizing,
             adaptation=Adaptation() if adaptation is None else adaptation,
             observability=Observability() if observability is None else observability,
+            initial=initial,
+            initial_watermark=initial_watermark,
         )
         if self.sources and all(map(is_stand_in, self.sources.values())):
             raise InvalidFlowError(

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.control.policy import AdaptationPolicy, Announce, ManualOverrides
     from godwit.engine.committed import FlowEpoch
+    from godwit.engine.initial_state import InitialState
     from godwit.engine.recovery import Recovery
     from godwit.migration.inputs import RunStarted
     from godwit.plan.compiled import CompiledFlow
@@ -96,6 +97,7 @@ def open_run(
     # takes events and outcomes to listeners and to the checkpoint's journal
     dispatcher: EventDispatcher,
     gate: EpochGate,  # says when the query is to stop
+    initial: InitialState | None = None,  # that a checkpoint without epochs begins with
 ) -> tuple[QueryRun, BatchRows]:
     """Acquire the lease, recover the state, open sinks and wait for executors.
 
@@ -104,7 +106,7 @@ def open_run(
     if options.lanes.resident:
         check_spare_slots(spark.sparkContext, options.executors, _SPARE_SLOTS)
         check_unencrypted_network(spark.sparkContext)
-    opener = _Opener(rows_of, options, spark, dispatcher=dispatcher, gate=gate)
+    opener = _Opener(rows_of, options, spark, dispatcher=dispatcher, gate=gate, initial=initial)
     lease = acquire_lease(opener.storage, opener.run)
     try:
         opener.remember(flow)
@@ -135,7 +137,9 @@ class _Opener:
         *,
         dispatcher: EventDispatcher,
         gate: EpochGate,
+        initial: InitialState | None,
     ) -> None:
+        self._initial = initial
         self._rows_of, self._options, self._spark = rows_of, options, spark
         self._dispatcher, self._gate = dispatcher, gate
         self.storage = CheckpointStorage.open(
@@ -197,6 +201,7 @@ class _Opener:
                 repartition=self._options.checkpointing.repartition,
                 placed=self._placed,
                 delivered=before is not None,
+                initial=self._initial if before is None else None,
             )
             parts = self._open_over(recovery, log, before)
         except BaseException:

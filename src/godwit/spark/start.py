@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from godwit.control.spreading import spreading_of
 from godwit.control.windows import splitting_of
+from godwit.engine.initial_rows import initial_state_of
 from godwit.model.errors import InvalidFlowError
 from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name
@@ -31,6 +32,7 @@ from godwit.spark.failures import (
     error_for_spark,
     without_credentials,
 )
+from godwit.spark.initial_rows import rows_of_dataframe
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
 from godwit.spark.micro_batch_query import MicroBatchQuery
 from godwit.spark.micro_batches import quick_local_logs, wait_for_sources
@@ -143,6 +145,9 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     if flow.sources:
         check_encoding(spark.sparkContext, hadoop_location(options.checkpoint))
     check_executors_python(spark.sparkContext)
+    initial = initial_state_of(
+        options.initial, options.initial_watermark, compiled, rows_of_dataframe
+    )
     rows_of, driver_of = (
         _driven_by_spark(flow, compiled, options) if flow.sources else _driven_by_loop(options)
     )
@@ -167,6 +172,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             spark,
             dispatcher=dispatcher,
             gate=gate,
+            initial=initial,
         )
         undo.callback(run.release)
         undo.callback(run.close)

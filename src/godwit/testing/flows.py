@@ -25,8 +25,9 @@ from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.columns.python_values import datetime_of
-from godwit.columns.tables import table_of
+from godwit.columns.tables import micros, table_of
 from godwit.columns.types import to_schema
+from godwit.engine.initial_rows import initial_state_of
 from godwit.engine.settings import Lanes
 from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.local.run import LocalRun, staged_rows
@@ -91,6 +92,8 @@ def run(
     policy: Policy | None = None,
     components: Mapping[str, Sequence[str]] | None = None,
     check_sinks: bool = False,
+    initial: Mapping[str, Any] | None = None,
+    initial_watermark: Moment | None = None,
 ) -> Run:
     """Run a flow over given rows, in this process and without Spark; for tests.
 
@@ -134,6 +137,8 @@ def run(
         reached, and has the columns. Rows that a target would refuse fail the test, or go to
         ``rejects=``. Nothing is written, and nothing created remains. By default only the
         configuration of sinks is checked.
+    initial, initial_watermark
+        State that operators begin with, as for `flow.start`.
 
     Returns
     -------
@@ -168,6 +173,8 @@ def run(
         components=components,
         close_at_end=close_at_end,
         check_sinks=check_sinks,
+        initial=initial,
+        initial_watermark=initial_watermark,
     )
     inputs = inputs or {}
     check_sources(inputs, played.flow.sources)
@@ -214,12 +221,14 @@ def cluster(
     policy: Policy | None = None,
     components: Mapping[str, Sequence[str]] | None = None,
     check_sinks: bool = False,
+    initial: Mapping[str, Any] | None = None,
+    initial_watermark: Moment | None = None,
 ) -> Run:
     """Start a flow in this process, to run it epoch by epoch; for tests.
 
     Parameters
     ----------
-    flow, executors, checkpoint, now, policy, components, check_sinks
+    flow, executors, checkpoint, now, policy, components, check_sinks, initial, initial_watermark
         As for `run`. The clock advances only by `Run.advance`.
 
     Returns
@@ -253,6 +262,8 @@ def cluster(
         components=components,
         close_at_end=True,
         check_sinks=check_sinks,
+        initial=initial,
+        initial_watermark=initial_watermark,
     )
 
 
@@ -292,6 +303,8 @@ class Run:
         components: Mapping[str, Sequence[str]] | None,
         close_at_end: bool,
         check_sinks: bool,
+        initial: Mapping[str, Any] | None,
+        initial_watermark: Moment | None,
     ) -> None:
         self.epochs: list[EpochOutcome] = []
         self.events: list[Event] = []
@@ -314,7 +327,8 @@ class Run:
         self._last_delivered: int | None = None  # ``None``: the checkpoint is not open yet
         self._driver: LocalRun
         try:
-            self._start(flow, _lanes(executors), components)
+            given = initial, initial_watermark
+            self._start(flow, _lanes(executors), components, initial=given)
         except BaseException:
             self.close()
             raise
@@ -328,6 +342,7 @@ class Run:
         *,
         repartition: bool = False,
         placed: Mapping[str, tuple[str, ...]] | None = None,
+        initial: tuple[Mapping[str, Any] | None, Moment | None] = (None, None),
     ) -> None:
         """Start a run of a flow from the checkpoint; options: see `recover_flow`."""
         if not isinstance(flow, LogicalFlow):
@@ -352,6 +367,7 @@ class Run:
             repartition=repartition,
             placed=placed,
             delivered=repartition or bool(placed),
+            initial=initial_state_of(*initial, compiled),
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
             emit=lambda event: self.events.append(names.event(event)),
@@ -1120,20 +1136,6 @@ def _lanes(executors: Any) -> dict[str, int]:
         f"{executors!r} was given for executors.",
         remedy='Give a number of executors, or names and lanes, as in {"1": 2, "2": 2}.',
     )
-
-
-def micros(moment: Moment, what: str) -> int:
-    """Return a datetime or ISO 8601 text in microseconds, or raise; `what`: for errors."""
-    try:
-        read = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-        if read.tzinfo is None:
-            read = read.replace(tzinfo=dt.UTC)
-        return (read - EPOCH) // dt.timedelta(microseconds=1)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"{moment!r} was given for {what}.",
-            remedy='Give a datetime, or text such as "2024-05-01 08:00".',
-        ) from error
 
 
 def _schema_of(source: str, dataframe: Any) -> pa.Schema:

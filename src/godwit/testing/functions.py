@@ -15,6 +15,7 @@ import pyarrow as pa
 from godwit.api.checks import timing_of
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import stream
+from godwit.columns.tables import micros
 from godwit.columns.types import to_schema
 from godwit.model.errors import (
     InvalidInputError,
@@ -27,7 +28,7 @@ from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.maps import MapOfKey
 from godwit.operators.states.operator import States
 from godwit.operators.states.values import ValueOfKey
-from godwit.testing.flows import EPOCH, Moment, cluster, micros
+from godwit.testing.flows import EPOCH, Moment, cluster
 from godwit.values.codec import State
 
 if TYPE_CHECKING:

@@ -118,6 +118,11 @@ class PickleCodec:
         """Decode every state."""
         return apply_each(pickle.loads, blobs)
 
+    @property
+    def state_type(self) -> Any:
+        """Declared type of a state."""
+        return self._type
+
     def describe(self) -> dict[str, Any]:
         """Return the description of the encoding for the checkpoint: the name of the class."""
         name = getattr(self._type, "__qualname__", repr(self._type))
@@ -203,6 +208,10 @@ class StateCodec(Protocol):
     def name(self) -> Codec:
         """Name of the codec."""
 
+    @property
+    def state_type(self) -> Any:
+        """Declared type of a state."""
+
     def encode(self, states: Sequence[Any]) -> list[bytes]:
         """Encode every state. Raises `UnencodableError` for the first that cannot be."""
 
@@ -268,6 +277,11 @@ class MsgpackCodec:
                 self._decode_one, blobs
             )  # of a record, some may be in the native form
         return states
+
+    @property
+    def state_type(self) -> Any:
+        """Declared type of a state."""
+        return self._type
 
     def describe(self) -> dict[str, Any]:
         """Return the type's description and the encoding's form, for the checkpoint."""

@@ -19,6 +19,7 @@ rows are numbered per key likewise (`SymmetricHashJoinStateManager`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -30,8 +31,17 @@ from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.hot_keys.grid import PART, measure_work
+from godwit.operators.initial import (
+    check_no_nulls,
+    numbers_in_runs,
+    stored_columns,
+    times_of,
+    with_column,
+)
 from godwit.operators.joins.sides import (
     LEFT,
+    MOMENT,
+    NUMBER,
     PROBE,
     RIGHT,
     SIDE,
@@ -43,6 +53,7 @@ from godwit.operators.joins.sides import (
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
+from godwit.operators.windows.operator import PANE
 from godwit.store.changes import EntryRange
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 
@@ -52,7 +63,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.model.key_groups import OperatorWork
     from godwit.operators.joins.sides import How
-    from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.operator import EntryColumns, OperatorInput, StateView
     from godwit.time.event_time import EpochTime
 
 _MET: Final = f"{RESERVED_PREFIX}_met"
@@ -113,6 +124,44 @@ class IntervalJoin(JoinOperator):
         """Return the bucket (slice of event time) of each row."""
         sides = values_of(rows.column(SIDE))
         return self.grid.panes(times + self.reach_us[sides])
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries for stored rows with a ``side`` (0: left, 1: right) and a ``moment``.
+
+        ``met`` says which rows have had a match, by default none.
+        """
+        (side,) = stored_columns(self.name, rows, [pa.field(SIDE, pa.int8())])
+        check_no_nulls(self.name, SIDE, side)
+        times = times_of(self.name, rows, MOMENT, self._moment)
+        panes = self.grid.panes(times + self.reach_us[values_of(side)])
+        rows = with_column(rows, PANE, column_of(panes, None, self._moment))
+        none = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
+        for name in (NUMBER, _ROWS):
+            rows = with_column(rows, name, none)
+        absent: dict[str, Callable[[int], pa.Array]] = {_MET: lambda count: pa.repeat(False, count)}
+        absent |= {field.name: partial(pa.nulls, type=field.type) for field in self.inputs}
+        return self.entries_from(state, rows, absent)
+
+    def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
+        """Assign numbers to the rows of each bucket; the first row has their count."""
+        own = entries.keys.select(self.user_keys.names)
+        key = group_rows(entries.hashes, own, 1).of_row
+        bucket = _number_distinct(
+            key, self.sides_of(entries.keys), values_of(entries.keys.column(self.pane_position))
+        )
+        numbers = numbers_in_runs(bucket)
+        counts = np.where(numbers == 0, np.bincount(bucket)[bucket], 0)
+        keys, values = entries.keys, entries.values
+        index = values.schema.get_field_index(_ROWS)
+        return replace(
+            entries,
+            keys=keys.set_column(
+                self.pane_position + 2, keys.schema.field(NUMBER), column_of(numbers, None, _INT)
+            ),
+            values=values.set_column(
+                index, values.schema.field(_ROWS), column_of(counts, None, _INT)
+            ),
+        )
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Join an epoch's rows with each other and with the state."""

@@ -328,6 +328,9 @@ class ListCells(Cells):
             page.changed = True
             begin += len(more)
 
+    def fill(self, group: int, value: Any) -> None:
+        self.extend(group, value)
+
     def replace(self, group: int, elements: list[Any]) -> None:
         """Replace all elements of the list of key number `group`."""
         self.drop(group)

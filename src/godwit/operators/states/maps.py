@@ -224,6 +224,10 @@ class MapCells(Cells):
             self.cached[key_number].added.append(item)
         cell.value, cell.changed, cell.visible = value, True, True
 
+    def fill(self, group: int, value: Any) -> None:
+        for item, of_item in dict(value).items():
+            self.assign(group, item, of_item)
+
     def remove(self, key_number: int, item: Any) -> None:
         """Remove the item with the key `item`; raise `KeyError` if there is none."""
         cell = self._find_item(key_number, item)

@@ -31,6 +31,14 @@ from godwit.operators.calls import (
     without_garbage_collection,
 )
 from godwit.operators.emitted import emitted_batch
+from godwit.operators.initial import (
+    encoded_states,
+    expiries_in,
+    function_states,
+    stored_columns,
+    timers_in,
+    with_keys,
+)
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.process import (
     DueColumn,
@@ -65,7 +73,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import Timing
-    from godwit.operators.operator import Changed, OperatorInput, StateView
+    from godwit.operators.operator import Changed, EntryColumns, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, Expired, StoredState
     from godwit.time.event_time import EpochTime
@@ -229,6 +237,25 @@ class ProcessOfStates(KeyedOperator):
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
         return blank_columns(self.schema_of(state).values, count)
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries of a state: ``value`` of each key (of a list or a map: all of it)."""
+        rows = with_keys(rows, self.schema.keys)
+        keys = pa.RecordBatch.from_arrays(
+            stored_columns(self.name, rows, self.schema.keys), schema=self.schema.keys
+        )
+        if state == TIMERS:
+            timers = packed_timers(timers_in(self.name, rows))
+            return keys, pa.RecordBatch.from_arrays(timers, schema=self._timers.values)
+        stored = self.stored[state]
+        of_keys = rows_as_tuples(keys)
+        if isinstance(stored, StoredValue):
+            values = function_states(self.name, rows, stored.codec)
+            columns = [encoded_states(self.name, values, stored.codec, of_keys.__getitem__)]
+            if stored.ttl_us is not None:
+                columns.append(expiries_in(self.name, rows))
+            return keys, pa.RecordBatch.from_arrays(columns, schema=stored.schema.values)
+        return stored.initial_entries(keys, of_keys, rows)
 
     # -- time ----------------------------------------------------------------------------------
 

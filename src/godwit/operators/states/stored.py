@@ -11,6 +11,7 @@ prefetched entries.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
@@ -21,8 +22,10 @@ import pyarrow as pa
 from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, check_compatible, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
+from godwit.columns.python_values import Columns, KeysOfRows
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.initial import function_states
 from godwit.store.columns import StateSchema
 from godwit.time.grid import END
 from godwit.values.changes import upgrade_between
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
-    from godwit.columns.python_values import Columns
     from godwit.values.codec import StateCodec
 
 Expired: TypeAlias = "Sequence[tuple[int, tuple[Any, ...]]]"
@@ -103,6 +105,30 @@ class StoredState:
         return upgrade_between(
             f"{self.operator}/{self.name}", written, self.describe(), self.codec, self._upgrade
         )
+
+    def initial_entries(
+        self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]], rows: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the entries of lists or maps that a flow begins with, in the column ``value``.
+
+        `keys`, `tuples`: key of each row. A time-to-live begins now.
+        """
+        values = function_states(self.operator, rows, self.codec, whole=True)
+        count = len(tuples)
+        lane = LaneKeys(
+            keys=keys,
+            tuples=tuples,
+            hashes=np.zeros(count, np.int64),
+            key_groups=np.zeros(count, np.int32),
+            rows=Columns(keys.slice(0, 0), pa.schema([]), [], KeysOfRows([], [], [0])),
+            starts=[0] * (count + 1),
+            clock=time.time_ns() // 1000,
+        )
+        cells = self.cells(self, lane, _NoEntries(self.schema.values), ())
+        for key, value in enumerate(values):
+            cells.fill(key, value)
+        entries, _ = cells.written().entries(lane)
+        return entries.keys, entries.values
 
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
         """Encode values to bytes; raise `StateEncodingError` if one cannot be.
@@ -286,6 +312,23 @@ class Entries(Protocol):
         """Look up entries by key columns; return a mask of keys found, and their state columns."""
 
 
+@dataclass(frozen=True, slots=True)
+class _NoEntries:
+    """Look-up in a state that is empty."""
+
+    values: pa.Schema
+
+    def find(
+        self,
+        keys: pa.RecordBatch,
+        key_groups: npt.NDArray[np.integer],  # noqa: ARG002
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Return that no key has an entry."""
+        count = keys.num_rows
+        none = [pa.nulls(count, field.type) for field in self.values]
+        return np.zeros(count, np.bool_), pa.RecordBatch.from_arrays(none, schema=self.values)
+
+
 class Cells(ABC):
     """One named state for all keys of a lane in one epoch."""
 
@@ -312,6 +355,10 @@ class Cells(ABC):
     @abstractmethod
     def drop(self, group: int) -> None:
         """Delete the state of key number `group`."""
+
+    def fill(self, group: int, value: Any) -> None:
+        """Set the whole state of key number `group`, which has none yet: a list or a map."""
+        raise NotImplementedError
 
     def reset(self, group: int) -> None:
         """Reset the state of key number `group` to its value before the epoch."""

@@ -28,15 +28,19 @@ import pyarrow as pa
 from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
+from godwit.model.errors import InvalidInputError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
+from godwit.operators.initial import column_or_none, times_of, with_column
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.ordering import starts_run
 from godwit.operators.windows.closing import KeyedStates, Pieces
 from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import (
     PANE,
+    WINDOW_END,
+    WINDOW_START,
     EventTimeOperator,
     entries_in_range,
     output_schema,
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
 
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.operator import Changed, OperatorInput, StateView
+    from godwit.operators.operator import Changed, EntryColumns, OperatorInput, StateView
     from godwit.operators.windows.consolidation import ConsolidationStep
     from godwit.operators.windows.kept import KeptSpans
     from godwit.time.event_time import EpochTime, RowTime
@@ -135,6 +139,30 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries for partial states by ``pane``, or by ``window_start`` and ``window_end``.
+
+        Overlapping windows then have a partial of their own.
+        """
+        moment, spans = self.schema.keys.field(self.pane_position).type, None
+        if column_or_none(rows, PANE) is None:
+            if self.grid.panes_per_window > 1 and not self.may_duplicate:
+                raise InvalidInputError(
+                    f"The initial state of operator {self.name!r} is given by windows, and its "
+                    "windows overlap and are emitted as they grow, so they share panes.",
+                    remedy="Give partial states by pane, in a column 'pane'; or begin without.",
+                    operator=self.name,
+                )
+            starts = times_of(self.name, rows, WINDOW_START, moment)
+            rows = with_column(rows, PANE, column_of(starts, None, moment))
+            if self.may_duplicate:
+                ends = times_of(self.name, rows, WINDOW_END, moment)
+                spans = column_of(ends - starts, None, SPAN_TYPE)
+        if self.may_duplicate and column_or_none(rows, SPAN) is None:
+            none = column_of(np.zeros(rows.num_rows, np.int64), None, SPAN_TYPE)
+            rows = with_column(rows, SPAN, none if spans is None else spans)
+        return super().initial_entries(state, rows)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Update partial states of keys and panes; emit windows that close or (update) changed."""

@@ -18,6 +18,7 @@ Kafka Streams since KAFKA-8289: at the end itself, a row of that very time is no
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,10 +33,13 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
+from godwit.operators.initial import column_or_none, numbers_in_runs, times_of, with_column
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import order_by, rows_by_group, starts_run
 from godwit.operators.windows.operator import (
     PANE,
+    WINDOW_END,
+    WINDOW_START,
     EventTimeOperator,
     output_schema,
     window_bounds,
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
 
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.operator import EntryColumns, OperatorInput, StateView
     from godwit.time.event_time import EpochTime, RowTime
 
 _FIRST: Final = f"{RESERVED_PREFIX}_first"
@@ -104,6 +108,29 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
         """The key and a bound of the session: sessions of a key do not overlap."""
         return self.unique_keys_of_windows(1)
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries for open sessions: ``first`` and ``last``, or the window's bounds.
+
+        The number of a session among those of its key is filled in by `complete_entries`.
+        """
+        moment = self.schema.keys.field(self.pane_position).type
+        if column_or_none(rows, _FIRST) is None:
+            first = times_of(self.name, rows, WINDOW_START, moment) + self._before_us
+            last = times_of(self.name, rows, WINDOW_END, moment) - self.gap_us + self._before_us
+            for name, times in ((_FIRST, first), (_LAST, last)):
+                rows = with_column(rows, name, column_of(times, None, moment))
+        numbers = column_of(np.zeros(rows.num_rows, np.int64), None, moment)
+        return super().initial_entries(state, with_column(rows, PANE, numbers))
+
+    def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
+        """Assign numbers to the sessions of each key, in order of time."""
+        own = entries.keys.select(self.keys.names)
+        key = group_rows(entries.hashes, own, 1).of_row
+        order = np.lexsort((values_of(entries.values.column(0)), key))
+        slots = np.empty(len(order), np.int64)
+        slots[order] = numbers_in_runs(key[order])
+        return replace(entries, keys=self._in_slots(entries.keys, slots))
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times whose row alone would form a closed session."""
