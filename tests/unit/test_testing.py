@@ -731,6 +731,57 @@ def test_values_of_a_narrower_class_come_back_as_what_they_were() -> None:
     ]
 
 
+class Odd:
+    """A class that msgpack cannot encode."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Odd) and self.seen == other.seen
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def note_odd(key: tuple[str], rows: Any, states: Any) -> Iterator[tuple[str, str]]:
+    for row in rows:
+        states.odd.value.seen.append(row.v)
+        item = Odd()
+        item.seen.append(row.v)
+        states.items.append(item)
+        states.by_v[row.v] = item
+        states.total.value += row.v
+    lists = [item.seen for item in states.items]
+    yield key[0], repr((states.odd.value.seen, lists, len(states.by_v), states.total.value))
+
+
+def test_each_named_state_has_an_encoding_of_its_own() -> None:
+    def flow_with(**changed: Any) -> gw.Flow:
+        flow = gw.Flow("odd", num_key_groups=8)
+        rows = flow.source("rows", gw.testing.stream("k string, v long"))
+        states = {
+            "odd": gw.ValueState(Odd, codec="pickle"),
+            "items": gw.ListState(Odd, codec="pickle"),
+            "by_v": gw.MapState(int, Odd, codec="pickle"),
+            "total": gw.ValueState(int),
+        } | changed
+        noted = rows.key_by("k").process(
+            note_odd, name="noted", state=states, output="k string, states string"
+        )
+        flow.sink("noted", noted, gw.sinks.noop())
+        return flow
+
+    with gw.testing.cluster(flow_with(), executors=2) as run:
+        for v in range(3):
+            run.epoch({"rows": [("a", v), ("b", v)]})
+            run.migrate(str(v % 2 + 1), component="noted")
+            run.restart()
+        expected = repr(([0, 1, 2], [[0], [1], [2]], 3, 3))
+        assert [row["states"] for row in run.rows("noted").to_pylist()][-2:] == [expected] * 2
+        with pytest.raises(CheckpointMismatchError, match="codec: msgpack → pickle"):
+            run.restart(flow_with(total=gw.ValueState(int, codec="pickle")))
+
+
 def test_rows_that_windows_leave_out_keep_all_their_columns() -> None:
     flow = gw.Flow("late", num_key_groups=8)
     columns = "k string, extra string, deep struct<a:int,b:array<string>>, ts timestamp"

@@ -147,7 +147,9 @@ def typed(orders: gw.types.KeyedStream, flow: gw.Flow) -> None:
     untyped = orders.process(plain, state=dict[str, int], output="symbol string, n long")
     asked = orders.process(ask, row=Order, state=Book, output=Trade, asynchronous=gw.Async())
     named = orders.process(several, row=Order, state={"n": gw.ValueState(int)}, output=Trade)
-    for stream in (right, merged, rates, bare, counted, untyped, asked, named):
+    kinds = {"n": gw.ValueState(int), "prices": gw.ListState(float), "m": gw.MapState(str, int)}
+    mixed = orders.process(several, row=Order, state=kinds, output=Trade)
+    for stream in (right, merged, rates, bare, counted, untyped, asked, named, mixed):
         flow.sink("out", stream, gw.sinks.noop())
 
 

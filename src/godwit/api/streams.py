@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from godwit.operators.batch import Frames
     from godwit.operators.calls import TimedRows
     from godwit.operators.joins.sides import How
-    from godwit.operators.states.declared import Declared, ValueState
+    from godwit.operators.states.declared import DeclaredState, ValueState
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import OperatorNode
     from godwit.time.durations import Duration
@@ -550,7 +550,7 @@ class KeyedStream:
         self,
         function: Callable[[tuple[Any, ...], TimedRows[R], States], Emitted[O]],
         *,
-        state: Mapping[str, Declared],
+        state: Mapping[str, DeclaredState],
         output: type[O] | Output[O] | SchemaLike,
         row: type[R] | None = None,
         timers: OnTimer[States, O] | None = None,
@@ -562,7 +562,7 @@ class KeyedStream:
         function: Callable[..., Emitted[O]],
         *,
         broadcast: Mapping[str, KeyedStream],
-        state: type[Any] | ValueState[Any] | Mapping[str, Declared],
+        state: type[Any] | ValueState[Any] | Mapping[str, DeclaredState],
         output: type[O] | Output[O] | SchemaLike,
         row: type[Any] | None = None,
         timers: OnTimer[Any, O] | None = None,
@@ -575,7 +575,7 @@ class KeyedStream:
         function: Callable[..., Emitted[O]],
         *,
         asynchronous: Async | None,
-        state: type[Any] | ValueState[Any] | Mapping[str, Declared],
+        state: type[Any] | ValueState[Any] | Mapping[str, DeclaredState],
         output: type[O] | Output[O] | SchemaLike,
         row: type[Any] | None = None,
         timers: OnTimer[Any, O] | None = None,
@@ -586,7 +586,7 @@ class KeyedStream:
         self,
         function: Callable[..., Any],
         *,
-        state: type[Any] | ValueState[Any] | Mapping[str, Declared] | None = None,
+        state: type[Any] | ValueState[Any] | Mapping[str, DeclaredState] | None = None,
         output: type[Any] | Output[Any] | SchemaLike | None = None,
         row: type[Any] | None = None,
         name: str | Identity | None = None,

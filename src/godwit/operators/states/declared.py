@@ -48,9 +48,18 @@ _FORMER: Final = {"state_classes": "classes", "state_upgrade": "upgrade"}
 """Former name of an option of a declaration → its name."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredState:
+    """Options of all declarations; for a type checker the class of a dict of several kinds."""
+
+    ttl: Duration | None = None
+    codec: Codec = "msgpack"
+    classes: Mapping[str, type] | Sequence[type] = ()
+
+
 @user_class
 @dataclass(frozen=True, slots=True)
-class ValueState(Generic[T]):
+class ValueState(DeclaredState, Generic[T]):
     """Declares a state with one value per key: ``process(..., state=gw.ValueState(dict, ...))``.
 
     Without a name it is the function's only state, and the function gets the value itself, as with
@@ -98,9 +107,6 @@ class ValueState(Generic[T]):
 
     value_type: type[T] | Callable[[], T]
     _: KW_ONLY
-    ttl: Duration | None = None
-    codec: Codec = "msgpack"
-    classes: Mapping[str, type] | Sequence[type] = ()
     upgrade: Callable[[Any], T] | None = None
     merge: Callable[[T, T], T] | None = None
 
@@ -111,7 +117,7 @@ class ValueState(Generic[T]):
 
 @user_class
 @dataclass(frozen=True, slots=True)
-class ListState(Generic[T]):
+class ListState(DeclaredState, Generic[T]):
     """Declares a state with one list per key: ``process(..., state={"recent": ...})``.
 
     The function gets it as a `ListOfKey`. Appending reads and writes only the last page of the list
@@ -144,9 +150,6 @@ class ListState(Generic[T]):
 
     element_type: type[T]
     _: KW_ONLY
-    ttl: Duration | None = None
-    codec: Codec = "msgpack"
-    classes: Mapping[str, type] | Sequence[type] = ()
     upgrade: Callable[[Any], T] | None = None
     merge: Callable[[list[T], list[T]], list[T]] | None = None
 
@@ -157,7 +160,7 @@ class ListState(Generic[T]):
 
 @user_class
 @dataclass(frozen=True, slots=True)
-class MapState(Generic[K, V]):
+class MapState(DeclaredState, Generic[K, V]):
     """Declares a state with one map per key: ``process(..., state={"per_zone": ...})``.
 
     The function gets it as a `MapOfKey`. An access reads and writes only the items that it touches.
@@ -194,9 +197,6 @@ class MapState(Generic[K, V]):
     key_type: type[K]
     value_type: type[V]
     _: KW_ONLY
-    ttl: Duration | None = None
-    codec: Codec = "msgpack"
-    classes: Mapping[str, type] | Sequence[type] = ()
     upgrade: Callable[[Any], V] | None = None
     merge: Callable[[V, V], V] | None = None
 
