@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit import control, migration, sinks, sources, testing, types
-    from godwit.adopt import explain, read_plan, sql, write_stream
+    from godwit.adopt.explain import explain
+    from godwit.adopt.writer import read_plan, sql, write_stream
     from godwit.control.settings import Control
     from godwit.engine.settings import Lanes
     from godwit.model import errors, events
