@@ -63,6 +63,11 @@ def call_of(catalyst: Catalyst, expression: Any) -> Call:
     raise refused(kind, f"no aggregate of Godwit's computes {function.prettyName()}(...)")
 
 
+def depends_on_order(expression: Any) -> bool:
+    """Return whether the order of rows may matter to an ``AggregateExpression``."""
+    return kind_of(expression.aggregateFunction()) in _ORDERED
+
+
 def refused(kind: str, why: str) -> UnsupportedQueryError:
     """Return the error that an aggregate function cannot be adopted."""
     return UnsupportedQueryError(
@@ -201,6 +206,10 @@ def _approx_distinct(function: Any) -> Call:
     )
 
 
+_ORDERED: Final = frozenset(
+    {"AnyValue", "CollectList", "CollectSet", "First", "Last", "MaxBy", "MinBy"}
+)
+"""Functions whose result depends on the order in which rows arrive."""
 _REPLACED: Final = frozenset(
     {"AnyValue", "CountIf", "BoolAnd", "BoolOr", "Median", "RegrCount", "PercentileCont"}
 )

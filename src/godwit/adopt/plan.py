@@ -203,6 +203,10 @@ class Catalyst:
         """Return an event time without its microseconds, as Spark's watermark counts."""
         return self.expressions.MillisToTimestamp(self.expressions.UnixMillis(time))
 
+    def micros(self, time: Any) -> Any:
+        """Return an event time as a number of microseconds since 1970."""
+        return self.expressions.UnixMicros(time)
+
     def dataframe(self, plan: Any) -> DataFrame:
         """Return the DataFrame of an analysed plan."""
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)

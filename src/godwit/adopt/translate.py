@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
 
-from godwit.adopt.aggregates import call_of
+from godwit.adopt.aggregates import call_of, depends_on_order
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
 from godwit.adopt.plan import (
     SESSION_WINDOW,
@@ -34,12 +34,15 @@ from godwit.adopt.plan import (
     kind_of,
     metadata_of,
     place_of,
+    references,
     to_list,
     type_of,
     walk,
 )
 from godwit.adopt.sessions import SparkSessions
+from godwit.adopt.stateless import read_stateless
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
+from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
@@ -49,6 +52,8 @@ from godwit.plan.nodes import CustomNode
 from godwit.spark.flow import Flow
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.spark.stages.source_rows import arrow_schema
+from godwit.time.event_time import RowTime
+from godwit.time.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -146,7 +151,30 @@ class Finish:
         return catalyst.dataframe(_with_leaf(catalyst, rows.plan, rows.path, leaf))
 
     def in_lanes(self, stream: Stream, needed_by: str) -> Stream:
-        """Return the stream of the result, if the plan only chooses and renames columns."""
+        """Return the stream of the result, computed by maps in the lanes.
+
+        `needed_by`: why it has to be, as text. Raises `UnsupportedQueryError` if a part of it is
+        not computed there as Spark computes it.
+        """
+        rows = self._rows
+        chosen = self._chosen_columns()
+        if chosen is not None:
+            return stream.map(_Choose(chosen))
+        try:
+            attributes = [column.attribute for column in rows.columns]
+            part = read_stateless(self._catalyst, rows.plan, rows.path, attributes)
+        except UnsupportedQueryError as error:
+            raise UnsupportedQueryError(
+                f"{needed_by[0].upper()}{needed_by[1:]} gets rows from the lanes: {error.message}",
+                remedy="Use foreachBatch(...), whose rows Spark computes, or put it before the "
+                "stateful operator.",
+                **error.context,
+            ) from None
+        inputs = tuple((f"c{n}", column.place) for n, column in enumerate(rows.columns))
+        return stream.map(_Choose(inputs)).map(part, schema=part.schema)
+
+    def _chosen_columns(self) -> tuple[tuple[str, Place], ...] | None:
+        """Return name → place of the result's columns; ``None`` if they are not just chosen."""
         rows = self._rows
         places = {id_of(column.attribute): column.place for column in rows.columns}
         plan, nodes = rows.plan, []
@@ -157,23 +185,18 @@ class Finish:
         for node in reversed(nodes):
             if kind_of(node) in {"SubqueryAlias", "View"}:
                 continue
+            if kind_of(node) != "Project":
+                return None
             results: dict[int, Place] = {}
             chosen = {}
-            for result in to_list(node.projectList()) if kind_of(node) == "Project" else [node]:
-                place = None if result is node else _chosen(result, places)
+            for result in to_list(node.projectList()):
+                place = _chosen(result, places)
                 if place is None:
-                    text = str(result.simpleString(80) if result is node else result.sql())[:200]
-                    raise UnsupportedQueryError(
-                        f"{needed_by} would get {text}, which Spark computes over the rows of a "
-                        "batch on the driver.",
-                        remedy="Use foreachBatch(...), or compute it before the aggregate.",
-                        node=kind_of(node),
-                        place=place_of(node),
-                    )
+                    return None
                 results[id_of(result)] = place
                 chosen[str(result.name())] = place
             places = results
-        return stream.map(_Choose(tuple(chosen.items())))
+        return tuple(chosen.items())
 
 
 def _chosen(expression: Any, places: dict[int, Place]) -> Place | None:
@@ -527,6 +550,8 @@ class Translation:
         keys = _Keys(self, node, grouping)
         functions = _functions_in(results)
         calls = [(function, self._call(node, function)) for function in functions]
+        if below[0] is None:
+            child = self._with_panes(keys, functions, calls, child)
         columns: list[tuple[str, Any]] = list(keys.columns)
         aggregates: dict[str, Aggregate] = {}
         named: dict[str, str] = {}
@@ -577,6 +602,27 @@ class Translation:
             stream=Stream(self.flow, operator), columns=tuple(bound), plan=plan, path=(0,)
         )
 
+    def _with_panes(
+        self, keys: _Keys, functions: list[Any], calls: list[tuple[Any, Call]], child: Any
+    ) -> Any:
+        """Let windows of one length be panes, if that gives the same result.
+
+        Returns the plan to aggregate: the one before the windows, or `child`.
+        """
+        if keys.window is None or any(map(depends_on_order, functions)):
+            return child
+        attribute, *own = keys.window
+        read = [value for name, value in keys.columns if name not in own]
+        read += [argument for _, call in calls for argument in call.arguments]
+        if any(id_of(attribute) in references(value) for value in read):
+            return child
+        panes = windows_of(self.catalyst, child, attribute)
+        if panes is None or len(_watermarks(child)) != 1:
+            return child
+        window, time, before = panes
+        keys.use_panes(window, self.unique(str(time.name())), time)
+        return before
+
     def _call(self, node: Any, function: Any) -> Call:
         """Return the aggregate for one of Spark's; errors name its place."""
         try:
@@ -619,6 +665,9 @@ class _Keys:
         self.names: tuple[str, ...] = ()
         self.removed_by: str | None = None
         self.session: tuple[str, str] | None = None  # columns of a row's own session
+        # window that a watermark follows: its attribute, and the columns of start and end
+        self.window: tuple[Any, str, str] | None = None
+        self.panes: tuple[TimeWindow, str] | None = None  # windows, and the column of their time
         self.bound: list[Column] = []
         catalyst = translation.catalyst
         names: list[str] = []
@@ -671,6 +720,7 @@ class _Keys:
                     self.removed_by = end
                     window = Packed(fields=(("start", start), ("end", end)))
                     self.bound.append(Column(attribute=attribute, place=window))
+                    self.window = (attribute, start, end)
                 else:
                     self.removed_by = translation.unique(name)
                     self.columns.append((self.removed_by, expression))
@@ -679,6 +729,20 @@ class _Keys:
             place = self._place(translation, name, expression, dtype, names)
             self.bound.append(Column(attribute=attribute, place=place))
         self.names = tuple(names)
+
+    def use_panes(self, window: TimeWindow, name: str, time: Any) -> None:
+        """Replace the columns of the window by that of the time, from which it follows."""
+        assert self.window is not None, "windows are given"
+        attribute, start, end = self.window
+        columns = [column for column in self.columns if column[0] not in (start, end)]
+        self.columns = [*columns, (name, time)]
+        self.names = tuple(column for column in self.names if column != start)
+        self.removed_by, self.panes = None, (window, name)
+        place = Packed(fields=(("start", WINDOW_START), ("end", WINDOW_END)))
+        self.bound = [
+            Column(attribute=attribute, place=place) if column.attribute is attribute else column
+            for column in self.bound
+        ]
 
     def _place(
         self, translation: Translation, name: str, expression: Any, dtype: Any, names: list[str]
@@ -762,6 +826,19 @@ def _grouped(
             only_time=_ONLY_TIME,
             inputs=inputs,
             aggregates=aggregates,
+        )
+    if group.panes is not None:
+        window, time = group.panes
+        return SparkWindows(
+            name=name,
+            keys=tuple(own.names),
+            arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
+            time=RowTime(column=time),
+            inputs=inputs,
+            aggregates=aggregates,
+            grid=PaneGrid.of(window),
+            update=mode == "update",
+            only_time=_ONLY_TIME,
         )
     return GroupsInTime(
         name=name,

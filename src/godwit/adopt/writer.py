@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.api.flow import LogicalFlow
     from godwit.api.streams import Stream
     from godwit.control.settings import Control
     from godwit.runtime.query import Query
     from godwit.sinks.sink import Sink
+    from godwit.spark.flow import Flow
 
 _MODES: Final = ("append", "update", "complete")
 _SETTINGS: Final = (
@@ -46,7 +46,7 @@ _SETTINGS: Final = (
 class ReadPlan(NamedTuple):
     """A flow without a sink, and the stream of its result (see `read_plan`)."""
 
-    flow: LogicalFlow
+    flow: Flow
     stream: Stream
 
 

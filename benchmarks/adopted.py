@@ -1,0 +1,184 @@
+"""Adopted queries beside native Spark and beside a flow by hand, over the same DataFrames.
+
+``python -m benchmarks.adopted [ROW ...] [--batches N] [--rows N]``: each row runs all parties in
+one process, one after the other, and prints the median time of a batch after the first half, and
+ratios.  Rows: ``uniform`` (1 M keys), ``zipf`` (100 k keys), ``windows`` (four windows a row) and
+``sessions``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+ROWS = ("uniform", "zipf", "windows", "sessions")
+SCHEMA = "k string, ts timestamp, v double"
+_SECOND = 1_000_000
+
+
+def write_input(directory: Path, row: str, batches: int, rows: int) -> None:
+    """Write a file for each batch."""
+    draw = np.random.default_rng(1)
+    keys = {"uniform": 1_000_000, "zipf": 100_000}.get(row, 20_000)
+    for number in range(batches):
+        if row == "zipf":
+            ids = np.minimum(draw.zipf(1.2, rows), keys)
+        else:
+            ids = draw.integers(0, keys, rows)
+        times = 1_700_000_000 * _SECOND + (number * 60 + draw.uniform(0, 60, rows)) * _SECOND
+        table = pa.table(
+            {
+                "k": pa.array([f"key-{i}" for i in ids.tolist()]),
+                "ts": pa.array(times.astype(np.int64), pa.timestamp("us", tz="UTC")),
+                "v": pa.array(draw.random(rows)),
+            }
+        )
+        pq.write_table(table, directory / f"{number:04d}.parquet")
+        time.sleep(0.01)  # files are read in the order of their times
+
+
+def query_of(row: str, frame: DataFrame) -> tuple[DataFrame, str]:
+    """Return a row's query, and its output mode."""
+    results = (sf.sum("v").alias("total"), sf.count("*").alias("n"))
+    if row in {"uniform", "zipf"}:
+        return frame.groupBy("k").agg(*results), "update"
+    timed = frame.withWatermark("ts", "30 seconds")
+    if row == "windows":
+        return timed.groupBy("k", sf.window("ts", "4 minutes", "1 minute")).agg(*results), "append"
+    return timed.groupBy("k", sf.session_window("ts", "20 seconds")).agg(*results), "append"
+
+
+def by_hand(row: str, frame: DataFrame) -> gw.Flow:
+    """Return a row's flow as a user of Godwit's would write it."""
+    flow = gw.Flow("by-hand")
+    rows = flow.source("rows", frame, event_time="ts", slack="30 seconds")
+    keyed = rows.key_by("k")
+    results: Any = {"total": gw.sum("v"), "n": gw.count()}
+    if row in {"uniform", "zipf"}:
+        stream = keyed.compute(**results)
+    else:
+        window = gw.hopping("4 minutes", every="1 minute")
+        stream = keyed.window(window if row == "windows" else gw.session("20 seconds")).compute(
+            **results
+        )
+    flow.sink("results", stream, gw.sinks.noop())
+    return flow
+
+
+def measured(spark: SparkSession, start: Callable[[], Any]) -> list[float]:
+    """Run a query to its end; return the seconds of each of its micro-batches."""
+    ends: list[float] = []
+
+    class Listener(gw_listener()):  # type: ignore[misc]
+        """Records the duration of micro-batches."""
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            if event.progress.numInputRows:
+                ends.append(event.progress.durationMs["triggerExecution"] / 1e3)
+
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        query = start()
+        query.awaitTermination()
+        time.sleep(1)
+    finally:
+        spark.streams.removeListener(listener)
+    return ends
+
+
+def gw_listener() -> Any:
+    """Return PySpark's listener of queries, without methods that do nothing."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Quiet(StreamingQueryListener):
+        """Listener to nothing."""
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            pass
+
+    return Quiet
+
+
+def run_row(spark: SparkSession, row: str, batches: int, rows: int) -> None:
+    """Measure a row with all parties, and print it."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "in").mkdir()
+        write_input(place / "in", row, batches, rows)
+        reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        frame = reader.parquet(str(place / "in"))
+        query, mode = query_of(row, frame)
+
+        def start(writer: Any, party: str) -> Any:
+            """Start a writer's query."""
+            return (
+                writer.outputMode(mode)
+                .format("noop")
+                .queryName(party)
+                .option("checkpointLocation", str(place / party))
+                .trigger(availableNow=True)
+                .start()
+            )
+
+        parties: dict[str, Callable[[], Any]] = {
+            "native": lambda: start(query.writeStream, "native"),
+            "adopted": lambda: start(gw.write_stream(query), "adopted"),
+            "by hand": lambda: by_hand(row, frame).start(
+                checkpoint=str(place / "hand"), trigger={"availableNow": True}
+            ),
+        }
+        medians = {}
+        for party, run in parties.items():
+            seconds = measured(spark, run)
+            medians[party] = statistics.median(seconds[len(seconds) // 2 :])
+        print(
+            f"{row:9} native {medians['native']:.2f} s, adopted {medians['adopted']:.2f} s "
+            f"({medians['native'] / medians['adopted']:.1f} times as fast), by hand "
+            f"{medians['by hand']:.2f} s (adopted takes "
+            f"{medians['adopted'] / medians['by hand']:.2f} of it)"
+        )
+
+
+def main() -> None:
+    """Run the rows that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("row", nargs="*", default=list(ROWS), choices=[*ROWS, []])
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    options = parser.parse_args()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config(
+        "spark.driver.memory", "4g"
+    )
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for row in options.row:
+        run_row(spark, row, options.batches, options.rows)
+
+
+if __name__ == "__main__":
+    main()

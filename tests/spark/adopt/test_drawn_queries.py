@@ -1,0 +1,20 @@
+"""Drawn queries give the rows that Spark gives; ``python -m tests.adopted`` runs thousands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.adopted.drawn import compare_drawn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_drawn_queries_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
+    outcome = compare_drawn(spark, range(16))
+    assert not outcome.different
+    assert not outcome.refused
+    assert outcome.same >= 12

@@ -1,0 +1,130 @@
+"""Adopted queries write to the sinks of Spark's writer, and say how they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as sf
+
+import godwit as gw
+from godwit.adopt.explain import explained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.adopt.writer import StreamWriter
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A stream of four rows, of two keys."""
+    (tmp_path / "in").mkdir()
+    table = pa.table({"k": ["a", "b", "a", "a"], "n": pa.array([1, 2, 3, 4], pa.int64())})
+    pq.write_table(table, tmp_path / "in/0.parquet")
+    return spark.readStream.schema("k string, n bigint").parquet(str(tmp_path / "in"))
+
+
+def _run(writer: StreamWriter, tmp_path: Path, name: str) -> None:
+    """Run a query to the end of its input."""
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / name))
+        .queryName(name)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+
+
+def test_results_go_to_the_sinks_of_sparks_writer(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = rows.groupBy("k").agg(sf.sum("n").alias("t")).withColumn("twice", sf.expr("t * 2"))
+    expected = [("a", 8, 16), ("b", 2, 4)]
+
+    memory = gw.write_stream(counts).outputMode("complete").format("memory")
+    _run(memory, tmp_path, "in_memory")
+    assert sorted(map(tuple, spark.table("in_memory").collect())) == expected
+
+    console = gw.write_stream(counts).outputMode("update").format("console")
+    _run(console.option("numRows", 5), tmp_path, "printed")
+    printed = capsys.readouterr().out
+    assert "Batch: 0" in printed
+    assert "|  a|  8|   16|" in printed
+
+    plain = rows.where("n > 1").select("k", sf.expr("n * 2").alias("m"))
+    files = gw.write_stream(plain).format("parquet").partitionBy("k")
+    _run(files.option("path", str(tmp_path / "files")), tmp_path, "in_files")
+    written = spark.read.parquet(str(tmp_path / "files")).select("k", "m").collect()
+    assert sorted(map(tuple, written)) == [("a", 6), ("a", 8), ("b", 4)]
+
+    sums = rows.groupBy("k").agg(sf.sum("n").alias("t")).where("t > 1")
+    delta = gw.write_stream(sums.withColumn("more", sf.expr("t + 1"))).outputMode("complete")
+    _run(delta.format("delta").option("path", str(tmp_path / "delta")), tmp_path, "in_delta")
+    from deltalake import DeltaTable
+
+    table = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().sort_by("k").to_pydict()
+    assert (table["k"], table["t"], table["more"]) == (["a", "b"], [8, 2], [9, 3])
+
+    target = str(tmp_path / "rows.txt")
+
+    def note(row: Any) -> None:
+        """Write a row."""
+        with open(target, "a") as file:  # noqa: PTH123  on an executor
+            file.write(f"{row.k}{row.t};")
+
+    _run(gw.write_stream(counts).outputMode("complete").foreach(note), tmp_path, "row_by_row")
+    assert sorted((tmp_path / "rows.txt").read_text().split(";")) == ["", "a8", "b2"]
+
+
+def test_sql_and_a_plan_that_is_read_give_the_same_flow(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path
+) -> None:
+    rows.createOrReplaceTempView("rows_of_keys")
+    text = "SELECT k, count(*) AS n FROM rows_of_keys GROUP BY k HAVING count(*) > 1"
+    writer = gw.sql(spark, text).outputMode("update").format("memory")
+    _run(writer, tmp_path, "by_sql")
+    assert [tuple(row) for row in spark.table("by_sql").collect()] == [("a", 3)]
+
+    flow, stream = gw.read_plan(rows.groupBy("k").count(), mode="update")
+    sink = gw.sinks.memory()
+    flow.sink("counts", stream, sink)
+    flow.start(checkpoint=str(tmp_path / "read"), trigger={"availableNow": True}).awaitTermination()
+    assert sorted(sink.table().to_pylist(), key=str) == [
+        {"k": "a", "count": 3},
+        {"k": "b", "count": 1},
+    ]
+
+
+def test_a_plan_is_explained_node_by_node(rows: DataFrame) -> None:
+    query = rows.where("n > 0").groupBy("k").count().where("count > 1")
+    lines = explained(query, mode="update").splitlines()
+    kinds = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[:4]]
+    assert kinds == [
+        ("Filter", "Spark SQL, over the rows of a batch, at delivery"),
+        ("Aggregate", "operator of the flow, in the lanes"),
+        ("Filter", "Spark SQL, in the micro-batch"),
+        ("StreamingRelation", "streaming DataFrame, read by Spark"),
+    ]
+    assert lines[4] == "operator 'aggregate': aggregate count(1)"
+
+
+def test_a_query_that_cannot_be_adopted_is_refused_with_its_place(
+    rows: DataFrame, tmp_path: Path
+) -> None:
+    query = rows.groupBy("k").agg(sf.skewness("n").alias("s"))
+    with pytest.raises(gw.errors.UnsupportedQueryError) as caught:
+        _run(gw.write_stream(query).outputMode("update").format("noop"), tmp_path, "refused")
+    assert caught.value.context["node"] == "Skewness"
+    assert "test_writing.py" in caught.value.context["place"]
+    assert not (tmp_path / "refused").exists()
+    assert "missing: " in explained(query, mode="update")
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="Spark refuses the query"):
+        gw.read_plan(rows.groupBy("k").count(), mode="append")

@@ -1,0 +1,93 @@
+"""The builder of adopted queries: Spark's names, and mistakes that it reports at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import godwit as gw
+from godwit.adopt.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Frame:
+    """A stand-in for a streaming DataFrame, as far as the builder looks at one."""
+
+    _jdf = None
+    isStreaming = True  # noqa: N815  Spark's name
+
+
+def _writer() -> Any:
+    frame: Any = _Frame()
+    return gw.write_stream(frame)
+
+
+def test_the_writer_has_the_names_of_sparks_writer() -> None:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    theirs = {name for name in dir(DataStreamWriter) if not name.startswith("_")}
+    ours = {name for name in dir(gw.adopt.StreamWriter) if not name.startswith("_")}
+    assert theirs - ours == {"clusterBy"}
+    assert ours - theirs == {"control", "settings"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "remedy"),
+    [
+        (lambda w: w.format("jbdc"), "The format 'jbdc' cannot be written to", "foreachBatch"),
+        (lambda w: w.format("postgres"), "cannot be written to", "gw.sinks.postgres"),
+        (lambda w: w.format("json"), "cannot be written to", "rows.write.json"),
+        (lambda w: w.outputMode("upsert"), "There is no output mode 'upsert'", "'append'"),
+        (lambda w: w.trigger(continuous="1 second"), "rows one by one", "processingTime"),
+        (lambda w: w.trigger(realTime="1 second"), "rows one by one", "processingTime"),
+        (lambda w: w.trigger(), "0 triggers are given", "once=True"),
+        (lambda w: w.trigger(once=True, availableNow=True), "2 triggers", "once=True"),
+        (lambda w: w.queryName(" "), "is not text", "Give a name"),
+        (lambda w: w.settings(executor=2), "no setting 'executor'", "'executors'"),
+        (lambda w: w.foreach(3), "a value of type int", "a function of a row"),
+        (lambda w: w.clusterBy("k"), "has no 'clusterBy'", "partitionBy"),
+        (lambda w: w.start("out/"), "no checkpointLocation", "checkpointLocation"),
+        (lambda w: w.format("delta").toTable("t"), "Spark's catalog", "iceberg"),
+    ],
+)
+def test_a_setting_that_is_not_known_is_refused_by_name(
+    call: Callable[[Any], object], message: str, remedy: str
+) -> None:
+    with pytest.raises(gw.errors.UnsupportedQueryError) as caught:
+        call(_writer())
+    assert message in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+def test_a_dataframe_that_is_not_streaming_is_refused() -> None:
+    frame: Any = _Frame()
+    frame.isStreaming = False
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="not streaming"):
+        gw.write_stream(frame)
+
+
+def test_a_dataframe_of_spark_connect_is_refused() -> None:
+    class Remote:
+        isStreaming = True  # noqa: N815
+
+    frame: Any = Remote()
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="Connect"):
+        gw.write_stream(frame)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        (Target(format="noop", mode="append", options={"path": "x"}), (), "no option 'path'"),
+        (Target(format="noop", mode="append", partition_by=("k",)), (), "cannot partition by"),
+        (Target(format="parquet", mode="update"), ("path",), "output mode 'update'"),
+    ],
+)
+def test_an_option_that_a_sink_does_not_have_is_refused_by_name(
+    target: Target, options: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(gw.errors.UnsupportedQueryError, match=message):
+        target.check(options, modes=("append",))
