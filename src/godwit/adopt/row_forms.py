@@ -48,8 +48,15 @@ class KeyBatches(ABC):
 class RowForm(ABC):
     """One form of rows, for what a processor gets and what it returns."""
 
-    def __init__(self, zone: str, output: pa.Schema, max_chunk: int = MAX_CHUNK) -> None:
+    def __init__(
+        self,
+        zone: str,
+        output: pa.Schema,
+        max_chunk: int = MAX_CHUNK,  # rows of a DataFrame, as many at most
+        max_bytes: int | None = None,  # Arrow bytes of a DataFrame, about as many at most
+    ) -> None:
         self.zone, self.output, self.max_chunk = zone, output, max_chunk
+        self.max_bytes = max_bytes
 
     @abstractmethod
     def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
@@ -129,10 +136,17 @@ def batch_of(table: pa.Table) -> pa.RecordBatch:
     )
 
 
-def form_of(name: str, *, zone: str, output: pa.Schema, max_chunk: int = MAX_CHUNK) -> RowForm:
+def form_of(
+    name: str,
+    *,
+    zone: str,
+    output: pa.Schema,
+    max_chunk: int = MAX_CHUNK,
+    max_bytes: int | None = None,
+) -> RowForm:
     """Return a form of rows by name: "row" or "pandas"."""
     form = PandasRows if name == "pandas" else SparkRowForm
-    return form(zone, output, max_chunk)
+    return form(zone, output, max_chunk, max_bytes)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -197,10 +211,13 @@ class _FrameBatches(KeyBatches):
         *,
         inferred: bool,
         max_chunk: int,
+        max_bytes: int | None,
     ) -> None:
         super().__init__(starts)
         self._rows, self._zone, self._inferred = rows, zone, inferred
         self._max_chunk = max_chunk
+        if max_bytes is not None and rows.num_rows:
+            self._max_chunk = max(min(-(-max_bytes * rows.num_rows // rows.nbytes), max_chunk), 1)
         # Of columns with nulls, pandas' type depends on the rows of a chunk.
         alone = not inferred and any(column.null_count for column in rows.columns)
         self._frame = None if alone else frame_of(rows, zone, inferred=inferred)
@@ -222,7 +239,12 @@ class PandasRows(RowForm):
 
     def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
         return _FrameBatches(
-            rows, self.zone, starts, inferred=self.inferred, max_chunk=self.max_chunk
+            rows,
+            self.zone,
+            starts,
+            inferred=self.inferred,
+            max_chunk=self.max_chunk,
+            max_bytes=self.max_bytes,
         )
 
     def keys(self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

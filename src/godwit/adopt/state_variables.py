@@ -337,71 +337,69 @@ class _OfKey:
         self._variable, self._cells, self._place, self._handle = variable, cells, place, handle
         self._rows = variable.rows
 
-    def _group(self) -> int:
-        """Return the number of the present key; raise without one, or if the state was deleted."""
+    def _group(self, doing: str) -> int:
+        """Return the number of the present key; raise without one, or if the state was deleted.
+
+        `doing`: the call, as Spark's errors name it.
+        """
         group = self._place.group
         if group < 0 or self._handle.deleted:
-            self._check(group)
+            name, kind = self._variable.name, self._variable.kind
+            if name in self._handle.deleted:
+                text = f"{kind.capitalize()} state {name} is not initialized."
+                raise PySparkRuntimeError(f"Error {doing}: {text}")
+            if group < 0:
+                text = f"Implicit key not found in state store for stateName={name}."
+                raise PySparkRuntimeError(f"Error {doing}: {text}")
         return group
-
-    def _check(self, group: int) -> None:
-        """Raise if there is no key, or the state was deleted in ``init``."""
-        name, kind = self._variable.name, self._variable.kind
-        if name in self._handle.deleted:
-            raise PySparkRuntimeError(
-                f"Error using {kind} state: {kind.capitalize()} state {name} is not initialized."
-            )
-        if group < 0:
-            raise PySparkRuntimeError(
-                f"Error using {kind} state: Implicit key not found in state store for "
-                f"stateName={name}."
-            )
 
 
 class _ValueOfKey(_OfKey, pyspark_states.ValueState):
     """Value of the present key."""
 
     def exists(self) -> bool:
-        exists: bool = self._cells.exists(self._group())
+        exists: bool = self._cells.exists(self._group("checking value state exists"))
         return exists
 
     def get(self) -> tuple[Any, ...] | None:
-        group = self._group()
+        group = self._group("getting value state")
         if not self._cells.exists(group):
             return None
         return self._rows.to_tuple(self._cells.read(group))
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         record = _converted("updating value state", self._rows.to_record, newValue)
-        self._cells.assign(self._group(), record)
+        self._cells.assign(self._group("updating value state"), record)
 
     def clear(self) -> None:
-        self._cells.drop(self._group())
+        self._cells.drop(self._group("clearing value state"))
 
 
 class _ListOfKey(_OfKey, pyspark_states.ListState):
     """List of the present key."""
 
     def exists(self) -> bool:
-        exists: bool = self._cells.is_there(self._group())
+        exists: bool = self._cells.is_there(self._group("checking value state exists"))
         return exists
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         to_tuple = self._rows.to_tuple
-        return iter([to_tuple(record) for record in self._cells.read(self._group())])
+        return iter(
+            [to_tuple(record) for record in self._cells.read(self._group("getting list state"))]
+        )
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
-        self._cells.replace(self._group(), self._records(newState))
+        self._cells.replace(self._group("updating value state"), self._records(newState))
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
         record = _converted("updating value state", self._rows.to_record, newState)
-        self._cells.extend(self._group(), [record])
+        self._cells.extend(self._group("updating value state"), [record])
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
-        self._cells.extend(self._group(), self._records(newState))
+        self._cells.extend(self._group("updating value state"), self._records(newState))
 
     def clear(self) -> None:
-        self._cells.drop(self._group())
+        self._cells.drop(self._group("clearing value state"))
 
     def _records(self, rows: list[tuple[Any, ...]]) -> list[Any]:
         """Return the stored records of rows; raise if there are none."""
@@ -427,10 +425,13 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
         self._keys = variable.keys
 
     def exists(self) -> bool:
-        return bool(self._cells.items(self._group()))
+        return bool(self._cells.items(self._group("checking map state exists")))
 
     def getValue(self, key: tuple[Any, ...]) -> Any:
-        item, group = _converted("getting value", self._keys.to_key, key), self._group()
+        item, group = (
+            _converted("getting value", self._keys.to_key, key),
+            self._group("getting value"),
+        )
         if not self._cells.is_there(group, item):
             return None
         return self._rows.to_row(self._cells.read(group, item))
@@ -438,17 +439,17 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         doing = "checking if map state contains key"
         item = _converted(doing, self._keys.to_key, key)
-        exists: bool = self._cells.is_there(self._group(), item)
+        exists: bool = self._cells.is_there(self._group("checking if map state contains key"), item)
         return exists
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         doing = "updating map state value"
         item = _converted(doing, self._keys.to_key, key)
         record = _converted(doing, self._rows.to_record, value)
-        self._cells.assign(self._group(), item, record)
+        self._cells.assign(self._group("updating map state value"), item, record)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        group = self._group()
+        group = self._group("getting map state")
         return iter(
             [
                 (self._keys.from_key(item), self._rows.to_tuple(self._cells.read(group, item)))
@@ -457,19 +458,24 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
         )
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        return iter([self._keys.from_key(item) for item in self._cells.items(self._group())])
+        return iter(
+            [
+                self._keys.from_key(item)
+                for item in self._cells.items(self._group("getting map state"))
+            ]
+        )
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         return iter([value for _, value in self.iterator()])
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         item = _converted("removing key from map state", self._keys.to_key, key)
-        group = self._group()
+        group = self._group("removing key from map state")
         if self._cells.is_there(group, item):
             self._cells.remove(group, item)
 
     def clear(self) -> None:
-        self._cells.drop(self._group())
+        self._cells.drop(self._group("clearing map state"))
 
 
 def _converted(doing: str, convert: Any, row: Any) -> Any:

@@ -87,6 +87,7 @@ class ProcessorSpec:
     deleted: frozenset[str] = frozenset()  # names of states that it deletes
     initial: InitialState | None = None
     max_chunk: int = MAX_CHUNK  # maximum number of rows of a DataFrame
+    max_bytes: int | None = None  # and about how many bytes it may have
 
     @property
     def timing(self) -> Timing:
@@ -144,6 +145,7 @@ def spec_of(
     where: str,
     operator: str,
     max_chunk: int = MAX_CHUNK,
+    max_bytes: int | None = None,
 ) -> ProcessorSpec:
     """Return the spec of a processor, by calling ``init`` of a copy as Spark does on the driver.
 
@@ -186,6 +188,7 @@ def spec_of(
         deleted=frozenset(handle.deleted),
         initial=initial,
         max_chunk=max_chunk,
+        max_bytes=max_bytes,
     )
 
 
@@ -246,7 +249,11 @@ class TransformOperator(SparkFunctionOperator):
     ) -> pa.RecordBatch:
         """Call the processor for every key of a lane; return the rows that it emitted."""
         form = form_of(
-            self.spec.form, zone=self.zone, output=self.output, max_chunk=self.spec.max_chunk
+            self.spec.form,
+            zone=self.zone,
+            output=self.output,
+            max_chunk=self.spec.max_chunk,
+            max_bytes=self.spec.max_bytes,
         )
         processor = cloudpickle.loads(self.spec.pickled)
         times = times_of(self.spec.time_mode, data.time)

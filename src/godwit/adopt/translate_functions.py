@@ -7,6 +7,7 @@ function itself.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from godwit.adopt.translate import Adopted, Translation
 
+_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -115,6 +117,7 @@ def transform_with_state(
         pandas=str(node.userFacingDataType().toString()) == "pandas",
         initial=_initial_state(translation, node) if node.hasInitialState() else None,
         max_chunk=_max_chunk(translation),
+        max_bytes=_max_bytes(translation),
         where=where,
         operator=name,
     )
@@ -225,3 +228,11 @@ def _max_chunk(translation: Translation) -> int:
     """Return the maximum number of rows of a DataFrame, by the session's settings."""
     number = int(translation.catalyst.spark.conf.get(_RECORDS, str(MAX_CHUNK)) or MAX_CHUNK)
     return number if number > 0 else 2**31 - 1
+
+
+def _max_bytes(translation: Translation) -> int | None:
+    """Return about how many bytes a DataFrame may have, by the session's settings."""
+    text = translation.catalyst.spark.conf.get(_BYTES, None)
+    digits = re.fullmatch(r"(\d+)b?", str(text).lower())
+    number = 2**31 - 1 if digits is None else int(digits[1])
+    return number if 0 < number < 2**31 - 1 else None
