@@ -102,7 +102,7 @@ _SESSIONS = (
 )
 
 
-def _rows(draw: random.Random, batch: int, size: int) -> list[tuple[Any, ...]]:
+def draw_rows(draw: random.Random, batch: int, size: int) -> list[tuple[Any, ...]]:
     """Draw the rows of a batch."""
     rows = []
     for _ in range(size):
@@ -189,7 +189,7 @@ def build_of(text: str) -> Callable[..., DataFrame]:
 def draw_case(draw: random.Random) -> tuple[str, Case]:
     """Draw a query and its input; return its text and the case."""
     text, mode = text_of(draw)
-    batches = [_rows(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
+    batches = [draw_rows(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
     parts = 2 if draw.random() < 0.25 else 1
     streams = {"s": Stream(schema=COLUMNS, batches=batches)}
     return f"{text} [{mode}{', restarted' if parts > 1 else ''}]", Case(

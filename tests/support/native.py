@@ -128,6 +128,42 @@ def run(
     return outcome
 
 
+def run_live(
+    writer: Any, stream: Stream, *, mode: str, checkpoint: str, then: Callable[[Any], None]
+) -> Batches:
+    """Run a query while its files arrive, one by one, each after the last one is processed.
+
+    `then`: called with the query after each file but the last. The query restarts halfway.
+    """
+    batches: Batches = {}
+
+    def collect(rows: DataFrame, batch: int) -> None:
+        """Remember the rows of a batch."""
+        collected = [_plain(tuple(row)) for row in rows.collect()]
+        if collected:
+            batches[batch] = sorted(collected, key=repr)
+
+    shutil.rmtree(stream.files, ignore_errors=True)
+    Path(stream.files).mkdir()
+    writer = (
+        writer.outputMode(mode)
+        .queryName(f"live-{Path(checkpoint).name}")
+        .foreachBatch(collect)
+        .option("checkpointLocation", checkpoint)
+    )
+    half = len(stream.batches) // 2
+    for part in (stream.batches[:half], stream.batches[half:]):
+        query = writer.start()
+        try:
+            for rows in part:
+                write(stream, [rows])
+                query.processAllAvailable()
+                then(query)
+        finally:
+            query.stop()
+    return batches
+
+
 def compare(
     spark: SparkSession,
     build: Callable[..., DataFrame],
