@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 _TIME: Final = "event_time_ms"
 """Column of a source: the event time that Spark's watermark sees, in whole milliseconds."""
 _ONLY_TIME: Final = "moves_watermark_only"
+_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 
 _STATEFUL: Final = frozenset(
@@ -288,11 +289,19 @@ class Translation:
         self.mode = mode
         self.plan = analysed(dataframe)
         self.flow = Flow(name)
+        self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
         self._used: dict[str, int] = {}
 
     def run(self) -> Query:
         """Translate the plan."""
         self._check_for_streaming()
+        policy = self.catalyst.spark.conf.get(_POLICY, "min")
+        if policy != "min" and len(_watermarks(self.plan)) > 1:
+            raise self.refused(
+                self.plan,
+                f"{_POLICY} is {policy!r}, so that rows of slower streams are dropped",
+                f"spark.conf.unset({_POLICY!r}).",
+            )
         rows = self.rows_of(self.plan)
         names = tuple(str(attribute.name()) for attribute in to_list(self.plan.output()))
         if rows is None:

@@ -50,7 +50,15 @@ if TYPE_CHECKING:
 class LogicalFlow:
     """Sources, keyed operators and sinks, as declared; users build `Flow`, which adds `start`."""
 
-    __slots__ = ("_feedbacks", "_operators", "_sinks", "_sources", "name", "num_key_groups")
+    __slots__ = (
+        "_feedbacks",
+        "_one_watermark",
+        "_operators",
+        "_sinks",
+        "_sources",
+        "name",
+        "num_key_groups",
+    )
 
     if not TYPE_CHECKING:  # a type checker would take every name for granted
 
@@ -79,6 +87,7 @@ class LogicalFlow:
         self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
         self._feedbacks: dict[str, FeedbackNode] = {}
+        self._one_watermark = False  # the lowest of all sources' is the watermark of each
 
     def __repr__(self) -> str:
         return (
@@ -454,6 +463,7 @@ class LogicalFlow:
             operators=self.operators,
             sinks=self.sinks,
             feedbacks=tuple(self._feedbacks.values()),
+            one_watermark=self._one_watermark,
         )
 
     def compiled(self) -> CompiledFlow:

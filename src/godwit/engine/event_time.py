@@ -9,7 +9,8 @@ While key groups of an operator are suspended, neither it nor any operator downs
 loops, closes windows: waiting rows do not become late.  Timers of operators that get these rows do
 not fire in the epoch that processes them either, since timers fire before rows are processed.
 
-The watermark of an operator is the minimum of those of the sources upstream of it.
+The watermark of an operator is the minimum of those of the sources upstream of it; or, in a flow
+with one watermark (`CompiledFlow.one_watermark`), of all sources, as in Spark.
 
 Rows that wait in a feedback loop hold back the watermark of the loop's readers: it does not pass
 the oldest of them. While the loop is empty, it follows the sources whose rows enter it.
@@ -359,8 +360,13 @@ class EventTimes:
 
         `name`: of their watermark. `drained`: idle watermarks.
         """
+        watermark = self._times.watermarks.get(name, BEGINNING)
+        if self._flow.one_watermark:
+            every = (other for names in self._flow.watermarks for other in names)
+            timed = [other for other in every if source_of(other) in self._flow.times]
+            watermark = min(self._times.watermarks.get(other, BEGINNING) for other in timed)
         return _Front(
-            watermark=self._times.watermarks.get(name, BEGINNING),
+            watermark=watermark,
             newest=self._times.newest.get(name, BEGINNING),
             drained=name in drained,
             paused=False,

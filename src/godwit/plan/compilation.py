@@ -168,6 +168,7 @@ class _Compilation:
             starts_empty=frozenset(node.name for node in self.flow.operators if node.starts_empty),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
             times={name: time for name, time in self.times.items() if name in self.timed},
+            one_watermark=self.flow.one_watermark,
         )
         windowed = [node for node in self.flow.operators if isinstance(node, WindowedNode)]
         return split_windows(

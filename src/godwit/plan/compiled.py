@@ -169,6 +169,7 @@ class CompiledFlow:
         default_factory=dict
     )  # those of Godwit's own, by name
     feedbacks: tuple[Feedback, ...] = ()  # several of one loop, where streams meet before it
+    one_watermark: bool = False  # the lowest watermark of all sources is that of each
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:

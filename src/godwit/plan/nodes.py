@@ -229,6 +229,7 @@ class FlowGraph:
     operators: tuple[OperatorNode, ...]  # upstream before downstream
     sinks: tuple[SinkNode, ...]
     feedbacks: tuple[FeedbackNode, ...] = ()
+    one_watermark: bool = False  # as Spark has it: of each source, the lowest of all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
