@@ -6,6 +6,7 @@ written before.
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from godwit.adopt.delivery import RowByRow
@@ -447,7 +448,8 @@ class StreamWriter:
         return query.flow.start(
             checkpoint=checkpoint,
             trigger=checked_trigger(self._trigger),
-            name=self._name,
+            # Spark's queries may be without a name, and Godwit tells them apart by theirs.
+            name=self._name or f"adopted-{zlib.crc32(checkpoint.encode()):08x}",
             **self._settings,
         )
 

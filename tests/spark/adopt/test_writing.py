@@ -103,6 +103,19 @@ def test_sql_and_a_plan_that_is_read_give_the_same_flow(
     ]
 
 
+def test_two_queries_without_a_name_run_beside_one_another(rows: DataFrame, tmp_path: Path) -> None:
+    counts = rows.groupBy("k").count()
+    writers = [gw.write_stream(counts).outputMode("update").format("noop") for _ in range(2)]
+    queries = [
+        writer.option("checkpointLocation", str(tmp_path / f"ck{number}")).start()
+        for number, writer in enumerate(writers)
+    ]
+    assert len({query.name for query in queries}) == 2
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+
+
 def test_a_plan_is_explained_node_by_node(rows: DataFrame) -> None:
     query = rows.where("n > 0").groupBy("k").count().where("count > 1")
     lines = explained(query, mode="update").splitlines()
