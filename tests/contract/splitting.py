@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
+from godwit.control.operators import OperatorPolicies
 from godwit.control.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.engine.committed import FlowEpoch
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
-from godwit.runtime.policies import OperatorPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
+    from godwit.control.operators import OperatorPolicies
+    from godwit.control.thread import ControllerThread
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
     from godwit.operators.hot_keys.orders import SpreadKeyOver
-    from godwit.runtime.controller import ControllerThread
-    from godwit.runtime.policies import OperatorPolicies
     from godwit.runtime.ports import RunCluster, ScalablePool, Session
     from godwit.runtime.threads import EpochGate
 

@@ -14,9 +14,11 @@ from godwit.checkpoint.journal import JournalWriter, read_last
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.fusing import Fusing, by_attributes
+from godwit.control.operators import OperatorPolicies
 from godwit.control.placing import ComparePlacing, place_as_measured, place_by_attributes
 from godwit.control.policy import RESPECT_S
 from godwit.control.spreading import SpreadHotKeys, spreading_of
+from godwit.control.thread import ControllerThread, last_memory
 from godwit.control.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
@@ -25,8 +27,6 @@ from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_star
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
-from godwit.runtime.controller import ControllerThread, last_memory
-from godwit.runtime.policies import OperatorPolicies
 from godwit.runtime.recent_events import past_decisions
 from godwit.runtime.run import SOURCES, QueryRun, RunParts
 from godwit.runtime.threads import DaemonPool, close_all

@@ -14,6 +14,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.control.operators import OperatorPolicies
 from godwit.control.planners.spreading import SidesOfKey, choose_shape
 from godwit.control.policy import ManualOverrides
 from godwit.control.spreading import SpreadHotKeys, spreading_of
@@ -35,7 +36,6 @@ from godwit.model.key_groups import KeyWork, OperatorWork
 from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
 from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for, place_parts
 from godwit.runtime.hot_keys import QueryHotKeys
-from godwit.runtime.policies import OperatorPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.fusing import Fusing
+from godwit.control.operators import OperatorPolicies
 from godwit.engine import outcomes
 from godwit.engine.changes import Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
@@ -27,7 +28,6 @@ from godwit.model.events import (
     ManualOverrideRespected,
     RegroupingCancelled,
 )
-from godwit.runtime.policies import OperatorPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

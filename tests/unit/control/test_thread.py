@@ -20,6 +20,10 @@ from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.loop import Controller
 from godwit.control.scaling import latency
+from godwit.control.thread import (
+    ControllerThread,
+    last_memory,
+)
 from godwit.engine.committed import CommittedEpoch
 from godwit.engine.topology import Topology, topology_of
 from godwit.migration.inputs import MigrationRequested
@@ -27,10 +31,6 @@ from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.plan.compiled import UpstreamInput
-from godwit.runtime.controller import (
-    ControllerThread,
-    last_memory,
-)
 from godwit.runtime.recent_events import past_decisions
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_the_model_knows_how_long_epochs_may_be_where_their_rows_are_limited(
         def regroup(self, topology: Topology) -> None:
             seen.append(topology)
 
-    monkeypatch.setattr("godwit.runtime.controller.Controller", Seeing)
+    monkeypatch.setattr("godwit.control.thread.Controller", Seeing)
     controlling = ControllerThread(
         control_of(period="4 seconds", scaling=scaling),
         flow(["sums"]),
@@ -302,7 +302,7 @@ def test_a_controller_that_fails_is_told_of_and_goes_on(monkeypatch: pytest.Monk
 def test_what_a_controller_remembers_is_written_down_and_found_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("godwit.runtime.controller._NOTED_EVERY_S", 0.0)
+    monkeypatch.setattr("godwit.control.thread._NOTED_EVERY_S", 0.0)
     run = Run()
     try:
         run.controlling.scaled_manually()
