@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from godwit import control, migration, sinks, sources, testing, types
     from godwit.adopt.explain import explain
     from godwit.adopt.writer import read_plan, sql, write_stream
+    from godwit.control.adaptation import Adaptation
     from godwit.control.settings import Control
     from godwit.engine.settings import Lanes
     from godwit.model import errors, events
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.operators.windows.rows import rows
     from godwit.operators.windows.spec import hopping, session, tumbling
-    from godwit.runtime.settings import Adaptation, Checkpointing, Observability, Sizing
+    from godwit.runtime.settings import Checkpointing, Observability, Sizing
     from godwit.sources import formats
     from godwit.spark.flow import Flow
     from godwit.spark.platform.local_cluster import LocalCluster
@@ -160,12 +161,13 @@ _MODULES = {
     "types": "godwit.types",
 }
 _HOMES = {
+    "godwit.control.adaptation": ("Adaptation",),
     "godwit.control.settings": ("Control",),
     "godwit.spark.platform.local_cluster": ("LocalCluster",),
     "godwit.adopt": ("explain", "read_plan", "sql", "write_stream"),
     "godwit.spark.flow": ("Flow",),
     "godwit.spark.read_state": ("read_state",),
-    "godwit.runtime.settings": ("Adaptation", "Checkpointing", "Observability", "Sizing"),
+    "godwit.runtime.settings": ("Checkpointing", "Observability", "Sizing"),
     "godwit.engine.settings": ("Lanes",),
     "godwit.model.errors": ("GodwitError",),
     "godwit.operators.aggregates": (

@@ -10,8 +10,10 @@ import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
 from godwit.control.operators import OperatorPolicies
+from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.engine.committed import FlowEpoch
+from godwit.model.decision_events import ManualChange
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
 
@@ -44,17 +46,15 @@ class Decided(WindowsApart):
     def start(self, executors: Mapping[str, int]) -> None:
         """Begin a run, with a policy of its own."""
         super().start(executors)
+        announce = self.coordinator.announce
+        overrides = ManualOverrides(announce=announce)
+        policy = SplitOrCombine(
+            self.flow, self._splitting, self._exchange, overrides=overrides, announce=announce
+        )
         self.deciding = OperatorPolicies(
             self.flow,
-            lambda overrides, announce: [
-                SplitOrCombine(
-                    self.flow,
-                    self._splitting,
-                    self._exchange,
-                    overrides=overrides,
-                    announce=announce,
-                )
-            ],
+            [policy],
+            loop=PolicyLoop(overrides, announce=announce),
             meters={},
             coordinator=self.coordinator,
             log=self.log,
@@ -85,8 +85,10 @@ class Decided(WindowsApart):
 
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """Regroup by hand."""
-        with self.deciding.manual_regrouping(name for of in components.values() for name in of):
+        members = (name for group in components.values() for name in group)
+        with self.deciding.manual_change(map(ManualChange.COMPONENTS.of, members)) as record:
             super().regroup(components)
+            record()
 
     def form(self) -> WindowLayout | None:
         """Give the form of the next epoch."""

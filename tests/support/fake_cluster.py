@@ -67,7 +67,7 @@ class FakeStream:
             policy=Policy(),
             ports=self.ports,
         )
-        self.controller, self.names = None, UserNames(())
+        self.names = UserNames(())
         self.now_s = 0.0
         self.pool = SparkExecutorPool(
             cast("Any", scheduler),

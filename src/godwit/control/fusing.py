@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from godwit.control.planners.fusion import FusionProblem, plan_fusion
-from godwit.control.policy import Hysteresis, check_epoch_settings
+from godwit.control.policy import Hysteresis, check_epoch_settings, reversed_by_regrouping
 from godwit.engine.changes import Proposal, Regroup
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
@@ -165,7 +165,9 @@ class Fusing:
             self._total += rows
         if self._epochs < self._settings.epochs:
             return
-        self._standing = self._evaluate(epoch.flow, self._overrides.operators(epoch.at_s))
+        self._standing = self._evaluate(
+            epoch.flow, self._overrides.operators(epoch.flow, epoch.at_s)
+        )
         self._rows.clear()
         self._bytes.clear()
         self._total = self._epochs = 0
@@ -228,7 +230,7 @@ class Fusing:
             # In bytes: rows that are no longer sent, against the state that moves for it.
             gain=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
             numbers={f"{up}→{down}": share for (up, down), share in shown.items()},
-            operators=frozenset(name for group in changed for name in group),
+            reverses=reversed_by_regrouping(flow, *(name for group in changed for name in group)),
         )
 
 

@@ -80,6 +80,7 @@ class Controller:
         # overrides go on. Statistics are not restored: they are at most one period old.
         past: Iterable[events.Event] = (),
         memory: ControllerMemory | None = None,  # what the run before left, likewise
+        stated: Iterable[str] = (),  # operators whose components the options of the start name
     ) -> None:
         self._settings, self._topology = settings, topology
         self._migrations, self._clock = migrations, clock
@@ -99,7 +100,9 @@ class Controller:
         )
         self._rebalancing = Rebalancing(settings, migrations, self._announce)
         self._resizing = Resizing(settings, migrations, pool, run_model, self._announce)
-        self._overrides = ManualOverrides(settings.respect_s, announce=self._announce)
+        self._overrides = ManualOverrides(
+            settings.respect_s, announce=self._announce, stated=stated
+        )
         self._forecaster = forecaster_of(settings, memory, self._announce)
         for event in past:
             self._resizing.restore_from_event(event, now_s)
@@ -108,9 +111,7 @@ class Controller:
             self._overrides.restore_from_event(event, now_s)
         self._resizing.restore(memory, now_s)
         self._overrides.restore(memory.overrides, now_s)
-        self._loop = PolicyLoop(
-            [self], actor=self, overrides=self._overrides, announce=self._announce
-        )
+        self.policy_loop = PolicyLoop(self._overrides, announce=self._announce)
         self._period: PeriodStatistics | None = None
         self._speed_of: Mapping[str, float] = {}
         self._executors = frozenset(migrations.view.executors)
@@ -148,7 +149,7 @@ class Controller:
         self._overrides.detect(view, now_s, own_draining=own_draining)
         self._rebalancing.update(view)
         self._rebalancing.executors_released(self._resizing.release_drained(view))
-        self._loop.step(now_s)
+        self.policy_loop.step([self], self, now_s)
 
     def regroup(self, topology: Topology) -> None:
         """Continue with other components: statistics start again, earlier decisions stay."""
@@ -166,10 +167,6 @@ class Controller:
             targets=self._planning.targets,
         )
         self._lanes.reset()
-
-    def scaled_by_hand(self) -> None:
-        """Record a manual override of the number of executors."""
-        self._overrides.record([ManualChange.SCALING], self._clock.now_s())
 
     @property
     def memory(self) -> ControllerMemory:
@@ -202,7 +199,7 @@ class Controller:
             "draining": sorted(self._resizing.draining),
             "speeds": {e: round(v, 2) for e, v in self._speed_of.items() if v != 1.0},
             "leftAlone": {w: round(s, 1) for w, s in self._overrides.seconds_left(now_s).items()},
-            "notDone": dict(self._loop.skipped),
+            "notDone": dict(self.policy_loop.skipped),
             **self._planning.status,
         }
 
@@ -360,12 +357,12 @@ class Controller:
             return  # the moves under way still reach their target
         selected = plan.selected
         if len(selected.order) or selected.reason:
+            moving = plan.moving_components
             yield Proposal(
                 subject=f"balancing of {', '.join(plan.measured.components)}",
-                change=Rebalance(plan=plan, instead=overtaken or "")
-                if len(selected.order)
-                else None,
+                change=Rebalance(plan=plan, instead=overtaken or "") if moving else None,
                 reason=selected.reason,
+                reverses=frozenset(map(ManualChange.MIGRATION.of, moving)),
                 numbers={
                     "load_distance": selected.distance_before,
                     "gain_s": selected.gain_s,

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from godwit.control.policy import RESPECT_S, ManualOverrides, PolicyLoop
 from godwit.control.windows import ChooseWindowState
 from godwit.engine.changes import Regroup, Repartition
 from godwit.engine.outcomes import state_bytes
@@ -17,20 +16,19 @@ from godwit.migration.strategy import Bounds
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError
-from godwit.operators.hot_keys.orders import SpreadKeyOver
+from godwit.operators.hot_keys.orders import SpreadKeyOver, divide_key
 from godwit.runtime.threads import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.control.policy import AdaptationPolicy, Announce
+    from godwit.control.policy import AdaptationPolicy, PolicyLoop
     from godwit.engine.changes import Proposal
     from godwit.engine.committed import FlowEpoch
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.engine.sharing import PaneMeter
     from godwit.migration.coordinator import Coordinator
-    from godwit.model.events import Event
     from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
@@ -49,55 +47,49 @@ class OperatorPolicies:
     def __init__(
         self,
         flow: CompiledFlow,
-        policies: Callable[[ManualOverrides, Announce], Sequence[AdaptationPolicy[FlowEpoch]]],
+        policies: Sequence[AdaptationPolicy[FlowEpoch]],
         *,
+        loop: PolicyLoop,  # which decides on proposals, also on the controller's
         coordinator: Coordinator,
         log: CommitLog,
         meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
         # operator → how its hot keys are spread
         spreading: Mapping[str, SpreadOrders] | None = None,
-        stated: Iterable[str] = (),  # operators that the options of the start name
-        respect_s: float = RESPECT_S,
-        past: Iterable[Event] = (),
+        respects: bool = True,  # whether manual changes matter to a policy or to the controller
     ) -> None:
         self._flow, self._meters, self._spreading = flow, meters, spreading or {}
         self._coordinator, self._log = coordinator, log
-        self._overrides = ManualOverrides(respect_s, announce=coordinator.announce, stated=stated)
-        for event in past:
-            self._overrides.restore_from_event(event, time.time())
-        self._policies = policies(self._overrides, coordinator.announce)
-        self._loop = PolicyLoop(
-            self._policies,
-            actor=self,
-            overrides=self._overrides,
-            announce=self._coordinator.announce,
-        )
-        self._own = self._by_hand = ""  # ids of regroupings
-        self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
+        self._policies, self._loop, self._respects = policies, loop, respects
+        self._own = ""  # id of a policy's regrouping
+        self._manual: tuple[str, Sequence[str]] = "", ()  # a user's regrouping, and its changes
         self._plan: RegroupingPlan | None = None
         self._repartitioning: Proposal | None = None
         self._lock = threading.Lock()
         self._guard = Guard("deciding on components", coordinator.background_failed)
 
     @contextmanager
-    def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
-        """Context of a user's regrouping of operators, which policies then do not reverse.
+    def manual_change(self, changes: Iterable[str]) -> Iterator[Callable[..., None]]:
+        """Context in which a user makes changes, texts of `ManualChange`; no policy acts in it.
 
-        Call the yielded function with the regrouping's id. A policy's own regrouping is cancelled.
+        Call the yielded function once they are made, or with the id of their regrouping once it is
+        requested: then they are left alone for a while. A regrouping by a policy is cancelled where
+        components are to change.
         """
-        with self._lock:
-            with self._coordinator.locked() as coordinator:
-                if self._own and coordinator.ended_regrouping(self._own) is None:
-                    coordinator.cancel(self._own, "superseded by a manual regrouping")
-            self._own = self._by_hand = ""
-            self._regrouped = tuple(map(ManualChange.COMPONENTS.of, operators))
-            if self._policies:
-                self._overrides.record(self._regrouped, time.time())
-            yield self._record_manual
+        changes = tuple(changes)
 
-    def _record_manual(self, regrouping: str) -> None:
-        """Record a user's regrouping, which policies do not reverse for a while."""
-        self._by_hand = regrouping
+        def record(regrouping: str = "") -> None:
+            """Record the changes; the override starts again while their regrouping goes on."""
+            if regrouping:
+                self._manual = regrouping, changes
+            if self._respects:
+                self._loop.overrides.record(changes, time.time())
+
+        with self._lock:
+            regroups = any(ManualChange.COMPONENTS.name_in(change) for change in changes)
+            with self._coordinator.locked() as coordinator:
+                if regroups and self._own and coordinator.ended_regrouping(self._own) is None:
+                    coordinator.cancel(self._own, "superseded by a manual regrouping")
+            yield record
 
     def observe(self, epoch: FlowEpoch) -> None:
         """Pass a committed epoch to the policies.
@@ -105,61 +97,33 @@ class OperatorPolicies:
         Errors of a policy are reported, not raised: the epoch is committed, and has to be
         delivered.
         """
-        self._guard(self._run_policies, epoch)
+        if self._policies:
+            self._guard(self._run_policies, epoch)
 
     def _run_policies(self, epoch: FlowEpoch) -> None:
         """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:
             now_s, self._flow = epoch.at_s, epoch.flow
+            regrouping, changes = self._manual
             with self._coordinator.locked() as coordinator:
+                view = coordinator.view
                 speeds = [speed for speed in coordinator.copies_bytes_per_s if speed]
-                if self._by_hand and coordinator.ended_regrouping(self._by_hand) is None:
-                    self._overrides.record_ongoing(self._regrouped, now_s)
-                else:
-                    self._by_hand = ""
-            self._loop.observe(replace(epoch, copies_bytes_per_s=max(speeds, default=None)))
-            self._loop.step(now_s)
-
-    def respect(self, operators: Iterable[str]) -> None:
-        """Record that a user has chosen key columns of operators, so that policies keep them."""
-        if self._policies:
-            self._overrides.record(map(ManualChange.COMPONENTS.of, operators), time.time())
+                ongoing = regrouping and coordinator.ended_regrouping(regrouping) is None
+            if self._respects:
+                self._loop.overrides.detect(view, now_s)
+                if ongoing:
+                    self._loop.overrides.record_ongoing(changes, now_s)
+            if not ongoing:
+                self._manual = "", ()
+            measured = replace(epoch, copies_bytes_per_s=max(speeds, default=None))
+            for policy in self._policies:
+                policy.observe(measured)
+            self._loop.step(self._policies, self, now_s)
 
     def take_repartitioning(self) -> Proposal | None:
         """Return the decided change of an operator's columns, and clear it; ``None`` if none is."""
         proposal, self._repartitioning = self._repartitioning, None
         return proposal
-
-    def divide_manually(self, change: SpreadKeyOver) -> bool:
-        """Divide the rows of a hot key into other parts, as a user requested.
-
-        ``False`` if that is impossible now.
-        """
-        with self._lock:
-            if not self._divide_key(change, "asked for", {}):
-                return False
-            if self._policies:
-                self._overrides.record([ManualChange.HOT_KEYS.of(change.operator)], time.time())
-            return True
-
-    def _divide_key(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
-        """Request a change of a key's parts, and announce it.
-
-        ``False`` if that is impossible now.
-        """
-        orders = self._spreading[change.operator]
-        if not orders.order(change.hash, change.key, change.grid):
-            return False
-        self._coordinator.announce(
-            events.HotKeySpread,
-            operator=change.operator,
-            key=change.key,
-            rows=change.grid.rows,
-            columns=change.grid.columns,
-            reason=reason,
-            numbers=dict(numbers),
-        )
-        return True
 
     def cost(self, proposal: Proposal) -> float:
         """Return bytes that a regrouping moves, or milliseconds that a repartitioning pauses."""
@@ -197,7 +161,13 @@ class OperatorPolicies:
             )
             return True
         if isinstance(change, SpreadKeyOver):
-            return self._divide_key(change, proposal.reason, proposal.numbers)
+            return divide_key(
+                self._spreading,
+                change,
+                announce=self._coordinator.announce,
+                reason=proposal.reason,
+                numbers=proposal.numbers,
+            )
         if isinstance(change, Repartition):
             self._repartitioning = proposal
             return True

@@ -26,7 +26,7 @@ import numpy as np
 from godwit.checkpoint.evolution import partitioned_anew
 from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit.control.planners.placing import compare_placing, imbalance_of, min_values
-from godwit.control.policy import Hysteresis
+from godwit.control.policy import Hysteresis, reversed_by_regrouping
 from godwit.engine.changes import Proposal, Repartition
 from godwit.model import events
 from godwit.model.naming import listing
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from godwit.engine.committed import FlowEpoch
     from godwit.model.event import Event
     from godwit.model.key_groups import KeyGroupLoad
-    from godwit.operators.operator import KeyedOperator
     from godwit.placement.arrays import FloatArray
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
@@ -253,10 +252,10 @@ class ComparePlacing:
             sums.exchange_ms += traffic.cpu_ms + sum(traffic.size_bytes) * self._exchange.byte_ms
             sums.exchange_ms += lanes * self._exchange.lane_ms
             if sums.epochs == self._settings.epochs:
-                self._compare(edge, self._sums.pop(ends), lanes, flow.operator(edge.upstream))
+                self._compare(edge, self._sums.pop(ends), lanes, flow)
 
-    def _compare(self, edge: UpstreamInput, sums: _Sums, lanes: int, sender: KeyedOperator) -> None:
-        """Compare and announce a period's costs of placing `sender` as now, and as its receiver.
+    def _compare(self, edge: UpstreamInput, sums: _Sums, lanes: int, flow: CompiledFlow) -> None:
+        """Compare and announce a period's costs of placing the sender as now, and as its receiver.
 
         If comparisons in a row favour the receiver's columns, and settings allow it, they will be
         proposed. `edge`: the input between the two. `sums`: measurements of the period.
@@ -285,7 +284,11 @@ class ComparePlacing:
 
         subject = f"columns that place {edge.upstream}, as {edge.operator}"
         saved_ms = costs.apart_ms - costs.together_ms
-        pays = costs.pays and self._settings.repartition and not sender.partition_stated
+        pays = (
+            costs.pays
+            and self._settings.repartition
+            and not flow.operator(edge.upstream).partition_stated
+        )
         if not self._hysteresis.is_confirmed(subject, pays):
             self._standing.pop(subject, None)
             return
@@ -296,7 +299,7 @@ class ComparePlacing:
             # In milliseconds: what epochs take less, against the pause.
             gain=self._settings.payback_epochs * saved_ms,
             numbers={"apart_ms": costs.apart_ms, "together_ms": costs.together_ms},
-            operators=frozenset({edge.upstream}),
+            reverses=reversed_by_regrouping(flow, edge.upstream),
         )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002

@@ -340,6 +340,12 @@ class Planned:
     selected: SelectedMoves  # what of it is worth it
     planner: str  # whose plan
 
+    @property
+    def moving_components(self) -> tuple[str, ...]:
+        """Components that the selected moves are of."""
+        moves = np.isin(np.arange(len(self.assignment)), self.selected.order)
+        return tuple(name for name, part in self.measured.parts.items() if moves[part].any())
+
 
 class Planning:
     """Builds problems from measurements, runs planners, and selects the moves that pay."""

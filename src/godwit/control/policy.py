@@ -16,8 +16,9 @@ Invariant: policies ask nothing of the world, so that equal epochs lead to equal
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -25,10 +26,11 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Iterable
 
     from godwit.engine.changes import Proposal
     from godwit.migration.state import ProtocolView
+    from godwit.plan.compiled import CompiledFlow
 
 RESPECT_S = 60.0
 """For how long manual overrides are left alone where no setting says."""
@@ -36,7 +38,6 @@ RESPECT_S = 60.0
 Announce: TypeAlias = Callable[..., None]
 """Takes a kind of event and its values."""
 
-Epoch = TypeVar("Epoch")
 Epoch_contra = TypeVar("Epoch_contra", contravariant=True)
 
 
@@ -102,7 +103,7 @@ class Hysteresis:
 
 
 class ManualOverrides:
-    """Decisions by hand, and the times until which they are respected.
+    """Decisions by hand, and the times until which all policies of a query respect them.
 
     Problem: a user who migrates, drains, scales or regroups knows something that the statistics do
     not; a loop that took it back a period later would be at war with its owner.
@@ -113,6 +114,8 @@ class ManualOverrides:
     Manual migrations and drains are detected from the coordinator's view.  It says which
     migrations were requested by a user, and counts those that have begun, so that none is too
     short to be noticed; a drain that the controller did not request is a manual one.
+
+    Thread-safe: the controller's thread, epochs and users record and read at the same time.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class ManualOverrides:
         self._until_s: dict[str, float] = {}  # manual change → end of its override
         self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
         self._drained: frozenset[str] = frozenset()
+        self._lock = threading.RLock()
 
     def record(self, decisions: Iterable[str], now_s: float) -> None:
         """Record and announce decisions of a user, as texts of `ManualChange`."""
@@ -138,21 +142,27 @@ class ManualOverrides:
     def record_ongoing(self, decisions: Iterable[str], now_s: float) -> None:
         """Record decisions made by hand that are still under way; announce new ones."""
         for name in decisions:
-            if self.holds(name, now_s):
-                self._until_s[name] = now_s + self._respect_s
-            else:
-                self.record([name], now_s)
+            with self._lock:
+                if self.holds(name, now_s):
+                    self._until_s[name] = now_s + self._respect_s
+                else:
+                    self.record([name], now_s)
 
-    def detect(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
+    def detect(
+        self, view: ProtocolView, now_s: float, *, own_draining: Collection[str] | None = None
+    ) -> None:
         """Record migrations and drains that a user started since the last call.
 
-        `own_draining`: executors that the controller drains.
+        `own_draining`: executors that the controller drains; ``None``: drains are not looked at.
         """
-        begun = view.begun_by_hand
-        moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
-        moved.update(name for name, c in view.components.items() if c.by_hand)
-        self._begun = begun
-        self.record_ongoing(map(ManualChange.MIGRATION.of, sorted(moved)), now_s)
+        with self._lock:
+            begun = view.begun_by_hand
+            moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
+            moved.update(name for name, c in view.components.items() if c.by_hand)
+            self._begun = begun
+            self.record_ongoing(map(ManualChange.MIGRATION.of, sorted(moved)), now_s)
+        if own_draining is None:
+            return
         drained = view.draining - set(own_draining)
         for executor in sorted(drained - self._drained):
             until_s = now_s + self._respect_s
@@ -175,60 +185,68 @@ class ManualOverrides:
 
     def holds(self, decision: str, now_s: float) -> bool:
         """Return whether the override of a decision, a text of `ManualChange`, is still valid."""
-        return self._until_s.get(decision, now_s) > now_s
+        stated = ManualChange.COMPONENTS.name_in(decision) in self._stated
+        return stated or self._until_s.get(decision, now_s) > now_s
 
-    def operators(self, now_s: float) -> frozenset[str]:
-        """Return the operators whose components were chosen by hand."""
-        valid = (what for what, until_s in self._until_s.items() if until_s > now_s)
-        regrouped = map(ManualChange.COMPONENTS.name_in, valid)
-        return self._stated.union(name for name in regrouped if name is not None)
+    def operators(self, flow: CompiledFlow, now_s: float) -> frozenset[str]:
+        """Return the operators of a flow whose components must stay as they are."""
+        valid = [what for what, until_s in list(self._until_s.items()) if until_s > now_s]
+        migrated = set(map(ManualChange.MIGRATION.name_in, valid))
+        moved = (o.name for c in flow.components if c.name in migrated for o in c.operators)
+        regrouped = filter(None, map(ManualChange.COMPONENTS.name_in, valid))
+        return self._stated.union(moved, regrouped)
 
     def seconds_left(self, now_s: float) -> Mapping[str, float]:
         """Return decision made by hand → seconds for which its override is still valid."""
-        return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
+        return {what: t - now_s for what, t in list(self._until_s.items()) if t > now_s}
 
 
-class PolicyLoop(Generic[Epoch]):
-    """Loop over policies: they observe and propose; proposals are decided on and carried out."""
+def reversed_by_regrouping(flow: CompiledFlow, *operators: str) -> frozenset[str]:
+    """Return the manual changes that other components or columns of operators would reverse.
 
-    def __init__(
-        self,
-        policies: Sequence[AdaptationPolicy[Epoch]],
-        *,
-        actor: Actor,
-        overrides: ManualOverrides,
-        announce: Announce,
-    ) -> None:
-        self._policies, self._actor = policies, actor
+    Those of their components, and migrations of these: to share a component, key groups move.
+    """
+    components = {flow.component_of(name).name for name in operators}
+    return frozenset(
+        (
+            *map(ManualChange.COMPONENTS.of, operators),
+            *map(ManualChange.MIGRATION.of, components),
+        )
+    )
+
+
+class PolicyLoop:
+    """The loop of a query over its policies: proposals are decided on and carried out.
+
+    Policies are driven where their actor may act: those about operators between two epochs, the
+    controller's on its thread.
+    """
+
+    def __init__(self, overrides: ManualOverrides, *, announce: Announce) -> None:
         self.overrides, self._announce = overrides, announce
         self.skipped: dict[str, str] = {}  # subject → why nothing was done about it
 
-    def observe(self, epoch: Epoch) -> None:
-        """Pass a committed epoch to all policies."""
-        for policy in self._policies:
-            policy.observe(epoch)
-
-    def step(self, now_s: float) -> None:
-        """Decide on the proposals of all policies, and carry out those that pay."""
-        for policy in self._policies:
+    def step(self, policies: Iterable[AdaptationPolicy[Any]], actor: Actor, now_s: float) -> None:
+        """Decide on the proposals of policies, and have the actor carry out those that pay."""
+        for policy in policies:
             for proposal in policy.propose(now_s):
-                if self._decide(proposal, now_s):
+                if self._decide(proposal, actor, now_s):
                     policy.answered(proposal)
 
-    def _decide(self, proposal: Proposal, now_s: float) -> bool:
+    def _decide(self, proposal: Proposal, actor: Actor, now_s: float) -> bool:
         """Carry out a proposal, or skip it; return ``False`` if it has to be decided again."""
         if proposal.change is None:
             self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)
             return True
-        if proposal.operators & self.overrides.operators(now_s):
+        if any(self.overrides.holds(what, now_s) for what in proposal.reverses):
             self.announce_skipped(proposal.subject, "it was decided by hand", proposal.numbers)
             return True
-        cost = max(proposal.cost, self._actor.cost(proposal))
+        cost = max(proposal.cost, actor.cost(proposal))
         if cost > proposal.gain:
             numbers = {**proposal.numbers, "gain": proposal.gain, "cost": cost}
             self.announce_skipped(proposal.subject, "it costs more than it gains", numbers)
             return True
-        acted = self._actor.act(proposal)
+        acted = actor.act(proposal)
         if acted:
             self.skipped.pop(proposal.subject, None)
         return acted

@@ -397,7 +397,12 @@ class LaneBalancing:
                 continue
             parts = self._known_loads(places)
             for change in rebalance_lanes(parts, self._settings.worth.theta):
-                yield Proposal(subject=f"lanes of {change.request.component}", change=change)
+                component = change.request.component
+                yield Proposal(
+                    subject=f"lanes of {component}",
+                    change=change,
+                    reverses=frozenset({ManualChange.MIGRATION.of(component)}),
+                )
 
     def _known_loads(self, places: Mapping[str, Assignment]) -> dict[str, LaneLoads]:
         """Return the measured loads of key groups, on executors that were observed for long enough.

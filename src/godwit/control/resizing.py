@@ -503,6 +503,7 @@ class Resizing:
                 ),
                 reason=wanted.reason,
                 numbers=numbers,
+                reverses=frozenset({ManualChange.SCALING.value}),
             )
 
     def _ask(self, model: ScalingModel, situation: ScalingSituation) -> WantedExecutors | None:

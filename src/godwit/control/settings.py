@@ -19,6 +19,7 @@ from godwit.model.naming import check_number
 from godwit.model.signatures import check_signature
 from godwit.placement import Limits, planner
 from godwit.placement.problem import Problem
+from godwit.runtime.ports import ControlSettings
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ class Worth:
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class Control(ControlSettings):
     """Settings of the controller, which moves key groups and changes the number of executors.
 
     Pass it as ``flow.start(control=...)``. Without it nothing moves by itself, except after the

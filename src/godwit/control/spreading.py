@@ -206,6 +206,7 @@ class SpreadHotKeys:
             relief = sides.copied_rows(now.rows, now.columns) if grid == WHOLE else before - after
             self._standing[name, key_hash] = Proposal(
                 subject=ManualChange.HOT_KEYS.of(name),
+                reverses=frozenset({ManualChange.HOT_KEYS.of(name)}),
                 change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
                 reason=f"it has {share:.2f} times the work of a lane",
                 gain=relief / self._settings.epochs,  # in rows an epoch

@@ -22,15 +22,15 @@ from godwit.checkpoint.journal import read_last
 from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
 from godwit.engine.topology import topology_of
-from godwit.migration.inputs import is_own
 from godwit.model import events
 from godwit.runtime.pending_files import PendingFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.control.policy import PolicyLoop
     from godwit.control.settings import Control
     from godwit.engine.committed import CommittedEpoch
     from godwit.engine.executor_pool import ExecutorPool
@@ -84,6 +84,7 @@ class ControllerThread:
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None] | None = None,
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
         limits_epochs: bool = False,  # whether epochs of an overloaded stream get fewer rows
+        stated: Iterable[str] = (),  # operators whose components the options of the start name
     ) -> None:
         longest_s = settings.longest_epoch_s(trigger_s) if limits_epochs else None
         self._topology_of = partial(
@@ -102,6 +103,7 @@ class ControllerThread:
             state_bytes=state_bytes,
             past=past,
             memory=memory,
+            stated=stated,
         )
         self._note, self._noted_s = note, self._clock.now_s()
         self._pending = PendingFiles()
@@ -113,6 +115,11 @@ class ControllerThread:
             target=self._run_thread, name="godwit-controller", daemon=True
         )
         self._thread.start()
+
+    @property
+    def policy_loop(self) -> PolicyLoop:
+        """Loop that decides on the controller's proposals, and on those of other policies."""
+        return self._controller.policy_loop
 
     @property
     def memory(self) -> ControllerMemory:
@@ -164,21 +171,10 @@ class ControllerThread:
         seen_s = epoch.backlog_s if pending is None else self._clock.now_s()
         return replace(epoch, backlog_rows=backlog, backlog_s=seen_s)
 
-    @staticmethod
-    def cancel_for_manual(coordinator: Coordinator, component: str) -> None:
-        """Cancel the controller's migration of a component, since a user requests another."""
-        view = coordinator.view.components.get(component)
-        if view is not None and view.migration is not None and is_own(view.migration):
-            coordinator.cancel(view.migration, "superseded by a manual migration")
-
     def regrouped(self, flow: CompiledFlow) -> None:
         """Queue for the controller that components have changed, with the new topology."""
         topology = self._topology_of(flow)
         self._tasks.put(lambda: self._controller.regroup(topology))
-
-    def scaled_manually(self) -> None:
-        """Queue for the controller that a user changed the number of executors."""
-        self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:
         """Stop the controller; notices that are still queued are dropped."""

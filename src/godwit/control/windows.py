@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.control.planners.splitting import LayoutCosts, choose_layout, most_beneficial
-from godwit.control.policy import Hysteresis, check_epoch_settings
+from godwit.control.policy import Hysteresis, check_epoch_settings, reversed_by_regrouping
 from godwit.engine.changes import Proposal, Regroup
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -439,7 +439,7 @@ class SplitOrCombine:
     def observe(self, epoch: FlowEpoch) -> None:
         """Add an epoch to the measurements of all windows; evaluate at the end of a period."""
         self._flow = epoch.flow
-        alone = self._overrides.operators(epoch.at_s)
+        alone = self._overrides.operators(epoch.flow, epoch.at_s)
         for name, part in self._parts.items():
             layout, levels_more = self._layout(epoch.flow, part)
             if layout is None or alone & {part.name, *part.slots}:
@@ -509,7 +509,7 @@ class SplitOrCombine:
                 "combined_ms": metered.costs.combined_ms,
                 "migrations": metered.costs.migrations,
             },
-            operators=frozenset({part.name, *part.slots}),
+            reverses=reversed_by_regrouping(flow, part.name, *part.slots),
         )
 
     def _comparison(

@@ -22,7 +22,7 @@ class Proposal:
     gain: float = math.inf  # in the unit of the cost; infinite: it must be, whatever it costs
     cost: float = 0.0  # as far as the policy knows it; the actor may know more
     numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on
-    operators: frozenset[str] = frozenset()  # that it puts together or apart
+    reverses: frozenset[str] = frozenset()  # manual changes that it would, texts of `ManualChange`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,8 +86,6 @@ class LocalRun(FlowRun):
     `row_check` returns the check for the rows of a sink, by the sink's output and the query's id.
     """
 
-    controller: None = None
-
     def __init__(
         self,
         flow: CompiledFlow,
@@ -184,12 +182,12 @@ class LocalRun(FlowRun):
         """Request other numbers of parts for a key; ``False`` if that is impossible now."""
         return self.spreading[change.operator].order(change.hash, change.key, change.grid)
 
-    def manual_regrouping(
+    def manual_change(
         self,
-        operators: Iterable[str],  # noqa: ARG002  no policy regroups them
-    ) -> AbstractContextManager[Callable[[str], None]]:
-        """Context of a user's regrouping of operators; there are no policies to suspend."""
-        return nullcontext(lambda _regrouping: None)
+        changes: Iterable[str],  # noqa: ARG002  no policy would reverse them
+    ) -> AbstractContextManager[Callable[..., None]]:
+        """Context in which a user makes changes; there are no policies to suspend."""
+        return nullcontext(lambda *_: None)
 
     def repartition(self, columns: Mapping[str, Any]) -> None:
         """Change the partitioning columns of operators: another run takes the place of this one.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Group: TypeAlias = Literal[
     "commands",
+    "controllers",
     "formats",
     "keyed_calls",
     "observers",
@@ -44,6 +45,7 @@ _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("plan", "sim", "what-if", "reproduce"), _LAB),
     },
     "keyed_calls": dict.fromkeys(("transform_with_state", "apply_in_pandas_with_state"), _OWN),
+    "controllers": {"default": _OWN},
     "observers": dict.fromkeys(("metrics", "page"), _OWN),
     "planners": {
         **dict.fromkeys(("milp", "intra_executor"), _OWN),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.inputs import MigrationRequested, is_own
 from godwit.migration.placement import check_target, shown_assignments, with_newcomers
 from godwit.migration.strategy import Bounds, Strategy
 from godwit.model.assignment import Assignment
@@ -296,6 +296,13 @@ class Migration(Pending["EndMigration"]):
         )
 
 
+def cancel_own(coordinator: Coordinator, component: str) -> None:
+    """Cancel the controller's migration of a component, if any, since a user requests another."""
+    view = coordinator.view.components.get(component)
+    if view is not None and view.migration is not None and is_own(view.migration):
+        coordinator.cancel(view.migration, "superseded by a manual migration")
+
+
 class QueryPlacement:
     """Assignments of key groups in a running query, plans for them, and migrations.
 
@@ -476,8 +483,7 @@ class QueryPlacement:
         migration = secrets.token_hex(4)
         sizes = self._run.state_bytes(name)
         with self._coordinator.locked() as coordinator:
-            if self._run.controller is not None:
-                self._run.controller.cancel_for_manual(coordinator, name)
+            cancel_own(coordinator, name)
             coordinator.migrate(
                 MigrationRequested(
                     id=migration,

@@ -1,7 +1,8 @@
-"""Ports of a run: what it needs of a cluster beside the epochs, of a session, and of executors."""
+"""Ports of a run: its cluster beside the epochs, session, executors, controller and policies."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.engine.cluster import Cluster
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.records import BatchRef
+    from godwit.engine.changes import Proposal
+    from godwit.engine.committed import FlowEpoch
     from godwit.engine.source_positions import SourcePositions
     from godwit.migration.coordinator import Coordinator
     from godwit.operators.hot_keys.orders import SpreadKeyOver, SpreadOrders
@@ -110,13 +114,6 @@ class ScalablePool(ExecutorPool, Protocol):
         """Raise `ScalingError`, with a remedy, if executors cannot be added or removed here."""
 
 
-class YieldsToUsers(Protocol):
-    """A controller that makes way for migrations that users request."""
-
-    def cancel_for_manual(self, coordinator: Coordinator, component: str) -> None:
-        """Cancel the controller's migration of a component."""
-
-
 class ChangedRun(Protocol):
     """A run whose key groups, components and hot keys users change on request.
 
@@ -144,20 +141,14 @@ class ChangedRun(Protocol):
     def spreading(self) -> Mapping[str, SpreadOrders]:
         """Operator → requests to divide its hot keys, for operators that allow it."""
 
-    @property
-    def controller(self) -> YieldsToUsers | None:
-        """The controller, whose migrations end for those of users; ``None`` if there is none."""
-
     def state_bytes(self, component: str) -> npt.NDArray[np.int64]:
         """Return the bytes of state of each key group of a component, by its number."""
 
     def divide(self, change: SpreadKeyOver) -> bool:
         """Request other numbers of parts for a key; ``False`` if that is impossible now."""
 
-    def manual_regrouping(
-        self, operators: Iterable[str]
-    ) -> AbstractContextManager[Callable[[str], None]]:
-        """Context of a user's regrouping of operators; its value takes the regrouping's id."""
+    def manual_change(self, changes: Iterable[str]) -> AbstractContextManager[Callable[..., None]]:
+        """Context in which a user makes changes; see `RunPolicies.manual_change`."""
 
     def repartition(self, columns: Mapping[str, Any]) -> None:
         """Change the columns that place the rows of operators; return once epochs run again."""
@@ -174,3 +165,72 @@ class OwnRows(Protocol):
     """Takes what failed, and the error, where the query goes on."""
     on_pause: Callable[[str, int, int], None]
     """Takes the name of a loop that pauses, its rounds, and the rows that wait in it."""
+
+
+class ControlSettings(ABC):
+    """Settings of a controller, as ``flow.start(control=...)`` takes them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def longest_epoch_s(self, trigger_s: float) -> float | None:
+        """Return the time in seconds that an epoch over own sources should take at most.
+
+        `trigger_s`: interval of the trigger. ``None``: no limit.
+        """
+
+
+class AdaptationSettings:
+    """Settings of policies about operators, as ``flow.start(adaptation=...)`` takes them."""
+
+    __slots__ = ()
+
+
+class RunController(Protocol):
+    """A controller that moves key groups and scales, on a thread of its own."""
+
+    backlog_rows: Callable[[], int | None]
+    """Returns the backlog of the sources in rows; ``None`` if they do not report it."""
+
+    @property
+    def memory(self) -> Any:
+        """State from which the next controller of the run continues."""
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """State for ``query.status``."""
+
+    def now_s(self) -> float:
+        """Return the time by the controller's clock."""
+
+    def epoch_begun(self, rows: int, backlog_rows: int | None) -> None:
+        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides."""
+
+    def epoch_committed(self, epoch: FlowEpoch, batch: BatchRef | None, rows: int) -> None:
+        """Record a committed epoch; `batch`: its micro-batch, which has `rows` rows."""
+
+    def epoch_delivered(self, latency: LatencyHistogram) -> None:
+        """Record the latency of a delivered epoch's rows."""
+
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Record that components have changed."""
+
+    def close(self) -> None:
+        """Stop the controller."""
+
+
+class RunPolicies(Protocol):
+    """Policies about a run's operators, called between its epochs."""
+
+    def observe(self, epoch: FlowEpoch) -> None:
+        """Pass a committed epoch to the policies, and carry out their proposals; never raises."""
+
+    def take_repartitioning(self) -> Proposal | None:
+        """Return the decided change of an operator's columns, and clear it; ``None`` if none is."""
+
+    def manual_change(self, changes: Iterable[str]) -> AbstractContextManager[Callable[..., None]]:
+        """Context in which a user makes changes, texts of `ManualChange`; no policy acts in it.
+
+        Call the yielded function once the changes are made, or with the id of their regrouping
+        once it is requested: then the controller and all policies leave them alone for a while.
+        """

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from godwit.engine.regrouping import plan_from_present, to_regrouping
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, MigrationError
 from godwit.model.frames import user_call
 from godwit.plan.explain import explain
@@ -201,13 +202,12 @@ class QueryComponents(Collection[str]):
             )
         limits, named = checked_bounds(bounds), checked_components(components)
         self._plan_regrouping(named)  # nothing gives way to what cannot be
-        with self._run.manual_regrouping(
-            name for members in named.values() for name in members
-        ) as asked_for:
+        members = (name for group in named.values() for name in group)
+        with self._run.manual_change(map(ManualChange.COMPONENTS.of, members)) as record:
             plan = self._plan_regrouping(named)
             regrouping = to_regrouping(plan, limits)
             self._run.coordinator.regroup(regrouping)
-            asked_for(regrouping.id)
+            record(regrouping.id)
         self._run.carry_on()
         return PendingRegrouping(regrouping.id, plan, self._run.coordinator)
 

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import MigrationError
+from godwit.runtime.placement import cancel_own
 from godwit.runtime.threads import DaemonPool, GateClosedError, one_line
 
 if TYPE_CHECKING:
@@ -109,7 +111,8 @@ class Repartitioning:
             whole = [name for name in columns if not run.flow.operator(name).part_of]
             before = {name: self._columns_text(name) for name in whole}
             if by_hand:
-                run.policies.respect(columns)
+                with run.manual_change(map(ManualChange.COMPONENTS.of, columns)) as record:
+                    record()
             try:
                 run.loop.finish_delivery()
                 run.use_this_thread()
@@ -141,9 +144,8 @@ class Repartitioning:
         if run.coordinator.closed:
             raise MigrationError("The query has stopped.", remedy=_STOPPED)
         with run.coordinator.locked() as coordinator:
-            if by_hand and run.controller is not None:
-                for name in coordinator.view.components:
-                    run.controller.cancel_for_manual(coordinator, name)
+            for name in coordinator.view.components if by_hand else ():
+                cancel_own(coordinator, name)
             view, regrouping = coordinator.view, coordinator.regrouping
         moving = [
             run.names[name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,8 @@ from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
+from godwit.operators.hot_keys.orders import divide_key
 from godwit.runtime.repartitioning import Repartitioning
 from godwit.runtime.run_record import RunRecorder
 from godwit.runtime.threads import GateClosedError, Guard, close_all
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
-    from godwit.control.operators import OperatorPolicies
-    from godwit.control.thread import ControllerThread
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
@@ -42,7 +42,13 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
     from godwit.operators.hot_keys.orders import SpreadKeyOver
-    from godwit.runtime.ports import RunCluster, ScalablePool, Session
+    from godwit.runtime.ports import (
+        RunCluster,
+        RunController,
+        RunPolicies,
+        ScalablePool,
+        Session,
+    )
     from godwit.runtime.threads import EpochGate
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
@@ -62,8 +68,8 @@ class RunParts:
     cluster: RunCluster
     coordinator: Coordinator
     pool: ScalablePool
-    controller: ControllerThread | None
-    policies: OperatorPolicies
+    controller: RunController | None
+    policies: RunPolicies | None
     # see `EpochLoop`
     delivering: Callable[[Callable[[], None]], Callable[[], object]] | None
     closing: list[tuple[str, Callable[[], object]]]  # in the order in which they are closed
@@ -154,13 +160,17 @@ class QueryRun(FlowRun):
 
         ``False`` if that is impossible now.
         """
-        return self.policies.divide_manually(change)
+        with self.manual_change([ManualChange.HOT_KEYS.of(change.operator)]) as record:
+            divided = divide_key(self.spreading, change, announce=self.coordinator.announce)
+            if divided:
+                record()
+        return divided
 
-    def manual_regrouping(
-        self, operators: Iterable[str]
-    ) -> AbstractContextManager[Callable[[str], None]]:
-        """Context of a user's regrouping; see `OperatorPolicies.manual_regrouping`."""
-        return self.policies.manual_regrouping(operators)
+    def manual_change(self, changes: Iterable[str]) -> AbstractContextManager[Callable[..., None]]:
+        """Context in which a user makes changes; see `RunPolicies.manual_change`."""
+        if self.policies is None:
+            return nullcontext(lambda *_: None)
+        return self.policies.manual_change(changes)
 
     def repartition(self, columns: Mapping[str, Any]) -> None:
         """Change the partitioning columns of operators; return once epochs run again."""
@@ -288,9 +298,10 @@ class QueryRun(FlowRun):
                 epoch, None if of_frames is None else batch, of_frames or 0
             )
         self._record.committed(epoch)
-        self.policies.observe(epoch)
-        if (proposed := self.policies.take_repartitioning()) is not None:
-            self.repartitioning.begin_proposed(proposed)
+        if self.policies is not None:
+            self.policies.observe(epoch)
+            if (proposed := self.policies.take_repartitioning()) is not None:
+                self.repartitioning.begin_proposed(proposed)
         with self.coordinator.locked() as coordinator:
             load = coordinator.recent_load.due_summary()
         self._record.loads(load)

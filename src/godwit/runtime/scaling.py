@@ -21,6 +21,7 @@ from godwit.migration.commands import MigrationOutcome
 from godwit.migration.inputs import is_own
 from godwit.migration.strategy import Strategy
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.naming import check_number, error_line, type_name
 from godwit.model.text import counted
@@ -488,8 +489,8 @@ class QueryScaling:
         chosen, limits = Strategy(strategy), checked_bounds(bounds)
         planner_named(planner).load()
         run.pool.check_can_scale()
-        if run.controller is not None:
-            run.controller.scaled_manually()
+        with run.manual_change([ManualChange.SCALING]) as record:
+            record()
         self._latest = Scaling(
             executors,
             placement=self._placement,

@@ -13,12 +13,9 @@ from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.locations import check_location
 from godwit.model.naming import check_number, did_you_mean, listing, type_name
+from godwit.runtime.ports import AdaptationSettings, ControlSettings
 
 if TYPE_CHECKING:
-    from godwit.control.fusing import Fusion
-    from godwit.control.settings import Control
-    from godwit.control.spreading import Spreading
-    from godwit.control.windows import Splitting
     from godwit.sinks.continuity import OnDivergence
 
 
@@ -132,63 +129,6 @@ class Sizing:
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptation:
-    """Settings for automatic changes of a running query's plan: fusing, window layouts, hot keys.
-
-    Pass it as ``flow.start(adaptation=...)``. `gw.Control` moves key groups and changes the number
-    of executors; these settings change which operators run in the same tasks, and how the work of
-    windows and hot keys is divided.
-
-    Attributes
-    ----------
-    fusion
-        Settings such as ``gw.control.Fusion()``: consecutive operators that send each other many
-        rows are fused into one component (they run in the same tasks) while the query runs, and are
-        separated again if the rows become few. Operators that you named in ``components=`` or in
-        ``query.components.regroup`` stay as they are. ``None``: operators are fused only on
-        request.
-    splitting
-        Settings such as ``gw.control.Splitting(max_latency="500 milliseconds")`` for choosing the
-        layout (one-phase or two-phase) of windows with ``consolidate="measured"``. ``None``: the
-        defaults of ``gw.control.Splitting()``.
-    spreading
-        Settings such as ``gw.control.Spreading()``: the rows of hot keys are divided among several
-        lanes while the query runs, and sent to one lane again when the keys are no longer hot; for
-        joins with ``spread=`` and ``process`` with ``merge=``. ``None``: keys are divided only by
-        ``query.hot_keys.spread``.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a setting has a wrong type.
-
-    Examples
-    --------
-    >>> gw.Adaptation(fusion=gw.control.Fusion(), spreading=gw.control.Spreading()).spreading.epochs
-    8
-    """
-
-    fusion: Fusion | None = None
-    splitting: Splitting | None = None
-    spreading: Spreading | None = None
-
-    def __post_init__(self) -> None:
-        if self.fusion is not None:
-            from godwit.control.fusing import Fusion  # noqa: PLC0415  few flows need it
-
-            _check_kind("setting fusion of adaptation", self.fusion, Fusion)
-        if self.splitting is not None:
-            from godwit.control.windows import Splitting  # noqa: PLC0415  as above
-
-            _check_kind("setting splitting of adaptation", self.splitting, Splitting)
-        if self.spreading is not None:
-            from godwit.control.spreading import Spreading  # noqa: PLC0415  as above
-
-            _check_kind("setting spreading of adaptation", self.spreading, Spreading)
-
-
-@user_class
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observability:
     """Settings of a running query's metrics endpoint and live web page.
 
@@ -245,7 +185,7 @@ class Options:
     trigger: Mapping[str, object] | None = None
     executors: int = 1
     name: str | None = None
-    control: Control | None = None
+    control: ControlSettings | None = None
     components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
     close_at_end: bool = False
@@ -253,7 +193,7 @@ class Options:
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     lanes: Lanes = field(default_factory=Lanes)
     sizing: Sizing = field(default_factory=Sizing)
-    adaptation: Adaptation = field(default_factory=Adaptation)
+    adaptation: AdaptationSettings | None = None
     observability: Observability = field(default_factory=Observability)
     # as the user gave them (`godwit.engine.initial_rows`)
     initial: Any = None
@@ -291,16 +231,15 @@ class Options:
                     'in on_divergence={"by_plane": "roll_back"}.',
                 )
         if self.control is not None:
-            from godwit.control.settings import Control  # noqa: PLC0415  few flows need it
-
-            _check_kind("option control of start", self.control, Control)
+            _check_kind("option control of start", self.control, ControlSettings)
+        if self.adaptation is not None:
+            _check_kind("option adaptation of start", self.adaptation, AdaptationSettings)
         _check_kind("option close_at_end of start", self.close_at_end, bool)
         for name, kind in (
             ("policy", Policy),
             ("checkpointing", Checkpointing),
             ("lanes", Lanes),
             ("sizing", Sizing),
-            ("adaptation", Adaptation),
             ("observability", Observability),
         ):
             _check_kind(f"option {name} of start", getattr(self, name), kind)
@@ -310,16 +249,12 @@ _EXAMPLES: Mapping[str, str] = {
     "bool": "True or False",
     "str": 'text, such as "127.0.0.1"',
     "Assignment": "a gw.migration.Assignment",
-    "Control": 'a gw.Control, as in control=gw.Control(period="10 seconds")',
+    "ControlSettings": 'a gw.Control, as in control=gw.Control(period="10 seconds")',
     "Policy": "gw.migration.Policy(on_loss=gw.migration.LossPolicy.LOAD)",
-    "Fusion": 'a gw.control.Fusion, as in fusion=gw.control.Fusion(by="traffic")',
-    "Splitting": "a gw.control.Splitting, as in "
-    'splitting=gw.control.Splitting(max_latency="500 milliseconds")',
-    "Spreading": "a gw.control.Spreading, as in spreading=gw.control.Spreading()",
     "Checkpointing": "gw.Checkpointing(retain_epochs=100), say",
     "Lanes": 'gw.Lanes(compression="zstd"), say',
     "Sizing": "gw.Sizing(executors_timeout_s=300), say",
-    "Adaptation": "gw.Adaptation(fusion=gw.control.Fusion()), say",
+    "AdaptationSettings": "gw.Adaptation(fusion=gw.control.Fusion()), say",
     "Observability": "gw.Observability(metrics_port=0), say",
 }
 

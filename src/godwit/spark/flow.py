@@ -21,7 +21,6 @@ from godwit.model.text import show, text_block
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
 from godwit.runtime.settings import (
-    Adaptation,
     Checkpointing,
     Observability,
     Options,
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.control.settings import Control
     from godwit.plan.compiled import CompiledFlow
+    from godwit.runtime.ports import AdaptationSettings, ControlSettings
     from godwit.runtime.query import Query
     from godwit.sinks.continuity import OnDivergence
 
@@ -177,7 +176,7 @@ class Flow(LogicalFlow):
         trigger: Trigger | None = None,
         executors: int = 1,
         name: str | None = None,
-        control: Control | None = None,
+        control: ControlSettings | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
         policy: Policy | None = None,
         close_at_end: bool = False,
@@ -185,7 +184,7 @@ class Flow(LogicalFlow):
         checkpointing: Checkpointing | None = None,
         lanes: Lanes | None = None,
         sizing: Sizing | None = None,
-        adaptation: Adaptation | None = None,
+        adaptation: AdaptationSettings | None = None,
         observability: Observability | None = None,
         initial: Mapping[str, Any] | None = None,
         initial_watermark: dt.datetime | str | None = None,
@@ -305,7 +304,7 @@ class Flow(LogicalFlow):
             checkpointing=Checkpointing() if checkpointing is None else checkpointing,
             lanes=Lanes() if lanes is None else lanes,
             sizing=Sizing() if sizing is None else sizing,
-            adaptation=Adaptation() if adaptation is None else adaptation,
+            adaptation=adaptation,
             observability=Observability() if observability is None else observability,
             initial=initial,
             initial_watermark=initial_watermark,

@@ -13,13 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.checkpoint.journal import JournalWriter, read_last
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.control.fusing import Fusing, by_attributes
-from godwit.control.operators import OperatorPolicies
-from godwit.control.placing import ComparePlacing, place_as_measured, place_by_attributes
-from godwit.control.policy import RESPECT_S
-from godwit.control.spreading import SpreadHotKeys, spreading_of
-from godwit.control.thread import ControllerThread, last_memory
-from godwit.control.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
@@ -27,6 +20,7 @@ from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_star
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
+from godwit.runtime.controllers import opener_of
 from godwit.runtime.recent_events import past_decisions
 from godwit.runtime.run import SOURCES, QueryRun, RunParts
 from godwit.runtime.threads import DaemonPool, close_all
@@ -59,19 +53,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.control.policy import AdaptationPolicy, Announce, ManualOverrides
-    from godwit.engine.committed import FlowEpoch
     from godwit.engine.initial_state import InitialState
     from godwit.engine.recovery import Recovery
     from godwit.migration.inputs import RunStarted
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import EventDispatcher
+    from godwit.runtime.ports import RunController, RunPolicies
     from godwit.runtime.settings import Options
     from godwit.runtime.threads import EpochGate
     from godwit.spark.batch_rows import BatchRows
 
-_EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
-"""As Spark adds them to what lanes measure (docs/design/windows-and-event-time.md)."""
 _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
 _ENDING_JOBS = 4
@@ -142,6 +133,7 @@ class _Opener:
         self._initial = initial
         self._rows_of, self._options, self._spark = rows_of, options, spark
         self._dispatcher, self._gate = dispatcher, gate
+        self._controllers = opener_of(options)
         self.storage = CheckpointStorage.open(
             options.checkpoint,
             access=options.checkpointing.access,
@@ -159,13 +151,7 @@ class _Opener:
 
     def remember(self, flow: CompiledFlow) -> None:
         """Read the events of earlier runs, if a controller or policies are to know them."""
-        adapting = self._options.adaptation
-        if (
-            self._options.control
-            or adapting.fusion
-            or splitting_of(flow, adapting.splitting)
-            or adapting.spreading
-        ):
+        if self._controllers is not None and self._controllers.needs_past(flow):
             self._past = past_decisions(self.storage)
 
     def open(
@@ -264,22 +250,14 @@ class _Opener:
             total=None if before is None else before.pool.total,
         )
         self._closing["executor pool"] = pool.close
-        controller = None
-        if options.control is not None:
-            former = None if before is None else before.controller
-            controller = ControllerThread(
-                options.control,
-                flow,
-                coordinator=coordinator,
-                pool=pool,
-                state_bytes=started.state_bytes,
-                past=past,
-                memory=last_memory(log.storage) if former is None else former.memory,
-                note=dispatcher.record,
-                trigger_s=known_interval_s(options.trigger),
-                limits_epochs=not source.has_log,
-            )
-            self._closing["controller"] = controller.close
+        controller: RunController | None = None
+        policies: RunPolicies | None = None
+
+        def regrouped(flow: CompiledFlow) -> None:
+            """Report to the controller that components have changed."""
+            if controller is not None:
+                controller.regrouped(flow)
+
         epochs = FlowEpochs(
             recovery,
             log,
@@ -288,9 +266,23 @@ class _Opener:
             policy=options.policy,
             run_id=self._run_id,
             close_at_end=options.close_at_end,
-            on_regroup=(lambda _: None) if controller is None else controller.regrouped,
+            on_regroup=regrouped,
             meter=None if before is None else before.epochs.meter,
         )
+        if self._controllers is not None:
+            controller, policies = self._controllers.open(
+                epochs,
+                coordinator=coordinator,
+                pool=pool,
+                state_bytes=started.state_bytes,
+                past=past,
+                former=None if before is None else before.controller,
+                note=dispatcher.record,
+                trigger_s=known_interval_s(options.trigger),
+                limits_epochs=not source.has_log,
+            )
+        if controller is not None:
+            self._closing["controller"] = controller.close
         self._closing["executor watch"] = ExecutorWatch(
             cluster,
             coordinator=coordinator,
@@ -309,7 +301,7 @@ class _Opener:
             pool=pool,
             controller=controller,
             delivering=self._concurrent_delivery(cluster),
-            policies=self._policies(epochs, coordinator, past),
+            policies=policies,
             closing=self._in_closing_order(),
         )
 
@@ -452,71 +444,30 @@ class _Opener:
         of others can be rewritten now. Returns fields of the events `PartitioningCompared` to
         announce.
         """
-        fusion, lanes = self._options.adaptation.fusion, self._spark.sparkContext.defaultParallelism
-        compared: list[dict[str, Any]] = []
-        if fusion is not None and fusion.by == "attributes":
-            compared.extend(place_by_attributes(flow, free, fusion, lanes))
-        if fusion is not None and self._options.checkpointing.repartition and may_rewrite():
-            past = past_decisions(self.storage)
-            compared.extend(place_as_measured(flow, past, fusion.confirm))
-        return compared
+        if self._controllers is None:
+            return []
+        rewrites = self._options.checkpointing.repartition
+        return self._controllers.place(
+            flow,
+            free,
+            lanes=self._spark.sparkContext.defaultParallelism,
+            measured=lambda: past_decisions(self.storage) if rewrites and may_rewrite() else [],
+        )
 
     def _components(self, flow: CompiledFlow, *, changed_only: bool) -> dict[str, tuple[str, ...]]:
-        """Return component → its operators: as the user says, or fused by attributes.
+        """Return component → its operators: as the user says, or fused as options enable it.
 
         `changed_only`: only those with operators whose partitioning columns have changed.
         """
-        named, fusion = dict(self._options.components), self._options.adaptation.fusion
-        fused: dict[str, tuple[str, ...]] = {}
-        if fusion is not None and fusion.by == "attributes":
-            fused = by_attributes(flow, {name for members in named.values() for name in members})
+        named, fused = dict(self._options.components), {}
+        if self._controllers is not None:
+            members = {name for group in named.values() for name in group}
+            fused = self._controllers.fused(flow, members)
         if changed_only:
             return {
                 name: members for name, members in fused.items() if {*self._placed} & {*members}
             }
         return fused | named
-
-    def _policies(
-        self, epochs: FlowEpochs[Any], coordinator: Coordinator, past: list[events.Event]
-    ) -> OperatorPolicies:
-        """Return the policies that may change operators of the query, as options enable them."""
-        options, flow, times = self._options, epochs.flow, epochs.times
-        splitting = splitting_of(flow, options.adaptation.splitting)
-        spreading = spreading_of(flow, options.adaptation.spreading)
-
-        def chosen(
-            overrides: ManualOverrides, announce: Announce
-        ) -> list[AdaptationPolicy[FlowEpoch]]:
-            """Create the policies that the options enable."""
-            policies: list[AdaptationPolicy[FlowEpoch]] = []
-            if times.sharing:
-                policies.append(SharePanes(times.sharing))
-            if spreading is not None:
-                policies.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
-            if splitting is not None:
-                policies.append(
-                    SplitOrCombine(
-                        flow, splitting, _EXCHANGE, overrides=overrides, announce=announce
-                    )
-                )
-            fusion = options.adaptation.fusion
-            if fusion is not None and fusion.by == "traffic":
-                policies.append(Fusing(flow, fusion, overrides=overrides))
-            if fusion is not None and (fusion.by == "traffic" or fusion.repartition):
-                policies.append(ComparePlacing(flow, fusion, _EXCHANGE, announce=announce))
-            return policies
-
-        return OperatorPolicies(
-            flow,
-            chosen,
-            coordinator=coordinator,
-            log=epochs.log,
-            meters=times.sharing,
-            spreading=times.spreading,
-            stated=[name for members in options.components.values() for name in members],
-            respect_s=RESPECT_S if options.control is None else options.control.respect_s,
-            past=past,
-        )
 
 
 def _announce_executor_changes(coordinator: Coordinator, former: Mapping[str, int]) -> None:

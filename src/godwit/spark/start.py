@@ -11,14 +11,13 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from godwit.control.spreading import spreading_of
-from godwit.control.windows import splitting_of
 from godwit.engine.initial_rows import initial_state_of
 from godwit.model.errors import InvalidFlowError
 from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
+from godwit.runtime.controllers import opener_of
 from godwit.runtime.dispatcher import EventDispatcher
 from godwit.runtime.observers import open_observers
 from godwit.runtime.query import Query, end_terminated, is_running
@@ -136,8 +135,8 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     spark = session_of(flow, options.session)
     compiled = compile_flow(flow, spark)
     check_places_of(flow, compiled, options.checkpoint)
-    splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
-    spreading_of(compiled, options.adaptation.spreading)
+    if (controllers := opener_of(options)) is not None:
+        controllers.check(compiled)  # refused while nothing is touched
     end_terminated()
     name = options.name or flow.name
     _check_name(spark, name)

@@ -981,7 +981,7 @@ class Run:
         >>> played.state("seen").num_rows
         2
         """
-        from godwit.runtime.hot_keys import QueryHotKeys  # noqa: PLC0415  it has policies
+        from godwit.runtime.hot_keys import QueryHotKeys  # noqa: PLC0415  few tests have any
 
         return QueryHotKeys(self._driver)
 

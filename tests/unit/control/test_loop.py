@@ -542,7 +542,7 @@ def test_a_number_set_by_hand_is_left_alone_for_the_stated_time() -> None:
     two = {"e0": 2, "e1": 2}
     world = ControlledCluster({"sum": Part(rows=np.full(64, 60.0))}, two, settings=settings)
     assert world.control is not None
-    world.control.scaled_by_hand()
+    world.control.policy_loop.overrides.record(["scaling"], 0.0)
     world.run(24.0)
     assert not world.told(events.ScaledOut)
     world.run(10.0)

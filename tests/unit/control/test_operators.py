@@ -14,6 +14,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.fusing import Fusing
 from godwit.control.operators import OperatorPolicies
+from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.engine import outcomes
 from godwit.engine.changes import Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
@@ -64,18 +65,14 @@ class TwoOperators:
             ports=self.ports,
             plan=self.flow.physical_plan,
         )
-        self.deciding = OperatorPolicies(
-            self.flow,
-            lambda overrides, _: [Fusing(self.flow, SETTINGS, overrides=overrides)],
-            coordinator=self.coordinator,
-            log=self.log,
-            meters={},
-        )
+        self.overrides = ManualOverrides(announce=self.coordinator.announce)
+        self.decide_by(Fusing(self.flow, SETTINGS, overrides=self.overrides))
 
     def decide_by(self, policy: AdaptationPolicy[FlowEpoch]) -> None:
         self.deciding = OperatorPolicies(
             self.flow,
-            lambda *_: [policy],
+            [policy],
+            loop=PolicyLoop(self.overrides, announce=self.coordinator.announce),
             coordinator=self.coordinator,
             log=self.log,
             meters={},
@@ -128,16 +125,17 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     story.observe(10)
     assert story.ports.told().count("RegroupingStarted") == 1
     began_s = time.time()
-    with story.deciding.manual_regrouping(["a"]):
+    with story.deciding.manual_change(["components of a"]) as record:
         (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
         assert cancelled.reason == "superseded by a manual regrouping"
+        record()
     (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
     assert respected.what == "components of a"
     assert respected.until_s - began_s > 50
     story.coordinator.abort(0, "it was to come to nothing")
     story.observe(10)
     assert [c.name for c in story.coordinator.plan.components] == ["a", "b"]
-    with story.deciding.manual_regrouping(["b"]):
+    with story.deciding.manual_change(["components of b"]):
         pass  # there is nothing left that would have to give way
     assert story.ports.told().count("RegroupingCancelled") == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.operators import OperatorPolicies
 from godwit.control.planners.spreading import SidesOfKey, choose_shape
-from godwit.control.policy import ManualOverrides
+from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.spreading import SpreadHotKeys, spreading_of
 from godwit.engine.committed import FlowEpoch
 from godwit.engine.settings import Lanes
@@ -36,6 +37,7 @@ from godwit.model.key_groups import KeyWork, OperatorWork
 from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
 from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for, place_parts
 from godwit.runtime.hot_keys import QueryHotKeys
+from godwit.runtime.run import QueryRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,9 +207,11 @@ class SpreadJoin:
         )
         times = self.run.epochs.times
         self.coordinator = self.run.coordinator
+        overrides = ManualOverrides(announce=self.coordinator.announce)
         self.policies = OperatorPolicies(
             self.run.flow,
-            lambda overrides, _: [SpreadHotKeys(times.spreading, SETTINGS, overrides=overrides)],
+            [SpreadHotKeys(times.spreading, SETTINGS, overrides=overrides)],
+            loop=PolicyLoop(overrides, announce=self.coordinator.announce),
             coordinator=self.coordinator,
             log=self.run.log,
             meters={},
@@ -311,7 +315,7 @@ def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     story = SpreadJoin(tmp_path)
     run: Any = story
     run.coordinator, run.policies, run.view = story.coordinator, story.policies, story.run.view
-    run.divide = story.policies.divide_manually
+    run.manual_change, run.divide = story.policies.manual_change, partial(QueryRun.divide, run)
     hot_keys = QueryHotKeys(run)
     story.epoch(0.5, 400)
     hot_keys.spread("j", "hot", left=2, right=2)
@@ -328,6 +332,8 @@ def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
         story.epoch(0.5, 400)
     assert dict(hot_keys["j"]) == {}
     assert story.found == story.pairs
+    respected = [e for e in story.events if isinstance(e, events.ManualOverrideRespected)]
+    assert [event.what for event in respected] == ["hot keys of j"] * 2
     assert len(hot_keys) == 1
     spread, gather = hot_keys.spread, hot_keys.gather
     refused("no join 'k' with spread=", lambda: spread("k", "hot", left=2))

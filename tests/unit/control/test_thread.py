@@ -31,6 +31,7 @@ from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.plan.compiled import UpstreamInput
+from godwit.runtime.placement import cancel_own
 from godwit.runtime.recent_events import past_decisions
 
 if TYPE_CHECKING:
@@ -199,9 +200,9 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
                     continue  # it is just planned anew
                 with pytest.raises(MigrationError, match="is under way"):
                     coordinator.migrate(wanted)
-                run.controlling.cancel_for_manual(coordinator, "of sums")
+                cancel_own(coordinator, "of sums")
                 coordinator.migrate(wanted)
-                run.controlling.cancel_for_manual(coordinator, "of sums")
+                cancel_own(coordinator, "of sums")
                 assert coordinator.view.components["of sums"].migration == "by hand"
             break
         cancelled = run.told(events.MigrationCancelled)[-1]
@@ -305,7 +306,7 @@ def test_what_a_controller_remembers_is_written_down_and_found_again(
     monkeypatch.setattr("godwit.control.thread._NOTED_EVERY_S", 0.0)
     run = Run()
     try:
-        run.controlling.scaled_manually()
+        run.controlling.policy_loop.overrides.record(["scaling"], time.time())
 
         def remembered() -> bool:
             run.epoch()

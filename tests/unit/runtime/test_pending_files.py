@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.runtime.test_controller import files_taken
+from tests.unit.control.test_thread import files_taken
 
 from godwit.runtime.pending_files import PendingFiles
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from godwit.control.adaptation import Adaptation
 from godwit.engine.settings import Lanes
 from godwit.model.errors import InvalidFlowError
 from godwit.runtime.settings import (
-    Adaptation,
     Checkpointing,
     Observability,
     Options,

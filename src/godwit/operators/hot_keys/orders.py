@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from godwit.model import events
 from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -41,6 +42,29 @@ class SpreadKeyOver:
     hash: int  # of the key
     key: str  # its values as JSON
     grid: Grid
+
+
+def divide_key(
+    spreading: Mapping[str, SpreadOrders],  # operator → requests to divide its hot keys
+    change: SpreadKeyOver,
+    *,
+    announce: Callable[..., None],  # takes a kind of event and its values
+    reason: str = "asked for",
+    numbers: Mapping[str, float] | None = None,
+) -> bool:
+    """Request a change of a key's parts, and announce it; ``False`` if it is impossible now."""
+    if not spreading[change.operator].order(change.hash, change.key, change.grid):
+        return False
+    announce(
+        events.HotKeySpread,
+        operator=change.operator,
+        key=change.key,
+        rows=change.grid.rows,
+        columns=change.grid.columns,
+        reason=reason,
+        numbers=dict(numbers or {}),
+    )
+    return True
 
 
 class SpreadOrders:
