@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from tests.oracles.recording_ports import RecordingPorts
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
@@ -14,7 +15,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.fusing import Fusing
 from godwit.control.operators import OperatorPolicies
-from godwit.control.policy import ManualOverrides, PolicyLoop
+from godwit.control.policy import ManualOverrides, PolicyLoop, reversed_by_regrouping
 from godwit.engine import outcomes
 from godwit.engine.changes import Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
@@ -22,6 +23,7 @@ from godwit.engine.committed import FlowEpoch
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.migration import Policy
 from godwit.migration.coordinator import Coordinator
+from godwit.migration.inputs import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model.events import (
     BackgroundFailed,
@@ -33,8 +35,6 @@ from godwit.model.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
     from godwit.control.policy import AdaptationPolicy
 
@@ -78,10 +78,14 @@ class TwoOperators:
             meters={},
         )
 
-    def observe(self, rows: int) -> None:
+    def observe(self, rows: int, at_s: float | None = None) -> None:
         outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
         epoch = FlowEpoch(
-            outcome=outcome, took_s=0.0, at_s=time.time(), flow=self.flow, component_views={}
+            outcome=outcome,
+            took_s=0.0,
+            at_s=time.time() if at_s is None else at_s,
+            flow=self.flow,
+            component_views={},
         )
         self.deciding.observe(epoch)
 
@@ -140,6 +144,43 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     assert story.ports.told().count("RegroupingCancelled") == 1
 
 
+def test_components_that_a_user_has_migrated_are_not_fused_for_a_while(tmp_path: Path) -> None:
+    story = TwoOperators(tmp_path)
+    target = story.coordinator.view.components["b"].assignment.moved({0: "y"})
+    by_hand = MigrationRequested(id="by hand", component="b", target=target)
+    story.coordinator.migrate(by_hand)
+    began_s = time.time()
+    story.observe(10, at_s=began_s)
+    (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
+    assert respected.what == "migration of b"
+    story.coordinator.cancel("by hand", "the test has seen it")
+    story.observe(10, at_s=began_s + 59.0)
+    assert "RegroupingStarted" not in story.ports.told()
+    story.observe(10, at_s=began_s + 61.0)
+    assert "RegroupingStarted" in story.ports.told()
+
+
+@pytest.mark.parametrize("change", ["migration of a", "components of a"])
+def test_no_policy_reverses_what_a_user_did_while_it_was_deciding(
+    tmp_path: Path, change: str
+) -> None:
+    story, policy = TwoOperators(tmp_path), Columns()
+    policy.gain = 1e9
+    story.decide_by(policy)
+    story.overrides.record([change], time.time())
+    story.observe(10)
+    assert story.deciding.take_repartitioning() is None
+    (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))
+    assert skipped.reason == "it was decided by hand"
+
+
+def test_changes_that_fail_are_not_left_alone(tmp_path: Path) -> None:
+    story = TwoOperators(tmp_path)
+    with story.deciding.manual_change(["hot keys of a"]):
+        pass  # the change was refused
+    assert story.overrides.seconds_left(time.time()) == {}
+
+
 def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -> None:
     story = TwoOperators(tmp_path)
     before = story.flow
@@ -156,14 +197,7 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
 
 
 def test_columns_are_changed_where_epochs_gain_more_than_they_wait(tmp_path: Path) -> None:
-    class Placing(Parting):
-        gain = 1.0
-
-        def propose(self, now_s: float) -> Iterator[Proposal]:
-            to = Repartition(operator="a", columns=("k",))
-            yield Proposal(subject="columns", change=to, reason="it pays", gain=self.gain)
-
-    story, policy = TwoOperators(tmp_path), Placing()
+    story, policy = TwoOperators(tmp_path), Columns()
     story.decide_by(policy)
     story.observe(10)
     assert story.deciding.take_repartitioning() is None
@@ -200,3 +234,21 @@ class Parting:
         yield Proposal(subject="components", change=apart, reason="it says so")
 
     def answered(self, proposal: Proposal) -> None: ...
+
+
+class Columns(Parting):
+    """Always wants other key columns to place an operator."""
+
+    gain = 1.0
+
+    def observe(self, epoch: FlowEpoch) -> None:
+        self.reverses = reversed_by_regrouping(epoch.flow, "a")
+
+    def propose(self, now_s: float) -> Iterator[Proposal]:
+        yield Proposal(
+            subject="columns",
+            change=Repartition(operator="a", columns=("k",)),
+            reason="it pays",
+            gain=self.gain,
+            reverses=self.reverses,
+        )
