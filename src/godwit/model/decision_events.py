@@ -475,7 +475,7 @@ class PlanAbandoned(Decision):
 
 
 class ManualChange(StrEnum):
-    """Kinds of changes by hand that the controller leaves alone for a while."""
+    """Kinds of changes by hand that controller and policies leave alone for a while."""
 
     MIGRATION = "migration"  # of a component
     COMPONENTS = "components"  # of an operator
@@ -495,7 +495,7 @@ class ManualChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualOverrideRespected(Decision):
-    """The controller leaves a manual change alone for a while.
+    """The controller and all policies leave a manual change alone for a while.
 
     Attributes
     ----------
@@ -503,7 +503,7 @@ class ManualOverrideRespected(Decision):
         The change: ``"migration of <component>"``, ``"components of <operator>"``, ``"hot keys of
         <join>"``, ``"draining of <executor>"`` or ``"scaling"``.
     until_s
-        Time until which the controller leaves it alone, by the same clock as the event's `at_s`.
+        Time until which they leave it alone, by the same clock as the event's `at_s`.
     """
 
     what: str

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from godwit.engine.committed import FlowEpoch
     from godwit.engine.source_positions import SourcePositions
     from godwit.migration.coordinator import Coordinator
+    from godwit.model.latency import LatencyHistogram
     from godwit.operators.hot_keys.orders import SpreadKeyOver, SpreadOrders
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.explain import UserNames
