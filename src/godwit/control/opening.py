@@ -49,6 +49,10 @@ class Opener:
         splitting_of(flow, self._adaptation.splitting)
         spreading_of(flow, self._adaptation.spreading)
 
+    def longest_epoch_s(self, trigger_s: float) -> float | None:
+        """Return the time in seconds that an epoch over own sources should take at most."""
+        return None if self._control is None else self._control.longest_epoch_s(trigger_s)
+
     def needs_past(self, flow: CompiledFlow) -> bool:
         """Return whether controller or policies continue from events of earlier runs."""
         adapting = self._adaptation

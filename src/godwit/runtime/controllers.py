@@ -29,6 +29,12 @@ class ControllerOpener(Protocol):
     def check(self, flow: CompiledFlow) -> None:
         """Raise `InvalidFlowError` if a setting has nothing to decide in a flow."""
 
+    def longest_epoch_s(self, trigger_s: float) -> float | None:
+        """Return the time in seconds that an epoch over own sources should take at most.
+
+        `trigger_s`: interval of the trigger. ``None``: no limit.
+        """
+
     def needs_past(self, flow: CompiledFlow) -> bool:
         """Return whether controller or policies continue from events of earlier runs."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.engine.cluster import Cluster
@@ -168,17 +167,10 @@ class OwnRows(Protocol):
     """Takes the name of a loop that pauses, its rounds, and the rows that wait in it."""
 
 
-class ControlSettings(ABC):
+class ControlSettings:
     """Settings of a controller, as ``flow.start(control=...)`` takes them."""
 
     __slots__ = ()
-
-    @abstractmethod
-    def longest_epoch_s(self, trigger_s: float) -> float | None:
-        """Return the time in seconds that an epoch over own sources should take at most.
-
-        `trigger_s`: interval of the trigger. ``None``: no limit.
-        """
 
 
 class AdaptationSettings:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.plan.compiled import CompiledFlow
-    from godwit.runtime.ports import AdaptationSettings, ControlSettings
+
+    # under the names that users know
+    from godwit.runtime.ports import AdaptationSettings as Adaptation
+    from godwit.runtime.ports import ControlSettings as Control
     from godwit.runtime.query import Query
     from godwit.sinks.continuity import OnDivergence
 
@@ -176,7 +179,7 @@ class Flow(LogicalFlow):
         trigger: Trigger | None = None,
         executors: int = 1,
         name: str | None = None,
-        control: ControlSettings | None = None,
+        control: Control | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
         policy: Policy | None = None,
         close_at_end: bool = False,
@@ -184,7 +187,7 @@ class Flow(LogicalFlow):
         checkpointing: Checkpointing | None = None,
         lanes: Lanes | None = None,
         sizing: Sizing | None = None,
-        adaptation: AdaptationSettings | None = None,
+        adaptation: Adaptation | None = None,
         observability: Observability | None = None,
         initial: Mapping[str, Any] | None = None,
         initial_watermark: dt.datetime | str | None = None,

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.recovery import Recovery
     from godwit.plan.compiled import CompiledFlow
+    from godwit.runtime.controllers import ControllerOpener
     from godwit.runtime.lifecycle import EpochDriver
     from godwit.runtime.observers import Observer
     from godwit.runtime.run import QueryRun
@@ -148,7 +149,9 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         options.initial, options.initial_watermark, compiled, rows_of_dataframe
     )
     rows_of, driver_of = (
-        _driven_by_spark(flow, compiled, options) if flow.sources else _driven_by_loop(options)
+        _driven_by_spark(flow, compiled, options)
+        if flow.sources
+        else _driven_by_loop(options, controllers)
     )
     dispatcher = EventDispatcher(flow.name, UserNames(compiled.operators))
     gate = EpochGate(
@@ -208,10 +211,10 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
     return partial(MicroBatchRows, rows=rows, offsets=offsets, trigger=trigger), driver
 
 
-def _driven_by_loop(options: Options) -> _Driven:
+def _driven_by_loop(options: Options, controllers: ControllerOpener | None) -> _Driven:
     """Return factories of rows and driver for a query over Godwit's sources, polled by a loop."""
     interval = interval_s(options.trigger)  # refused while nothing is touched
-    longest_s = None if options.control is None else options.control.longest_epoch_s(interval)
+    longest_s = None if controllers is None else controllers.longest_epoch_s(interval)
 
     def driver(run: QueryRun, source: BatchRows) -> EpochDriver:
         """Create the driver that polls Godwit's own sources."""
