@@ -245,13 +245,19 @@ class LaneHandle(DeclaringHandle):
         self._cells, self._place, self._shift_us = cells, place, shift_us
 
     def value_state(self, variable: Variable) -> pyspark_states.ValueState:
-        return _ValueOfKey(variable, self._cells.get(variable.name), self._place, self)
+        if variable.name not in self._cells:
+            return _UnusableValue(variable, deleted=True)
+        return _ValueOfKey(variable, self._cells[variable.name], self._place)
 
     def list_state(self, variable: Variable) -> pyspark_states.ListState:
-        return _ListOfKey(variable, self._cells.get(variable.name), self._place, self)
+        if variable.name not in self._cells:
+            return _UnusableList(variable, deleted=True)
+        return _ListOfKey(variable, self._cells[variable.name], self._place)
 
     def map_state(self, variable: Variable) -> pyspark_states.MapState:
-        return _MapOfKey(variable, self._cells.get(variable.name), self._place, self)
+        if variable.name not in self._cells:
+            return _UnusableMap(variable, deleted=True)
+        return _MapOfKey(variable, self._cells[variable.name], self._place)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Register a timer of the present key; one that exists already stays as it is."""
@@ -280,14 +286,18 @@ class LaneHandle(DeclaringHandle):
 
 
 class _Unusable:
-    """A state variable where there is no key: in ``init`` on the driver."""
+    """A state variable in ``init`` on the driver, where there is no key, or one that is deleted."""
 
-    def __init__(self, variable: Variable) -> None:
-        self._variable = variable
+    def __init__(self, variable: Variable, *, deleted: bool = False) -> None:
+        self._variable, self._deleted = variable, deleted
 
     def _refuse(self, doing: str, called: str) -> PySparkRuntimeError:
         """Return the error for a call."""
-        return _invalid_state(doing, f"{self._variable.name}.{called}", "PRE_INIT")
+        name, kind = self._variable.name, self._variable.kind
+        if self._deleted:
+            text = f"{kind.capitalize()} state {name} is not initialized."
+            return PySparkRuntimeError(f"Error {doing}: {text}")
+        return _invalid_state(doing, f"{name}.{called}", "PRE_INIT")
 
 
 def _refusing(doing: str, called: str) -> Any:
@@ -331,26 +341,21 @@ class _UnusableMap(_Unusable, pyspark_states.MapState):
 class _OfKey:
     """A state variable, for the key that the processor is called for."""
 
-    __slots__ = ("_cells", "_handle", "_place", "_rows", "_variable")
+    __slots__ = ("_cells", "_place", "_rows", "_variable")
 
-    def __init__(self, variable: Variable, cells: Any, place: Place, handle: LaneHandle) -> None:
-        self._variable, self._cells, self._place, self._handle = variable, cells, place, handle
+    def __init__(self, variable: Variable, cells: Any, place: Place) -> None:
+        self._variable, self._cells, self._place = variable, cells, place
         self._rows = variable.rows
 
     def _group(self, doing: str) -> int:
-        """Return the number of the present key; raise without one, or if the state was deleted.
+        """Return the number of the present key; raise without one.
 
         `doing`: the call, as Spark's errors name it.
         """
         group = self._place.group
-        if group < 0 or self._handle.deleted:
-            name, kind = self._variable.name, self._variable.kind
-            if name in self._handle.deleted:
-                text = f"{kind.capitalize()} state {name} is not initialized."
-                raise PySparkRuntimeError(f"Error {doing}: {text}")
-            if group < 0:
-                text = f"Implicit key not found in state store for stateName={name}."
-                raise PySparkRuntimeError(f"Error {doing}: {text}")
+        if group < 0:
+            text = f"Implicit key not found in state store for stateName={self._variable.name}."
+            raise PySparkRuntimeError(f"Error {doing}: {text}")
         return group
 
 
@@ -420,8 +425,8 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
 
     __slots__ = ("_keys",)
 
-    def __init__(self, variable: Variable, cells: Any, place: Place, handle: LaneHandle) -> None:
-        super().__init__(variable, cells, place, handle)
+    def __init__(self, variable: Variable, cells: Any, place: Place) -> None:
+        super().__init__(variable, cells, place)
         self._keys = variable.keys
 
     def exists(self) -> bool:

@@ -162,7 +162,10 @@ def test_what_a_call_may_not_do_fails_the_epoch_with_spark_s_condition() -> None
         (lambda self: self.handle.registerTimer(1), "register_timer with invalid timeMode=None"),
         (lambda self: self.list.put([]), "EMPTY_LIST_VALUE.*StateName numbers"),
         (lambda self: self.handle.getValueState("w", "x int"), "invalid handle state=INITIALIZED"),
-        (lambda self: self.gone.get(), "Value state gone is not initialized"),
+        (
+            lambda self: self.gone.get(),
+            "Error getting value state: Value state gone is not initialized",
+        ),
     ):
 
         def body(self: Any, key: Any, rows: Any, _: Any, call: Any = call) -> Any:
