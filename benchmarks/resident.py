@@ -2,12 +2,13 @@
 
     python -m benchmarks.resident [--rounds 3] [--epochs 100] [--rows 1000] [--source own]
 
-One session, in which queries with and without ``gw.Lanes(resident=True)`` take turns, so that both
-meet the same machine.  Rows are of a source of Godwit's own, or, with ``--source frames``, of small
-files that Spark reads.  Printed are the median and the 99th percentile of a whole epoch of
-Godwit's, of its stages (for frames they begin with Spark's job that brings the rows), of the part
-of the stages that lanes and what starts them take, of the commit, and of what lies between the
-ends of two epochs, which has what Spark or the loop of sources do about them too.
+One session, in which queries with ``gw.Lanes(resident=False)``, ``"auto"`` and ``True`` take turns,
+so that all meet the same machine.  Rows are of a source of Godwit's own, or, with
+``--source frames``, of small files that Spark reads.  Printed are the median and the 99th
+percentile of a whole epoch of Godwit's, of its stages (for frames they begin with Spark's job that
+brings the rows), of the part of the stages that lanes and what starts them take, of the commit, and
+of what lies between the ends of two epochs, which has what Spark or the loop of sources do about
+them too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+Resident: TypeAlias = "bool | Literal['auto']"
+WAYS: Final[tuple[Resident, ...]] = (False, "auto", True)
 _SKIPPED = 10  # epochs at the beginning, in which lanes start and Python loads
 
 
@@ -86,7 +89,7 @@ def frames(spark: SparkSession, directory: Path, rows: int, epochs: int) -> Any:
 
 
 def query_of(
-    spark: SparkSession, directory: Path, kind: str, *, rows: int, epochs: int, resident: bool
+    spark: SparkSession, directory: Path, kind: str, *, rows: int, epochs: int, resident: Resident
 ) -> dict[str, list[float]]:
     """Run a query over so many small epochs; return the times of each, in milliseconds."""
     spark_cluster: Any = import_module("godwit.spark.cluster")
@@ -114,7 +117,7 @@ def query_of(
     finally:
         spark_cluster.run_stages = stages
     skipped = _SKIPPED
-    if resident:  # as Spark jobs, while the lanes start
+    if resident:  # as Spark jobs, until the lanes have started
         started = [e.epoch for e in query.events if isinstance(e, ResidentLanesStarted)]
         skipped = max(skipped, started[0] + 3) if started else epochs
         if query.status["residentEpochs"] < epochs - skipped or skipped > epochs - 10:
@@ -135,9 +138,9 @@ def main() -> None:
         __doc__, rounds=3, epochs=100, rows=1000, cores=3, source=("own", "frames")
     )
     spark = session(options.cores)
-    took: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    took: dict[tuple[str, Resident], list[float]] = defaultdict(list)
     for turn in range(options.rounds + 1):
-        for resident in (False, True):
+        for resident in WAYS:
             with temporary_directory() as directory:
                 measured = query_of(
                     spark,
@@ -150,12 +153,13 @@ def main() -> None:
             if turn:  # the first turn warms the JVM
                 for phase, times in measured.items():
                     took[phase, resident].extend(times)
-    print(f"{'':8s} {'median, ms':>24s} {'99th percentile, ms':>26s}")
-    print(f"{'':8s} {'ordinary':>12s} {'resident':>12s} {'ordinary':>13s} {'resident':>12s}")
+    names = " ".join(f"{way!s:>9s}" for way in WAYS)
+    print(f"{'':8s} {'median, ms':>29s}  {'99th percentile, ms':>29s}")
+    print(f"{'resident':8s} {names}  {names}")
     for phase in ("period", "epoch", "plan", "stages", "lanes", "commit", "deliver"):
-        pair = took[phase, False], took[phase, True]
-        medians = " ".join(f"{np.median(times):12.1f}" for times in pair)
-        worst = " ".join(f"{np.percentile(times, 99):12.1f}" for times in pair)
+        ways = [took[phase, way] for way in WAYS]
+        medians = " ".join(f"{np.median(times):9.1f}" for times in ways)
+        worst = " ".join(f"{np.percentile(times, 99):9.1f}" for times in ways)
         print(f"{phase:8s} {medians}  {worst}")
     spark.stop()
 

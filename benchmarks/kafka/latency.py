@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from benchmarks.options import read_options
-from benchmarks.resident import session
+from benchmarks.resident import Resident, session
 from benchmarks.streaming.measure import family_of
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -68,7 +68,7 @@ class Mode:
     """How a query runs."""
 
     name: str
-    resident: bool
+    resident: Resident
     exactly_once: bool
 
 
@@ -79,6 +79,7 @@ FLOORS = {  # name → what takes the place of a query; None: nothing does
 }
 MODES = (
     Mode(name="own loop", resident=False, exactly_once=True),
+    Mode(name="auto", resident="auto", exactly_once=True),
     Mode(name="resident", resident=True, exactly_once=True),
     Mode(name="own loop, at least once", resident=False, exactly_once=False),
     Mode(name="resident, at least once", resident=True, exactly_once=False),

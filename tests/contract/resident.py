@@ -18,14 +18,14 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import count
 from multiprocessing import forkserver
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark import cloudpickle
 from tests.contract.one_process import OneProcess, _Run
+from tests.support.lane_tasks import slots
 
 from godwit.local.stages import run_lanes, ship_rows
-from godwit.spark.resident.epoch_lanes import EpochLanes
 from godwit.spark.resident.lanes import ResidentLanes
 from godwit.spark.stages import pickling
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
     from godwit.local.run import LocalRows
 
-__all__ = ["LanesOfEpochs", "Processes", "Resident"]
+__all__ = ["Processes", "Resident"]
 
 _PATIENCE_S = 60.0
 
@@ -80,6 +80,9 @@ class Processes:
         process.start()
         self._started.append(process)
         return process
+
+    def waiting(self) -> int:
+        return 0
 
     def cancel(self) -> None:
         for process in self._started:
@@ -124,14 +127,24 @@ class Resident(OneProcess):
         Draws the epochs that go by themselves, and the lanes that are killed.
     kills
         Lanes are killed at any moment, about one in six epochs.
+    num_slots
+        Task slots: with fewer slots than lanes, and one to spare, a task runs several lanes.
     """
 
     run_type = _ResidentRun
 
     def __init__(
-        self, directory: Path, *, deep: bool, policy: Policy, seed: int = 1, kills: bool = False
+        self,
+        directory: Path,
+        *,
+        deep: bool,
+        policy: Policy,
+        seed: int = 1,
+        kills: bool = False,
+        num_slots: int = 100,
     ) -> None:
         super().__init__(directory, deep=deep, policy=policy)
+        self._slots = num_slots
         self._rng, self._kills = random.Random(seed), kills
         self.resident: ResidentLanes | None = None
         self.worked = 0  # epochs, by resident lanes
@@ -144,7 +157,9 @@ class Resident(OneProcess):
         clock = count(0, 1000)  # no pause after a loss lasts
         self.resident = ResidentLanes(
             partial(pickle.loads, flow),
-            lambda _: Processes(),
+            lambda _: cast("Any", Processes()),
+            slots=slots(self._slots),
+            chosen=False,
             announce=lambda kind, **values: self.announced.append((kind.__name__, values)),
             given_up=lambda: "",
             now_s=lambda: float(next(clock)),
@@ -187,34 +202,3 @@ class Resident(OneProcess):
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-class LanesOfEpochs(Resident):
-    """Epochs are run by lanes that were started for them, some of which are killed before."""
-
-    def start(self, executors: Mapping[str, int]) -> None:
-        super().start(executors)
-        self.lanes = EpochLanes(
-            partial(pickle.loads, pickling.dumps(self.run.lane_flow)),
-            lambda _: Processes(),
-            given_up=lambda: "",
-        )
-        self.lanes.patience_s = _PATIENCE_S
-
-    def stop(self) -> None:
-        """See `Resident.stop`."""
-        if self.resident is not None:
-            self.worked += self.lanes.epochs
-            self.lanes.close()
-        super().stop()
-
-    def resident_stages(
-        self, instruction: EpochInstruction, boxes: Mapping[int, Sequence[bytes]]
-    ) -> list[LaneReport] | None:
-        """Prepare lanes for most epochs, and have them work these."""
-        self.lanes._paused = 0  # after lanes that were killed
-        if self._rng.random() > 0.3 and self.lanes.prepare():
-            assert self.lanes._job is not None
-            if self._kills and self._rng.random() < 0.3:
-                _kill(self._rng.choice(sorted(self.lanes._job.pids.values())))
-        return self.lanes.run(instruction, boxes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.contract.resident import LanesOfEpochs, Resident
+from tests.contract.resident import Resident
 from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
 
@@ -47,10 +47,12 @@ def test_lanes_that_are_killed_at_any_moment_leave_each_row_once_and_in_order(
 
 
 @pytest.mark.parametrize("kills", [False, True])
-def test_lanes_of_one_epoch_leave_each_row_once_and_in_order(
+def test_lanes_that_share_a_task_leave_each_row_once_and_in_order(
     tmp_path: Path, *, kills: bool
 ) -> None:
-    run = LanesOfEpochs(tmp_path, deep=drawn(11).deep, policy=drawn(11).policy, seed=3, kills=kills)
+    run = Resident(
+        tmp_path, deep=drawn(11).deep, policy=drawn(11).policy, seed=3, kills=kills, num_slots=2
+    )
     try:
         play(drawn(11), run)
     finally:

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 from godwit.engine.lane.messages import LaneReport, Place
 from godwit.spark.resident.channel import ChannelError, connect
 from godwit.spark.resident.lane_task import Endpoint, LaneAnswer, Work
+from godwit.spark.resident.slots import SlotShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from godwit.spark.resident.slots import QuerySlots
 
 PATIENCE_S = 120.0
 TWO = tuple((f"local-{i}", 0) for i in range(2))
@@ -40,6 +43,7 @@ class Threads:
     missing: frozenset[int] = frozenset()  # numbers of tasks that never come
     endpoint: Endpoint | None = None
     cancelled: bool = False
+    waiting_tasks: int = 0  # of other jobs
     released: threading.Event = field(default_factory=threading.Event)
 
     def listen(self) -> socket.socket:
@@ -68,14 +72,24 @@ class Threads:
         try:
             channel.send(pickle.dumps((self.executor_of(place), number)))
             while True:
-                work = pickle.loads(channel.receive())
-                channel.send(pickle.dumps(self.answers(number, work)))
+                works = pickle.loads(channel.receive())
+                channel.send(pickle.dumps([self.answers(number, work) for work in works]))
         except ChannelError:
             channel.close()
+
+    def waiting(self) -> int:
+        return self.waiting_tasks
 
     def cancel(self) -> None:
         self.cancelled = True
         self.released.set()
+
+
+def slots(
+    number: int = 4, shares: SlotShares | None = None, now_s: Callable[[], float] = lambda: 0.0
+) -> QuerySlots:
+    """Make the slots of a query in a session of one process."""
+    return (shares or SlotShares()).join(lambda _: ("", number), now_s)
 
 
 def reported(work: Work) -> LaneReport:
@@ -88,6 +102,7 @@ def answer(work: Work, **values: Any) -> LaneAnswer:
     known: dict[str, Any] = {
         "attempt": work.attempt,
         "level": work.level,
+        "place": work.place,
         "blobs": [],
         "report": reported(work).dumps(),
     }

@@ -48,9 +48,11 @@ class Lanes:
         before the exchange (shuffle), if the operator can merge partial states. 0: they are
         combined only if that pays for all keys. ``query.lastProgress["hotKeys"]`` lists such keys.
     resident
-        ``True``: lanes stay between small epochs, as tasks of one long Spark job, which saves
-        starting a job per epoch. They occupy their cores all the time; one core of every executor
-        is left free for other jobs, so an executor has one lane less than it has cores.
+        Whether lanes stay alive between small epochs, as tasks of one long Spark job, which saves
+        starting a job per epoch. They occupy task slots meanwhile, but for one slot of every
+        executor. ``"auto"``: once many small epochs follow one another, as long as no other job
+        of the session waits for task slots. ``True``: between all small epochs; the start fails
+        if that is impossible. ``False``: never.
 
     Raises
     ------
@@ -69,7 +71,7 @@ class Lanes:
     inline_bytes: int | None = None
     compression: Literal["lz4", "zstd"] | None = None
     hot_keys: float = 0.1
-    resident: bool = False
+    resident: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.local_dir is not None and not isinstance(self.local_path, str):
@@ -99,10 +101,10 @@ class Lanes:
                 whole=name not in ("snapshot_growth", "hot_keys"),
                 error=InvalidFlowError,
             )
-        if not isinstance(self.resident, bool):
+        if not isinstance(self.resident, bool) and self.resident != "auto":
             raise InvalidFlowError(
-                f"The setting resident of lanes is of type {type_name(self.resident)}.",
-                remedy="Give True or False.",
+                f"The setting resident of lanes is {self.resident!r}.",
+                remedy='Give "auto", True or False.',
             )
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidFlowError(

@@ -49,6 +49,8 @@ class ResidentFigures(Protocol):
 
     epochs: int
     """Number of epochs that resident lanes ran."""
+    reason: str
+    """Why they did not run the last epoch; empty if they did."""
 
     @property
     def lanes(self) -> int:
@@ -66,17 +68,15 @@ class RunCluster(Cluster[Any], Protocol):
     def resident(self) -> ResidentFigures | None:
         """Resident lanes; ``None`` if the query has none."""
 
+    @property
+    def not_resident(self) -> str:
+        """Reason why the query has no resident lanes."""
+
     def batch_committed(self, rows: int) -> int | None:
         """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
 
         ``None`` if the batch has no micro-batch.
         """
-
-    def prepare_lanes(self) -> bool:
-        """Start the lanes of a small epoch, and wait for them; return whether they started."""
-
-    def release_lanes(self) -> None:
-        """End lanes that were prepared for an epoch that does not begin."""
 
     def end_resident(self, reason: str) -> None:
         """End the resident lanes, if there are any."""

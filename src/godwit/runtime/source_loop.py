@@ -244,7 +244,6 @@ class SourceLoop(EpochDriver):
         try:
             self._run_epochs()
         finally:
-            self._run.cluster.release_lanes()
             self._run.loop.finish_delivery()
 
     def _run_epochs(self) -> None:
@@ -259,7 +258,6 @@ class SourceLoop(EpochDriver):
                 self._waiters.release_finished(self._run.loop.finish_delivery)
             if self._run_input_epoch() or self._run_quiet_epoch():
                 continue
-            self._run.cluster.release_lanes()  # a delivery may take long, or need their cores
             self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
             if self._input_ended and not self._run.is_pending:
                 return
@@ -277,11 +275,8 @@ class SourceLoop(EpochDriver):
         began_s = time.monotonic()
         once = is_once(self._trigger)
         limits, after = self._limit.per_source(self._positions.sources), self._run.log.latest
-        plan = partial(self._positions.plan, num_tasks(self._run), limits=limits, everything=once)
-        asked_us, planned = now_us(), plan()
-        if planned is not None and planned.has_few_rows and self._run.cluster.prepare_lanes():
-            # Rows that have arrived while the lanes started are among those of the epoch.
-            asked_us, planned = now_us(), plan()
+        asked_us = now_us()
+        planned = self._positions.plan(num_tasks(self._run), limits=limits, everything=once)
         self._has_rows = planned is not None
         self._pace.record_poll(began_s, has_rows=self._has_rows)
         if planned is None:

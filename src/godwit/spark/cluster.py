@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.runtime.threads import DaemonPool, EpochGate
     from godwit.spark.batch_rows import BatchRows
-    from godwit.spark.resident.epoch_lanes import EpochLanes
     from godwit.spark.resident.lanes import ResidentLanes
     from godwit.spark.stages.program import Program
     from godwit.spark.stages.stages import Shipped
@@ -69,9 +68,9 @@ class SparkCluster:
         encrypts = is_on(spark.getConf().get("spark.io.encryption.enabled", "false"))
         self._gate, self._by_files = gate, not encrypts
         self.resident: ResidentLanes | None = None
-        """Lanes that stay; given once they can announce what becomes of them."""
-        self.epoch_lanes: EpochLanes | None = None
-        """Lanes started before the rows of an epoch are chosen; none where lanes stay."""
+        """Lanes that stay, if the query may have any; set once they can announce events."""
+        self.not_resident = "gw.Lanes(resident=False)"
+        """Why the query has no such lanes."""
 
     def location_of(self, executor: str) -> str | None:
         """Return an executor as a preferred location of Spark tasks; ``None`` if it is gone."""
@@ -97,7 +96,7 @@ class SparkCluster:
                     self.program,
                     instruction,
                     self.spark,
-                    self.resident or self.epoch_lanes,
+                    self.resident,
                     locate=self.location_of,
                     jobs=self.lost.spark_jobs,
                     by_files=self._by_files,
@@ -125,18 +124,6 @@ class SparkCluster:
     def batch_committed(self, rows: int) -> int | None:
         """Record the commit of the last batch; return how many of its `rows` a micro-batch had."""
         return self.source.committed(rows)
-
-    def prepare_lanes(self) -> bool:
-        """Start the lanes of a small epoch, and wait for them; return whether they started.
-
-        The rows are chosen afterwards, so that those that arrived meanwhile are included.
-        """
-        return self.epoch_lanes is not None and self.epoch_lanes.prepare()
-
-    def release_lanes(self) -> None:
-        """End lanes that were prepared for an epoch that does not begin."""
-        if self.epoch_lanes is not None:
-            self.epoch_lanes.release()
 
     def end_resident(self, reason: str) -> None:
         """End the resident lanes, if there are any."""
@@ -169,7 +156,6 @@ class SparkCluster:
 
     def wait_while_held(self) -> bool:
         """Wait briefly while epochs are held; raise `GateClosedError` once the query stops."""
-        self.release_lanes()
         self._gate.pause(_HELD_PAUSE_S)
         return True
 

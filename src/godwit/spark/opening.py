@@ -6,6 +6,7 @@ query (`godwit.runtime.repartitioning`).  If a part cannot be opened, none stays
 
 from __future__ import annotations
 
+import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_star
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
+from godwit.model.errors import InvalidFlowError
 from godwit.runtime.controllers import opener_of
 from godwit.runtime.recent_events import past_decisions
 from godwit.runtime.run import SOURCES, QueryRun, RunParts
@@ -31,20 +33,15 @@ from godwit.spark.platform.executor_pool import SparkExecutorPool, SparkSchedule
 from godwit.spark.platform.executors import (
     ExecutorWatch,
     check_spare_slots,
-    lanes_fit,
     set_locality_wait,
+    slots_of_process,
     wait_for_executors,
 )
 from godwit.spark.platform.sessions import RunSession, context_is_stopped
 from godwit.spark.resident import garbage
-from godwit.spark.resident.epoch_lanes import EpochLanes
-from godwit.spark.resident.job import (
-    SparkTasks,
-    check_unencrypted_network,
-    encrypting_setting,
-    is_on,
-)
+from godwit.spark.resident.job import SparkTasks, check_settings
 from godwit.spark.resident.lanes import ResidentLanes
+from godwit.spark.resident.slots import shares_of
 from godwit.spark.stages.stages import lanes_of, ship_program
 
 if TYPE_CHECKING:
@@ -65,12 +62,8 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
-_ENDING_JOBS = 4
-"""Jobs of lanes at a time: that of the next epoch, and those whose lanes end."""
-_SPARE_SLOTS = 1
-"""Task slots of an executor that resident lanes leave free."""
 _CLOSED: Final = (
-    *("controller", "resident lanes", "lanes of the next epoch", "garbage collection"),
+    *("controller", "resident lanes", "garbage collection"),
     *("executor pool", "executor watch", "background copies", "work beside the epochs"),
     *("coordinator", "deliveries", "sinks", SOURCES, "program of the executors"),
 )
@@ -94,9 +87,9 @@ def open_run(
 
     Returns the run, and its source rows.
     """
-    if options.lanes.resident:
-        check_spare_slots(spark.sparkContext, options.executors, _SPARE_SLOTS)
-        check_unencrypted_network(spark.sparkContext)
+    if options.lanes.resident is True:
+        check_settings(spark.sparkContext)
+        check_spare_slots(spark.sparkContext)
     opener = _Opener(rows_of, options, spark, dispatcher=dispatcher, gate=gate, initial=initial)
     lease = acquire_lease(opener.storage, opener.run)
     try:
@@ -140,7 +133,6 @@ class _Opener:
             single_driver=options.checkpointing.single_driver,
         )
         self.run = uuid.uuid4().hex[:12]
-        self._spare_slots = _SPARE_SLOTS if options.lanes.resident else 0
         self._past: list[events.Event] = []  # events of earlier runs
         # operator → columns that were asked for in this run
         self._placed: dict[str, tuple[str, ...]] = {}
@@ -289,7 +281,6 @@ class _Opener:
             lost=cluster.lost,
             pool=pool,
             spark=self._spark,
-            spare_slots=self._spare_slots,
         ).close
         self._closing["background copies"] = BackgroundCopies(
             cluster, coordinator=coordinator, instructor=epochs.instructor, spark=self._spark
@@ -333,7 +324,6 @@ class _Opener:
             context,
             executors,
             self._options.sizing.executors_timeout_s,
-            spare_slots=self._spare_slots,
         )
         beside = DaemonPool(2, "godwit-beside-epochs")
         self._closing["work beside the epochs"] = beside.close
@@ -380,47 +370,40 @@ class _Opener:
         return coordinator
 
     def _prepare_lanes(self, cluster: SparkCluster, coordinator: Coordinator, flow: str) -> None:
-        """Set up lanes that run small epochs without Spark jobs: resident ones, or one epoch's."""
-        context, program = self._spark.sparkContext, cluster.program
-        if self._options.lanes.resident:
-            cluster.resident = ResidentLanes(
-                partial(lanes_of, program),
-                SparkTasks(
-                    context,
-                    group=f"{self._run_id}-resident",
-                    description=f"godwit: resident lanes of {flow}",
-                    locate=cluster.location_of,
-                ).of_job,
-                announce=coordinator.announce,
-                given_up=cluster.stop_waiting_reason,
-            )
-            self._closing["resident lanes"] = cluster.resident.close
-            garbage.pause_collection()
-            self._closing["garbage collection"] = garbage.resume_collection
+        """Set up the resident lanes of small epochs, unless they are unwanted or impossible."""
+        context, resident = self._spark.sparkContext, self._options.lanes.resident
+        if resident is False:
             return
-        # Tasks may wait for their rows only if all run at once, each once, unencrypted.
-        speculates = is_on(context.getConf().get("spark.speculation", "false"))
-        if not lanes_fit(context) or speculates or encrypting_setting(context) is not None:
+        try:
+            check_settings(context)
+        except InvalidFlowError as error:  # chosen by the system, so no reason to fail
+            cluster.not_resident = error.message
             return
-        threads = DaemonPool(_ENDING_JOBS, "godwit-lanes")
-        cluster.epoch_lanes = lanes = EpochLanes(
-            partial(lanes_of, program),
+        slots = slots_of_process(context)
+
+        def slots_of(executor: str) -> tuple[str, int]:
+            """Return what an executor's task slots belong to, and their number."""
+            if slots is not None:
+                return "", slots
+            live = cluster.executors.get(executor)
+            return executor, 0 if live is None else live.lanes
+
+        cluster.resident = ResidentLanes(
+            partial(lanes_of, cluster.program),
             SparkTasks(
                 context,
-                group=f"{self._run_id}-lanes",
-                description=f"godwit: lanes of {flow}",
+                group=f"{self._run_id}-resident",
+                description=f"godwit: resident lanes of {flow}",
                 locate=cluster.location_of,
-                threads=threads,
             ).of_job,
+            slots=shares_of(context.applicationId).join(slots_of, time.monotonic),
+            chosen=resident == "auto",
+            announce=coordinator.announce,
             given_up=cluster.stop_waiting_reason,
+            on_start=partial(garbage.pause_collection, self._run_id),
         )
-
-        def close() -> None:
-            """End lanes that are ready, and the threads of their jobs."""
-            lanes.close()
-            threads.close()
-
-        self._closing["lanes of the next epoch"] = close
+        self._closing["resident lanes"] = cluster.resident.close
+        self._closing["garbage collection"] = partial(garbage.resume_collection, self._run_id)
 
     def _concurrent_delivery(
         self, cluster: SparkCluster

@@ -26,7 +26,7 @@ def test_lanes_share_what_a_commit_record_takes_unless_it_is_stated() -> None:
         ({"inline_bytes": -1}, "inline_bytes of lanes is -1. Give at least 0"),
         ({"inline_bytes": "x"}, "inline_bytes of lanes is 'x', of type str. Give at least 0"),
         ({"snapshot_growth": -0.5}, "snapshot_growth of lanes is -0.5. Give at least 0"),
-        ({"resident": "yes"}, "resident of lanes is of type str. Give True or False"),
+        ({"resident": "yes"}, r"resident of lanes is .yes.\. Give .auto., True or False"),
         ({"snapshot_growth": None}, "snapshot_growth of lanes is None, of type NoneType"),
     ],
 )

@@ -38,12 +38,7 @@ class Run:
     def __init__(self) -> None:
         self.gate = EpochGate()
         self.view = SimpleNamespace(awaits=False)
-        self.released = 0
-        self.cluster = SimpleNamespace(
-            executors={"1": SimpleNamespace(lanes=2)},
-            prepare_lanes=lambda: False,
-            release_lanes=self._release,
-        )
+        self.cluster = SimpleNamespace(executors={"1": SimpleNamespace(lanes=2)})
         self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32), latest=None)
         self.loop = SimpleNamespace(finish_delivery=lambda: None)
         self.is_due = self.is_pending = self.input_ended = False
@@ -56,9 +51,6 @@ class Run:
 
     def use_this_thread(self) -> None:
         pass
-
-    def _release(self) -> None:
-        self.released += 1
 
     def check_lease(self) -> None:
         self.on_look()
@@ -138,21 +130,6 @@ def eventually(condition: Callable[[], bool]) -> None:
             return
         done.wait(0.005)
     raise AssertionError("it did not come")
-
-
-def test_rows_that_arrive_while_lanes_start_are_of_the_same_epoch() -> None:
-    story = LoopOverMemory()
-
-    def prepare() -> bool:
-        story.source.add([{"k": "b"}])
-        return True
-
-    story.run.cluster.prepare_lanes = prepare
-    story.source.add([{"k": "a"}])
-    story.begin().process_all_available()
-    story.end()
-    assert story.run.epochs == [2]
-    assert story.run.released  # no lanes are held while nothing is at hand
 
 
 def test_rows_are_processed_as_they_come_and_whoever_waits_goes_on_once_theirs_are() -> None:

@@ -42,22 +42,19 @@ if TYPE_CHECKING:
     from godwit.spark.platform.executor_pool import SparkExecutorPool
 
 
-def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
+def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
     """Return the registered live executors, by name.
 
-    `spare_slots`: number of task slots of each that lanes do not use. Executors with too few slots,
-    or whose cores are not known yet, are left out.
+    Executors whose cores are not known yet are left out.
     """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
     cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
-    summaries = jsc.statusStore().executorList(True)
     if _is_one_process(spark):
-        lanes = spark.defaultParallelism
-        if spare_slots:
-            lanes = min(lanes, summaries.apply(0).totalCores() // cpus - spare_slots)
         return tuple(
-            Executor(name=f"local-{i}", lanes=1, location=None) for i in range(max(lanes, 0))
+            Executor(name=f"local-{i}", lanes=1, location=None)
+            for i in range(spark.defaultParallelism)
         )
+    summaries = jsc.statusStore().executorList(True)
     registered = jsc.getExecutorIds()
     alive = {registered.apply(i) for i in range(registered.size())}
     executors = []
@@ -68,22 +65,20 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
         if name == "driver" or name not in alive or not cores:
             continue
         host = summary.hostPort().rsplit(":", 1)[0]
-        lanes = max(1, cores // cpus) - spare_slots
-        if lanes > 0:
-            executors.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
+        lanes = max(1, cores // cpus)
+        executors.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
     return tuple(sorted(executors, key=lambda e: (len(e.name), e.name)))
 
 
-def lanes_fit(spark: SparkContext) -> bool:
-    """Return whether Spark has a core for every lane, so that all can run at once.
+def slots_of_process(spark: SparkContext) -> int | None:
+    """Return the number of task slots in local mode, where all executors are one process.
 
-    False only in local mode, where there may be more lanes than cores.
+    ``None`` in a cluster, where an executor has as many slots as lanes.
     """
     if not _is_one_process(spark):
-        return True
+        return None
     cores = spark._jsc.sc().statusStore().executorList(True).apply(0).totalCores()  # noqa: SLF001
-    cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
-    return spark.defaultParallelism <= int(cores) // cpus
+    return int(cores) // max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
 
 
 def registered_executors(spark: SparkContext) -> frozenset[str]:
@@ -102,37 +97,33 @@ def _is_one_process(spark: SparkContext) -> bool:
     return bool(jsc.isLocal()) and not (spark.master or "").startswith("local-cluster")
 
 
-def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
-    """Raise `InvalidFlowError` if an executor has fewer task slots than lanes and `spare_slots`.
-
-    Checks live executors, or in local mode the cores for `executors` lanes. Later executors that
-    are too small are not used.
-    """
-    if not spare_slots:
-        return
-    if _is_one_process(spark):
-        available, wanted = len(live_executors(spark, spare_slots=spare_slots)), max(executors, 1)
-        if available < wanted:
+def check_spare_slots(spark: SparkContext) -> None:
+    """Raise `InvalidFlowError` if an executor has no task slot beside one for resident lanes."""
+    slots = slots_of_process(spark)
+    if slots is not None:
+        if slots < _MIN_SLOTS:
             raise InvalidFlowError(
-                f"{spark.master} has too few cores: each of the {wanted} resident lanes "
-                f"takes one, and {spare_slots} more has to be free for everything else.",
-                remedy=f'Make the session with master("local[{wanted + spare_slots}]") or more '
-                "(they may be more than the machine has), or start without "
-                "lanes=gw.Lanes(resident=True).",
+                f"{spark.master} has too few cores: resident lanes take one, and one more has to "
+                "be free for everything else.",
+                remedy=f'Make the session with master("local[{_MIN_SLOTS}]") or more (they may be '
+                "more than the machine has), or start without lanes=gw.Lanes(resident=True).",
                 master=spark.master,
             )
         return
     # Of one listing, since executors come and go between two.
-    small = [e.name for e in live_executors(spark) if e.lanes <= spare_slots]
+    small = [e.name for e in live_executors(spark) if e.lanes < _MIN_SLOTS]
     if small:
         raise InvalidFlowError(
             f"Executor {small[0]!r} can run one task at a time, and a resident lane would take "
             "its place for good.",
-            remedy="Give executors a core more than they are to have lanes, as in "
-            "spark.executor.cores=2 (they may be more than the machine has), with "
-            "spark.task.cpus=1; or start without lanes=gw.Lanes(resident=True).",
+            remedy="Give executors two cores or more, as in spark.executor.cores=2 (they may be "
+            "more than the machine has), with spark.task.cpus=1; or start without "
+            "lanes=gw.Lanes(resident=True).",
             executor=small[0],
         )
+
+
+_MIN_SLOTS = 2
 
 
 def check_executors(spark: SparkContext, minimum: int) -> None:
@@ -170,17 +161,15 @@ _WAIT = "spark.locality.wait.process"
 
 
 def wait_for_executors(
-    spark: SparkContext, minimum: int, timeout_s: float = 60.0, *, spare_slots: int = 0
+    spark: SparkContext, minimum: int, timeout_s: float = 60.0
 ) -> tuple[Executor, ...]:
     """Wait until there are at least `minimum` executors, and return them.
 
-    `spare_slots`: see `live_executors`. Raises `EpochFailedError` if fewer have registered after
-    `timeout_s` seconds; `InvalidFlowError` if an executor has too few free task slots.
+    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        check_spare_slots(spark, minimum, spare_slots)
-        executors = live_executors(spark, spare_slots=spare_slots)
+        executors = live_executors(spark)
         if len(executors) >= minimum:
             return executors
         if time.monotonic() > deadline:
@@ -248,9 +237,8 @@ class ExecutorWatch:
         lost: LostExecutors,  # is told of each executor that is gone, once the coordinator knows
         pool: SparkExecutorPool,  # knows which ones were given back
         spark: SparkSession,
-        spare_slots: int = 0,  # see `live_executors`
     ) -> None:
-        self._cluster, self._spare_slots = cluster, spare_slots
+        self._cluster = cluster
         self._coordinator, self._lost, self._spark = coordinator, lost, spark
         self._pool = pool
         self._rehearsing: set[str] = set()
@@ -271,7 +259,7 @@ class ExecutorWatch:
 
     def check_executors(self) -> None:
         """Compare the live executors with the known ones; report changes to the coordinator."""
-        live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
+        live = live_executors(self._spark.sparkContext)
         by_name = {e.name: e for e in live}
         self._rehearsed &= by_name.keys()  # those that are gone never come back by their names
         self._rehearsing &= by_name.keys()

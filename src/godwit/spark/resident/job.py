@@ -1,9 +1,10 @@
-"""One Spark job whose tasks are resident lanes, from its start to its end, on the driver.
+"""One Spark job whose tasks run resident lanes, from its start to its end, on the driver.
 
-Spark owns the processes: it places the tasks, and what becomes of them it tells here, as the end
-of the job.  The driver listens for the lanes only until all of them are there, each on the executor
-that it was placed on; a task that Spark retries finds no listener and ends.  A job is never
-repaired: if one lane is lost, all of them are let go, and another job is started.
+Spark owns the processes: it places the tasks, and reports how they end as the end of the job.  A
+task runs some lanes of its executor, one after the other.  The driver listens for the tasks only
+until all are connected, each on the executor that it was placed on; a task that Spark retries finds
+no listener and ends.  A job is never repaired: if one task is lost, all of them are let go, and
+another job is started.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import threading
 import time
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.wire import split_by_level
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.resident.channel import ChannelError, accept, new_secret
-from godwit.spark.resident.lane_task import Endpoint, LaneAnswer, Work, serve_lane
+from godwit.spark.resident.lane_task import Endpoint, LaneAnswer, Work, serve_lanes
 from godwit.spark.stages.exchange import fetch, on_executors, python_rdd
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, Place
-    from godwit.runtime.threads import DaemonPool
     from godwit.spark.resident.channel import Channel
 
 _HANDSHAKE_S = 5.0
 _FRAME_S = 10.0
 _LOOK_S = 0.2
+_WATCH_S = 0.5
 _BYTES_ON = 32 * 2**20
 """Bytes that all lanes of a level together may send on by way of the driver."""
 _POOL = "godwit-resident"  # with FAIR scheduling, a job that never ends weighs on no other pool
@@ -48,40 +49,27 @@ class LaneLostError(Exception):
     """A resident lane is gone, or was given up; its text says why."""
 
 
-class Tasks(Protocol):
-    """The tasks of one job of resident lanes, wherever they run."""
-
-    host: str  # by which they reach the driver
-
-    def listen(self) -> socket.socket:
-        """Open a socket on the driver, at any free port, for connections from the tasks."""
-
-    def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Call ``lane(number)`` in a task for each place (executor and lane); wait for all."""
-
-    def cancel(self) -> None:
-        """Kill the tasks of the job."""
-
-
 class LaneJob:
-    """Lanes that stay at some places, as long as all of them are there."""
+    """Lanes that stay at some places, as long as all of their tasks run."""
 
     def __init__(
         self,
-        places: Sequence[Place],
+        groups: Sequence[Sequence[Place]],  # the lanes of each task, all of one executor
         flow: Callable[[], LaneFlow],  # what lanes need of the flow, called in each; picklable
-        tasks: Tasks,
+        tasks: SparkTasks,
         *,
-        patience_s: float,  # how long the lanes are waited for
+        patience_s: float,  # how long the tasks are waited for
         on_ready: Callable[[LaneJob], None],
         on_failed: Callable[[LaneJob, str], None],  # not called once `end` was
+        watch: Callable[[LaneJob], None],  # called now and then while the lanes are ready
     ) -> None:
-        self.places = tuple(places)
-        self.lane_of = {place: n for n, place in enumerate(places)}
-        self.pids: dict[int, int] = {}  # lane → process
+        self.groups = tuple(tuple(group) for group in groups)
+        self.places = tuple(place for group in self.groups for place in group)
+        self._task_of = {place: n for n, group in enumerate(self.groups) for place in group}
+        self._pids: dict[int, int] = {}  # task → process
         self.ready_after_ms = 0.0
         self._flow, self._tasks, self._patience_s = flow, tasks, patience_s
-        self._on_ready, self._on_failed = on_ready, on_failed
+        self._on_ready, self._on_failed, self._watch = on_ready, on_failed, watch
         self._channels: dict[int, Channel] = {}
         self._lock = threading.Lock()
         self._ready, self._ended = threading.Event(), threading.Event()
@@ -93,7 +81,7 @@ class LaneJob:
         self._job = threading.Thread(target=self._run_job, name="godwit-resident-job", daemon=True)
         self._job.start()
         threading.Thread(
-            target=self._accept_lanes, name="godwit-resident-lanes", daemon=True
+            target=self._accept_and_watch, name="godwit-resident-lanes", daemon=True
         ).start()
 
     def __repr__(self) -> str:
@@ -106,12 +94,17 @@ class LaneJob:
             return "ended"
         return "ready" if self._ready.is_set() else "starting"
 
+    @property
+    def pids(self) -> dict[Place, int]:
+        """Lane → process id on its machine; lanes of one task have the same."""
+        return {place: self._pids[task] for place, task in self._task_of.items()}
+
     def covers(self, places: Sequence[Place]) -> bool:
         """Return whether the job has a lane at each of these places (executor and lane number)."""
         return {*places} <= {*self.places}
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait until all lanes are connected or the job has ended; return whether they are."""
+        """Wait until all tasks are connected or the job has ended; return whether they are."""
         deadline = time.monotonic() + timeout_s
         while self.state == "starting" and time.monotonic() < deadline:
             self._ready.wait(0.02)
@@ -132,15 +125,15 @@ class LaneJob:
         """
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
-        lanes = [self.lane_of[place] for place in places]
+        tasks = [self._task_of[place] for place in places]
         boxes: list[list[bytes]] = [list(payloads.get(i, ())) for i in range(len(places))]
         reports: list[LaneReport] = []
         for level in range(1, instruction.levels + 1):
             later: list[list[bytes]] = [[] for _ in places]
-            work: dict[int, bytes] = {}
+            work: dict[int, list[Work]] = {}
             for index, box in enumerate(boxes):
                 due, later[index] = split_by_level(level, box)
-                work[lanes[index]] = pickle.dumps(
+                work.setdefault(tasks[index], []).append(
                     Work(
                         attempt=attempt,
                         level=level,
@@ -151,17 +144,19 @@ class LaneJob:
                     )
                 )
             refused = False
-            for lane, answer in self.send_work(work, given_up):
-                if (answer.attempt, answer.level) != (attempt, level):
+            for task, answers in self.send_work(work, given_up):
+                asked = [(w.attempt, w.level, w.place) for w in work[task]]
+                if (given := [(a.attempt, a.level, a.place) for a in answers]) != asked:
                     raise LaneLostError(
-                        f"lane {lane} answered level {answer.level} of attempt {answer.attempt}, "
-                        f"and was asked for level {level} of attempt {attempt}"
+                        f"task {task} of the lanes answered {given} (attempt, level and lane), "
+                        f"and was asked for {asked}"
                     )
-                refused = refused or bool(answer.refusal)
-                for index, payload in answer.blobs:
-                    later[index].append(payload)
-                if answer.report:
-                    reports.append(LaneReport.loads(answer.report))
+                for answer in answers:
+                    refused = refused or bool(answer.refusal)
+                    for index, payload in answer.blobs:
+                        later[index].append(payload)
+                    if answer.report:
+                        reports.append(LaneReport.loads(answer.report))
             if refused:
                 return None
             boxes = later
@@ -169,26 +164,26 @@ class LaneJob:
         return reports
 
     def send_work(
-        self, work: Mapping[int, bytes], given_up: Callable[[], str]
-    ) -> Iterator[tuple[int, LaneAnswer]]:
-        """Send each lane its frame, and yield lane number and answer in order of arrival.
+        self, work: Mapping[int, Sequence[Work]], given_up: Callable[[], str]
+    ) -> Iterator[tuple[int, Sequence[LaneAnswer]]]:
+        """Send each task its lanes' work, and yield task and answers in order of arrival.
 
-        `work`: lane number → frame. `given_up`: called while waiting; returns the reason to stop
-        waiting, or an empty text to go on. Raises `LaneLostError` if a lane or the job is lost, or
-        with that reason; the job has to be ended then.
+        `work`: task → work of its lanes. `given_up`: called while waiting; returns the reason to
+        stop waiting, or an empty text to go on. Raises `LaneLostError` if a task or the job is
+        lost, or with that reason; the job has to be ended then.
         """
         with self._lock:
-            channels = {lane: self._channels[lane] for lane in work if lane in self._channels}
+            channels = {task: self._channels[task] for task in work if task in self._channels}
         if len(channels) < len(work) or self.state != "ready":
             raise LaneLostError("the job of the resident lanes has ended")
         with selectors.DefaultSelector() as selector:
-            for lane, channel in channels.items():
+            for task, channel in channels.items():
                 try:
                     channel.check_silent()
-                    channel.send(work[lane])
-                    selector.register(channel, selectors.EVENT_READ, lane)
+                    channel.send(pickle.dumps(work[task]))
+                    selector.register(channel, selectors.EVENT_READ, task)
                 except (ChannelError, ValueError) as error:  # closed by another thread
-                    raise self._lane_lost(lane, error) from error
+                    raise self._task_lost(task, error) from error
             waiting = set(channels)
             while waiting:
                 ready = selector.select(_LOOK_S)
@@ -198,21 +193,21 @@ class LaneJob:
                     if self._ended.is_set():
                         raise LaneLostError("the job of the resident lanes has ended")
                 for key, _ in ready:
-                    lane = key.data
+                    task = key.data
                     try:
-                        answer: LaneAnswer = pickle.loads(  # noqa: S301  ours
-                            channels[lane].receive()
+                        answers: Sequence[LaneAnswer] = pickle.loads(  # noqa: S301  ours
+                            channels[task].receive()
                         )
                     except ChannelError as error:
-                        raise self._lane_lost(lane, error) from error
-                    if lane not in waiting:
-                        raise LaneLostError(f"lane {lane} answered twice")
-                    waiting.discard(lane)
-                    yield lane, answer
+                        raise self._task_lost(task, error) from error
+                    if task not in waiting:
+                        raise LaneLostError(f"task {task} of the lanes answered twice")
+                    waiting.discard(task)
+                    yield task, answers
 
-    def _lane_lost(self, lane: int, error: Exception) -> LaneLostError:
-        """Return the error that the connection to lane number `lane` failed."""
-        executor, number = self.places[lane]
+    def _task_lost(self, task: int, error: Exception) -> LaneLostError:
+        """Return the error that the connection to a task failed; it names the task's first lane."""
+        executor, number = self.groups[task][0]
         return LaneLostError(f"lane {number} of executor {executor}: {error}")
 
     # -- its end ----------------------------------------------------------------------------------
@@ -244,28 +239,44 @@ class LaneJob:
 
     def _run_job(self) -> None:
         """Run the Spark job of the lanes to its end; the body of a thread."""
-        endpoint, places, flow = self._endpoint, self.places, self._flow
+        endpoint, flow = self._endpoint, self._flow
+        places = tuple(group[0] for group in self.groups)
 
-        def lane(number: int) -> Iterator[bytes]:
-            """Run resident lane `number`: the body of a task."""
-            return serve_lane(endpoint, number, places[number], flow)
+        def lanes(task: int) -> Iterator[bytes]:
+            """Run the resident lanes of a task: the body of the task."""
+            return serve_lanes(endpoint, task, places[task], flow)
 
         try:
-            self._tasks.run(lane, places)
+            self._tasks.run(lanes, places)
         except Exception as error:  # noqa: BLE001  whatever Spark says of its end
             self._fail(f"Spark's job has ended: {_first_line(error)}")
         else:
             self._fail("Spark's job has ended")
 
-    def _accept_lanes(self) -> None:
-        """Accept the lanes' connections until all are connected, or the time-out has passed."""
+    def _accept_and_watch(self) -> None:
+        """Accept the tasks' connections, and watch the job to its end; the body of a thread."""
+        self._accept_tasks()
+        with self._lock:
+            if self._ended.is_set() or len(self._channels) < len(self.groups):
+                return
+            self.ready_after_ms = (time.monotonic() - self._began_s) * 1e3
+        self._on_ready(self)  # before an epoch may use the lanes, and end them
+        self._ready.set()
+        while not self._ended.wait(_WATCH_S):
+            try:
+                self._watch(self)
+            except Exception as error:  # noqa: BLE001  as Spark raises it where the context ends
+                self._fail(_first_line(error))
+
+    def _accept_tasks(self) -> None:
+        """Accept the tasks' connections until all are connected, or the time-out has passed."""
         deadline = self._began_s + self._patience_s
         try:
-            while len(self._channels) < len(self.places) and not self._ended.is_set():
+            while len(self._channels) < len(self.groups) and not self._ended.is_set():
                 if time.monotonic() > deadline:
-                    missing = len(self.places) - len(self._channels)
+                    missing = len(self.groups) - len(self._channels)
                     self._fail(
-                        f"{missing} of {len(self.places)} did not come within "
+                        f"{missing} of {len(self.groups)} tasks did not connect within "
                         f"{self._patience_s:g} s: their executors may have no free core, or cannot "
                         f"reach the driver at {self._endpoint.address[0]}"
                     )
@@ -276,7 +287,7 @@ class LaneJob:
                 except TimeoutError:
                     continue
                 try:
-                    self._accept_lane(connection)
+                    self._accept_task(connection)
                 except ChannelError:
                     connection.close()  # not one of our lanes
         except OSError as error:
@@ -285,26 +296,20 @@ class LaneJob:
             self._fail(_first_line(error))
         finally:
             self._listener.close()  # a task that Spark retries finds no listener
-        with self._lock:
-            if self._ended.is_set() or len(self._channels) < len(self.places):
-                return
-            self.ready_after_ms = (time.monotonic() - self._began_s) * 1e3
-        self._on_ready(self)  # before an epoch may use the lanes, and end them
-        self._ready.set()
 
-    def _accept_lane(self, connection: socket.socket) -> None:
-        """Accept a connection if it is of a lane on its planned executor; raise for another."""
-        channel, lane = accept(
+    def _accept_task(self, connection: socket.socket) -> None:
+        """Accept a connection if it is of a task on its planned executor; raise for another."""
+        channel, task = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
         )
         executor, pid = pickle.loads(channel.receive())  # noqa: S301  it knows the secret
-        if lane >= len(self.places):
-            raise ChannelError("there is no such lane")
-        planned, _ = self.places[lane]
+        if task >= len(self.groups):
+            raise ChannelError("the job has no such task")
+        planned, _ = self.groups[task][0]
         if executor != planned:
             channel.close()
             self._fail(
-                f"Spark placed a lane of executor {planned} on {executor}, since no "
+                f"Spark placed lanes of executor {planned} on {executor}, since no "
                 "core there was free"
             )
             return
@@ -312,8 +317,8 @@ class LaneJob:
             if self._ended.is_set():
                 unused: Channel | None = channel
             else:
-                unused = self._channels.pop(lane, None)  # of a task that was tried again
-                self._channels[lane], self.pids[lane] = channel, pid
+                unused = self._channels.pop(task, None)  # of a task that was tried again
+                self._channels[task], self._pids[task] = channel, pid
         if unused is not None:
             unused.close()
 
@@ -332,31 +337,31 @@ _ENCRYPTED = (
     "spark.authenticate.enableSaslEncryption",
     "spark.ssl.rpc.enabled",
 )
+_SPECULATION = "spark.speculation"
 
 
-def check_unencrypted_network(spark: SparkContext) -> None:
-    """Raise `InvalidFlowError` if Spark is set to encrypt its network traffic.
+def check_settings(spark: SparkContext) -> None:
+    """Raise `InvalidFlowError` if a setting of Spark rules out resident lanes.
 
-    The channels of resident lanes are authenticated, but not encrypted.
-    """
-    setting = encrypting_setting(spark)
-    if setting is not None:
-        raise InvalidFlowError(
-            f"{setting} asks Spark to encrypt what it sends, and resident lanes would get "
-            "their rows unencrypted.",
-            remedy="Start without lanes=gw.Lanes(resident=True), or encrypt the network "
-            "itself and leave the setting out.",
-            setting=setting,
-        )
-
-
-def encrypting_setting(spark: SparkContext) -> str | None:
-    """Return the setting that makes Spark encrypt its network traffic.
-
-    ``None`` if there is none.
+    Their channels are authenticated, but not encrypted; and each of their tasks runs once.
     """
     conf = spark.getConf()
-    return next((name for name in _ENCRYPTED if is_on(conf.get(name, "false"))), None)
+    for setting in _ENCRYPTED:
+        if is_on(conf.get(setting, "false")):
+            raise InvalidFlowError(
+                f"{setting} asks Spark to encrypt what it sends, and resident lanes would get "
+                "their rows unencrypted.",
+                remedy="Start without lanes=gw.Lanes(resident=True), or encrypt the network "
+                "itself and leave the setting out.",
+                setting=setting,
+            )
+    if is_on(conf.get(_SPECULATION, "false")):
+        raise InvalidFlowError(
+            f"{_SPECULATION} lets Spark run a task a second time, whose end would end a resident "
+            "lane.",
+            remedy="Start without lanes=gw.Lanes(resident=True), or leave the setting out.",
+            setting=_SPECULATION,
+        )
 
 
 def is_on(setting: str | None) -> bool:
@@ -374,12 +379,9 @@ class SparkTasks:
         group: str,
         description: str,
         locate: Callable[[str], str | None],  # returns how Spark names an executor as a location
-        # that wait for the jobs; ``None``: the calling thread does. A new thread costs a new
-        # connection to the JVM.
-        threads: DaemonPool | None = None,
     ) -> None:
         self._spark, self._group, self._description = spark, group, description
-        self._locate, self._threads = locate, threads
+        self._locate = locate
         conf = spark.getConf()
         self.host = _plain_host(conf.get("spark.driver.host", "")) or "127.0.0.1"
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
@@ -402,20 +404,23 @@ class SparkTasks:
             raise
         return listener
 
-    def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Call ``lane(number)`` in a Spark task per place, on its executor if possible; wait."""
-        if self._threads is None:
-            self._run(lane, places)
-        else:
-            self._threads.submit(self._run, lane, places).result()
-
-    def _run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Run the tasks as a Spark job of this thread."""
+    def run(self, lanes: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
+        """Call ``lanes(task)`` in a Spark task per place, on its executor if possible; wait."""
         self._spark.setLocalProperty("spark.scheduler.pool", _POOL)
         self._spark.setJobGroup(self._group, self._description)
         locations = [self._locate(executor) for executor, _ in places]
-        stage = on_executors(locations, lane, self._spark)
+        stage = on_executors(locations, lanes, self._spark)
         fetch(python_rdd(stage, self._spark), self._spark)
+
+    def waiting(self) -> int:
+        """Return the number of tasks, of all jobs of the session, that wait for a slot."""
+        tracker = self._spark.statusTracker()
+        stages = (tracker.getStageInfo(number) for number in tracker.getActiveStageIds())
+        return sum(
+            max(0, s.numTasks - s.numActiveTasks - s.numCompletedTasks)
+            for s in stages
+            if s is not None
+        )
 
     def cancel(self) -> None:
         """Cancel the Spark job of the tasks."""

@@ -71,22 +71,24 @@ class LaneAnswer:
 
     attempt: int
     level: int
+    place: int
     blobs: Sequence[Blob] = ()
     report: bytes = b""  # encoded; empty where the work was refused
     refusal: str = ""  # why the epoch is better done by a Spark job
 
 
-def serve_lane(
-    endpoint: Endpoint, number: int, place: Place, flow: Callable[[], LaneFlow]
+def serve_lanes(
+    endpoint: Endpoint, task: int, place: Place, flow: Callable[[], LaneFlow]
 ) -> Iterator[bytes]:
-    """Connect to the driver as lane `number`, and work until it closes the channel; a Spark task.
+    """Connect to the driver as task `task`, and run lanes until it closes the channel.
 
-    Yields nothing. `flow`: returns the lanes' part of the flow.
+    The body of a Spark task; yields nothing. `place`: of one of its lanes. `flow`: returns the
+    lanes' part of the flow.
     """
-    # Before the lane says that it is there. Arrow looks for pandas when it first makes an array.
+    # Before the task says that it is there. Arrow looks for pandas when it first makes an array.
     lane_flow, _ = flow(), pa.array([0])
     try:
-        channel = connect(endpoint.address, endpoint.secret, number, handshake_s=_HANDSHAKE_S)
+        channel = connect(endpoint.address, endpoint.secret, task, handshake_s=_HANDSHAKE_S)
     except ChannelError:
         return  # the driver does not wait for this task any more
     try:
@@ -104,17 +106,21 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 
     Ends by a `ChannelError`, when the channel closes.
     """
-    known: tuple[int, EpochInstruction] | None = None
+    known: dict[int, tuple[int, EpochInstruction]] = {}  # place → attempt, its instruction
     for done in count(1):
-        work: Work = pickle.loads(channel.receive())  # noqa: S301  our own driver's
-        if work.instruction is not None:
-            known = work.attempt, work.instruction.for_place(work.place)
-        if known is None or known[0] != work.attempt:
-            raise ChannelError(f"attempt {work.attempt} came without its instruction")
-        channel.send(pickle.dumps(_run_work(work, flow, known[1])))
+        works: Sequence[Work] = pickle.loads(channel.receive())  # noqa: S301  our own driver's
+        answers = []
+        for work in works:
+            if work.instruction is not None:
+                known[work.place] = work.attempt, work.instruction.for_place(work.place)
+            attempt, instruction = known.get(work.place, (None, None))
+            if attempt != work.attempt or instruction is None:
+                raise ChannelError(f"attempt {work.attempt} came without its instruction")
+            answers.append(_run_work(work, flow, instruction))
+        channel.send(pickle.dumps(answers))
         if done == _SETTLED_AFTER and not any(known is flow for known in _settled):
-            # Once per process: lanes of single epochs come again and again, and frozen
-            # objects are never searched for cycles.
+            # Once per process: lanes start again and again, and frozen objects are never
+            # searched for cycles.
             _settled[:] = [flow]
             # Objects loaded by now stay: searches for cycles in the middle of epochs skip it.
             gc.collect()
@@ -126,7 +132,7 @@ def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Lane
 
     If the output is too large, or an error occurs, the answer is a refusal with the reason.
     """
-    answer = partial(LaneAnswer, attempt=work.attempt, level=work.level)
+    answer = partial(LaneAnswer, attempt=work.attempt, level=work.level, place=work.place)
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
     try:
         if work.level == 1:

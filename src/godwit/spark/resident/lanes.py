@@ -1,21 +1,24 @@
 """Lanes that stay between epochs: which epochs they work, and when their job is started and ended.
 
 The problem: a Spark job of no work takes tens of milliseconds, most of a small epoch.  So one long
-job holds a Python task per lane, and the driver hands each its rows and instruction by a socket,
-brings what lanes send on to lanes of the next level, and collects the reports.
+job has Python tasks that run the lanes, and the driver sends each its rows and instruction by a
+socket, passes on what lanes send to lanes of the next level, and collects the reports.
 
 The invariants:
 
 - *An epoch never waits for a job.*  Whatever the resident lanes cannot work, or not now, goes as
-  Spark jobs, as without them: while they start or are not to be had, epochs with more rows than the
-  driver takes, and those in which a lane refuses (an error of the user's, more rows between two
-  levels than the driver passes on).
+  Spark jobs: while they start or cannot start, epochs with more rows than the driver takes, and
+  those in which a lane refuses (an error of the user's, more rows between two levels than the
+  driver passes on).
 - *An attempt is the resident lanes' from its beginning to its end, or not theirs.*  If one is lost
-  in the middle, the attempt is, and all lanes are let go with it: no answer to an attempt that was
-  given up can be taken for one to a later attempt, since its channel is closed.  Every answer names
+  in the middle, the attempt is, and all lanes are let go with it: no answer to an aborted attempt
+  can be taken for an answer to a later one, since its channel is closed.  Every answer names
   its attempt besides.
-- *Cores are held for small epochs only.*  A large epoch has them all: the lanes end before it and
-  start again once several epochs in a row were small.
+- *Slots are occupied for small epochs only.*  A large epoch has them all: the lanes end before it
+  and start again once several epochs in a row were small.
+- *Lanes that the system has chosen occupy slots only while they pay, and no other job waits.*  They
+  start after `_CHOSEN_AFTER` small epochs within `_CHOSEN_WITHIN_S`, and end if epochs pause, or
+  tasks of any job of the session keep waiting for slots.
 - *Spark's executors end without them.*  The job is ended before executors are given back, when its
   places are not today's, and with the query.
 """
@@ -24,30 +27,43 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from godwit.engine.cluster import AttemptLostError
 from godwit.model import events
 from godwit.spark.resident.job import LaneJob, LaneLostError
+from godwit.spark.resident.slots import SlotsTakenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
-    from godwit.spark.resident.job import Tasks
+    from godwit.spark.resident.job import SparkTasks
+    from godwit.spark.resident.slots import QuerySlots
 
-_SMALL_IN_A_ROW = 2
+_SMALL_IN_A_ROW: Final = 2
+_CHOSEN_AFTER: Final = 10
+_CHOSEN_WITHIN_S: Final = 10.0
+"""Small epochs in a row, and the time within which they began, after which lanes are chosen."""
+_IDLE_S: Final = 10.0
+"""Time without an epoch after which chosen lanes end."""
+_WAITING_LOOKS: Final = 4
+"""Looks at the session, one after the other, that all find waiting tasks: chosen lanes end."""
+_YIELD_S, _MAX_YIELD_S = 30.0, 600.0
+"""Pause after that; twice as long if it comes soon after the last start."""
+_SOON_S: Final = 60.0
 _RESTS_AFTER_REFUSAL = 10  # epochs
-_PAUSE_S, _PAUSE_AT_MOST_S = 1.0, 60.0
+_PAUSE_S, _MAX_PAUSE_S = 1.0, 60.0
 
 
 class ResidentLanes:
     """The resident lanes of a run; `run` and `yield_cores` are called by an epoch's thread."""
 
     patience_s = 30.0
-    """Time for which lanes are waited for in the background, until they count as not to be had."""
+    """Time for which lanes are waited for in the background, until their start has failed."""
 
     waits_s = 0.0
     """Test hook; 0 in production. How long an epoch waits for lanes that start."""
@@ -55,21 +71,33 @@ class ResidentLanes:
     def __init__(
         self,
         flow: Callable[[], LaneFlow],  # what lanes need of the flow, called in each; picklable
-        tasks: Callable[[int], Tasks],  # makes those of a job, by its number
+        tasks: Callable[[int], SparkTasks],  # makes those of a job, by its number
         *,
+        slots: QuerySlots,
+        chosen: bool,  # by the system, and not by the user
         announce: Callable[..., None],  # takes kind and values of an event
         # Called while an epoch's lanes work; returns why the epoch stops waiting for them, or
         # an empty text; raises the error that ends the epoch.
         given_up: Callable[[], str],
+        on_start: Callable[[], None] = lambda: None,  # called when lanes are ready
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.epochs = 0  # that were worked by resident lanes
-        self._flow, self._tasks = flow, tasks
+        self.reason = "no epoch has run yet"  # why the last epoch was not; empty if it was
+        self._flow, self._tasks, self._slots, self._chosen = flow, tasks, slots, chosen
         self._announce, self._given_up, self._now_s = announce, given_up, now_s
+        self._on_start = on_start
         self._lock = threading.Lock()
         self._job: LaneJob | None = None
+        self._waiting: Callable[[], int] = lambda: 0  # tasks of the session that wait for slots
+        self._works = False  # an epoch is in the job's lanes
+        self._to_end = ""  # why the job is to end once that epoch is over
         self._closed = False
         self._small = 0  # epochs in a row that were small
+        self._began_s: deque[float] = deque(maxlen=_CHOSEN_AFTER)  # the last of them
+        self._looks = 0  # in a row at which tasks waited
+        self._yields = 0
+        self._started_s = 0.0
         self._rests = 0  # small epochs that go as Spark jobs, after one that was refused
         self._lost_epoch = -1  # the last one that lost its lanes: its next attempts go without
         self._failures, self._not_before_s = 0, 0.0
@@ -82,12 +110,10 @@ class ResidentLanes:
         return len(job.places) if job is not None and job.state == "ready" else 0
 
     @property
-    def pids(self) -> dict[tuple[str, int], int]:
-        """Executor and lane → process id on its machine, of lanes that are ready."""
+    def pids(self) -> dict[Place, int]:
+        """Lane → process id on its machine, of lanes that are ready."""
         job = self._job
-        if job is None or job.state != "ready":
-            return {}
-        return {job.places[n]: pid for n, pid in job.pids.items()}
+        return job.pids if job is not None and job.state == "ready" else {}
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -100,6 +126,8 @@ class ResidentLanes:
         `AttemptLostError` if a lane was lost meanwhile.
         """
         self._small += 1
+        self._began_s.append(self._now_s())
+        self._slots.record_epoch(large=False)
         if self._rests > 0:
             self._rests -= 1
             return None
@@ -109,23 +137,28 @@ class ResidentLanes:
         try:
             reports = job.run(instruction, payloads, self._given_up)
         except LaneLostError as error:
-            self._lost_epoch = instruction.epoch
+            self._lost_epoch, self.reason = instruction.epoch, f"a lane was lost: {error}"
             self._end_in_background(job, str(error), failed=True)
             raise AttemptLostError(f"a resident lane was lost: {error}") from error
         except BaseException:
             # The epoch is interrupted: answers that are under way will not be read.
-            self._end_in_background(job, "an epoch was broken off", failed=False)
+            self._end_in_background(job, "an epoch was aborted", failed=False)
             raise
+        finally:
+            self._works = False
         if reports is None:
             self._rests = _RESTS_AFTER_REFUSAL
+            self.reason = "a lane has refused an epoch: an error, or many rows between operators"
             return None
-        self._failures = 0
+        self._failures, self.reason = 0, ""
         self.epochs += 1
         return reports
 
     def yield_cores(self) -> None:
         """End the resident lanes, to free their cores for an epoch with many rows."""
-        self._small = 0
+        self._slots.record_epoch(large=True)
+        self._small, self.reason = 0, "the last epoch had many rows"
+        self._began_s.clear()
         self.end("an epoch has many rows")
 
     def _job_for(self, instruction: EpochInstruction) -> LaneJob | None:
@@ -133,40 +166,72 @@ class ResidentLanes:
 
         ``None``: the epoch has to run as Spark jobs.
         """
-        if instruction.epoch == self._lost_epoch or self._small < _SMALL_IN_A_ROW:
+        if instruction.epoch == self._lost_epoch:
             return None
         job = self._job
-        if job is not None and not job.covers(instruction.places):
-            self.end("executors or lanes have changed")
+        if job is not None and (why := self._why_end(job, instruction.places)):
+            self.end(why)
             job = None
         if job is None:
             job = self._start_job(instruction.places)
-        if job is None or not (job.state == "ready" or job.wait_until_ready(self.waits_s)):
+            if job is None:
+                return None
+        if not (job.state == "ready" or job.wait_until_ready(self.waits_s)):
+            self.reason = "the lanes are starting"
             return None
-        return job
+        with self._lock:
+            self._works = job is self._job
+            return job if self._works else None
+
+    def _why_end(self, job: LaneJob, places: Sequence[Place]) -> str:
+        """Return why a job must end before an epoch at these places; empty if it need not."""
+        if self._to_end:
+            return self._to_end
+        if not job.covers(places):
+            return "executors or lanes have changed"
+        if self._slots.has_changed(places, yields=self._chosen):
+            return "other queries of the session take or free task slots"
+        return ""
 
     # -- the job ----------------------------------------------------------------------------------
 
     def _start_job(self, places: Sequence[Place]) -> LaneJob | None:
-        """Start a job of lanes at these places; ``None`` if closed, too early, or that fails."""
-        if self._now_s() < self._not_before_s:
+        """Start a job of lanes at these places; ``None``, and `reason`, if it is not due."""
+        now_s = self._now_s()
+        if now_s < self._not_before_s:
+            return None  # the reason is that of the pause
+        if self._small < _SMALL_IN_A_ROW:
+            return None
+        if self._chosen and (
+            len(self._began_s) < _CHOSEN_AFTER or self._began_s[0] < now_s - _CHOSEN_WITHIN_S
+        ):
+            self.reason = (
+                f"fewer than {_CHOSEN_AFTER} small epochs in a row within {_CHOSEN_WITHIN_S:g} s"
+            )
             return None
         try:
             with self._lock:
                 if self._closed:
                     return None
+                groups = self._slots.claim(places, yields=self._chosen)
+                tasks = self._tasks(next(self._numbers))
+                self._waiting, self._looks, self._to_end = tasks.waiting, 0, ""
                 self._job = LaneJob(
-                    places,
+                    groups,
                     self._flow,
-                    self._tasks(next(self._numbers)),
+                    tasks,
                     patience_s=self.patience_s,
                     on_ready=self._on_ready,
                     on_failed=self._on_failure,
+                    watch=self._watch if self._chosen else lambda _: None,
                 )
                 return self._job
+        except SlotsTakenError as error:
+            self.reason = str(error)
         except OSError as error:
+            self._slots.free()
             self._pause(f"the driver cannot listen for them: {error}")
-            return None
+        return None
 
     def _drop_ended(self, job: LaneJob) -> bool:
         """Forget a job that has ended; return whether it was the current one."""
@@ -174,6 +239,7 @@ class ResidentLanes:
             mine = job is self._job
             if mine:
                 self._job = None
+                self._slots.free()
             return mine
 
     def _on_ready(self, job: LaneJob) -> None:
@@ -181,6 +247,8 @@ class ResidentLanes:
         with self._lock:  # a job may be ready before `_start_job` has noted it
             mine = job is self._job
         if mine:
+            self._started_s = self._now_s()
+            self._on_start()
             self._announce(
                 events.ResidentLanesStarted,
                 lanes=len(job.places),
@@ -191,6 +259,35 @@ class ResidentLanes:
         """Pause the start of lanes after a job has failed; called by the job's thread."""
         if self._drop_ended(job):
             self._pause(reason)
+
+    def _watch(self, job: LaneJob) -> None:
+        """End lanes that the system has chosen if they rest or others need their slots.
+
+        Called by the job's thread.
+        """
+        now_s = self._now_s()
+        self._looks = self._looks + 1 if self._waiting() else 0
+        if self._looks >= _WAITING_LOOKS:
+            soon = now_s < self._started_s + _SOON_S
+            self._yields = self._yields + 1 if soon else 0
+            pause_s = min(_YIELD_S * 2.0**self._yields, _MAX_YIELD_S)
+            self._end_between_epochs(job, "tasks of other jobs wait for task slots", pause_s)
+        elif now_s > self._slots.epoch_s + _IDLE_S:
+            self._end_between_epochs(job, f"no epoch has begun for {_IDLE_S:g} s", 0.0)
+
+    def _end_between_epochs(self, job: LaneJob, reason: str, pause_s: float) -> None:
+        """End a job now, or before the next epoch if one is in its lanes.
+
+        `pause_s`: time for which no other job is started.
+        """
+        with self._lock:
+            if job is not self._job:
+                return
+            self._not_before_s = max(self._not_before_s, self._now_s() + pause_s)
+            if self._works:
+                self._to_end = reason
+                return
+        self._end_in_background(job, reason, failed=False)
 
     def _end_in_background(self, job: LaneJob, reason: str, *, failed: bool) -> None:
         """End a job's lanes without waiting for them.
@@ -203,12 +300,13 @@ class ResidentLanes:
         if mine and failed:
             self._pause(reason)
         elif mine:
+            self.reason = reason
             self._announce(events.ResidentLanesEnded, reason=reason)
 
     def _pause(self, reason: str) -> None:
         """Announce a failure, and delay the next start of lanes, longer after each failure."""
-        pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_AT_MOST_S)
-        self._failures += 1
+        pause_s = min(_PAUSE_S * 2.0**self._failures, _MAX_PAUSE_S)
+        self._failures, self.reason = self._failures + 1, reason
         self._not_before_s = self._now_s() + pause_s
         self._announce(events.ResidentLanesFailed, reason=reason, pause_s=pause_s)
 
@@ -219,6 +317,8 @@ class ResidentLanes:
         if job is None:
             return
         ended: Any = job.end()
+        self._slots.free()
+        self.reason = reason
         text = reason if ended else f"{reason}; Spark's job goes on although it was cancelled"
         self._announce(events.ResidentLanesEnded, reason=text)
 
@@ -227,3 +327,4 @@ class ResidentLanes:
         with self._lock:
             self._closed = True
         self.end("the query ends")
+        self._slots.leave()

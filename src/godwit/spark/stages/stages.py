@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
-    from godwit.spark.resident.epoch_lanes import EpochLanes
     from godwit.spark.resident.lanes import ResidentLanes
     from godwit.spark.stages.program import Program
 
@@ -168,7 +167,7 @@ def run_stages(
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
-    waiting: ResidentLanes | EpochLanes | None = None,
+    resident: ResidentLanes | None = None,
     *,
     locate: Callable[[str], str | None],  # returns how Spark names an executor as a location
     jobs: Callable[[], AbstractContextManager[None]] = nullcontext,  # Spark's run inside
@@ -176,7 +175,7 @@ def run_stages(
 ) -> list[LaneReport]:
     """Run the stages of one epoch, and return the lanes' reports.
 
-    `waiting`: lanes that wait for work, if any; they run an epoch whose rows are on the driver, or
+    `resident`: lanes that wait for work, if any; they run an epoch whose rows are on the driver, or
     one without rows. `locate`: returns an executor as a location of Spark. `by_files`: large
     payloads for the sender's own executor go by files.
     """
@@ -186,13 +185,13 @@ def run_stages(
         ships = program.here.ship(instruction, source.here, 0)
         for place, payload in ships:
             arrived.setdefault(place, []).append(payload)
-    if waiting is not None:
+    if resident is not None:
         if source is None or source.is_here:
-            worked = waiting.run(instruction, arrived)
-            if worked is not None:
-                return worked
+            reports = resident.run(instruction, arrived)
+            if reports is not None:
+                return reports
         else:
-            waiting.yield_cores()
+            resident.yield_cores()
     with jobs():
         return _run_jobs(
             source, arrived, program, instruction, spark, locate=locate, by_files=by_files

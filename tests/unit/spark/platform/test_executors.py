@@ -42,21 +42,20 @@ def spark_of(cores: dict[str, int], **registered: bool) -> Any:
     )
 
 
-def test_executors_have_a_lane_a_core_but_for_spare_slots() -> None:
+def test_executors_have_a_lane_a_core() -> None:
     spark = spark_of({"1": 2, "2": 3, "10": 2, "3": 2}, has_3=False)
     assert [(e.name, e.lanes) for e in live_executors(spark)] == [("1", 2), ("2", 3), ("10", 2)]
-    assert [e.lanes for e in live_executors(spark, spare_slots=1)] == [1, 2, 1]
 
 
 def test_an_executor_whose_cores_are_not_known_yet_is_neither_used_nor_too_small() -> None:
     spark = spark_of({"1": 2, "2": 0})
     assert [e.name for e in live_executors(spark)] == ["1"]
-    check_spare_slots(spark, 2, 1)
+    check_spare_slots(spark)
 
 
 def test_an_executor_without_a_spare_slot_is_refused_by_name() -> None:
     with pytest.raises(InvalidFlowError, match="Executor '2' can run one task at a time"):
-        check_spare_slots(spark_of({"1": 2, "2": 1}), 2, 1)
+        check_spare_slots(spark_of({"1": 2, "2": 1}))
 
 
 def session_on(master: str, cores: int = 2, **settings: str) -> Any:

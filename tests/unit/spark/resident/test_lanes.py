@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from tests.support.lane_tasks import PATIENCE_S, TWO, Instruction, Threads, answer, row
+from tests.support.lane_tasks import (
+    PATIENCE_S,
+    TWO,
+    Instruction,
+    Threads,
+    answer,
+    row,
+    slots,
+)
 
 from godwit.engine.cluster import AttemptLostError
 from godwit.model import events
@@ -21,11 +29,13 @@ from godwit.spark.resident.channel import ChannelError
 from godwit.spark.resident.job import LaneJob
 from godwit.spark.resident.lane_task import LaneAnswer, Work
 from godwit.spark.resident.lanes import ResidentLanes
+from godwit.spark.resident.slots import SlotShares
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from godwit.spark.resident.channel import Channel
+    from godwit.spark.resident.slots import QuerySlots
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +43,8 @@ class AnnouncedLanes:
     """Resident lanes, and what they announce."""
 
     tasks: list[Threads]
+    chosen: bool = False
+    query: QuerySlots | None = None
     announced: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     now_s: float = 0.0
     given_up: str = ""
@@ -42,7 +54,9 @@ class AnnouncedLanes:
         waiting = list(self.tasks)
         self.lanes = ResidentLanes(
             cast("Any", lambda: None),
-            lambda _: waiting.pop(0),
+            lambda _: cast("Any", waiting.pop(0)),
+            slots=self.query or slots(now_s=lambda: self.now_s),
+            chosen=self.chosen,
             announce=lambda kind, **values: self.announced.append((kind.__name__, values)),
             given_up=lambda: self.given_up,
             now_s=lambda: self.now_s,
@@ -69,12 +83,19 @@ class AnnouncedLanes:
 
 
 @contextmanager
-def story(*tasks: Threads) -> Iterator[AnnouncedLanes]:
-    told = AnnouncedLanes(tasks=list(tasks))
+def story(*tasks: Threads, **options: Any) -> Iterator[AnnouncedLanes]:
+    announced = AnnouncedLanes(tasks=list(tasks), **options)
     try:
-        yield told
+        yield announced
     finally:
-        told.lanes.close()
+        announced.lanes.close()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_the_second_small_epoch_in_a_row_is_worked_and_a_large_one_ends_the_lanes() -> None:
@@ -125,7 +146,7 @@ def test_lanes_that_do_not_come_are_told_of_and_asked_for_again_after_a_pause() 
         assert s.epoch(1) is None
         values = s.failure()
         # On a busy machine the other one was too late as well.
-        assert re.match(r"[12] of 2 did not come within 0.05 s", values["reason"])
+        assert re.match(r"[12] of 2 tasks did not connect within 0.05 s", values["reason"])
         late.released.set()
         assert s.epoch(2) is None  # too early
         s.now_s += values["pause_s"]
@@ -137,7 +158,7 @@ def test_a_lane_that_spark_has_placed_elsewhere_is_not_taken() -> None:
     with story(Threads(answers=lambda _, w: answer(w), executor_of=lambda _: "local-0")) as s:
         s.epoch(0)
         assert s.epoch(1) is None
-        assert "placed a lane of executor local-1 on local-0" in s.failure()["reason"]
+        assert "placed lanes of executor local-1 on local-0" in s.failure()["reason"]
 
 
 def test_an_epoch_that_a_lane_refuses_is_done_again_and_so_are_some_after_it() -> None:
@@ -158,8 +179,9 @@ def test_an_epoch_that_a_lane_refuses_is_done_again_and_so_are_some_after_it() -
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"attempt": 7}, "attempt 7"),
-        ({"level": 2}, "level 2"),
+        ({"attempt": 7}, r"answered \[\(7, 1, 0\)\]"),
+        ({"level": 2}, r"answered \[\(0, 2, 0\)\]"),
+        ({"place": 1}, r"answered \[\(0, 1, 1\)\]"),
     ],
 )
 def test_an_answer_to_another_attempt_ends_the_lanes_and_is_never_counted(
@@ -226,7 +248,7 @@ def test_a_task_that_is_tried_again_finds_nobody() -> None:
         s.epoch(0)
         s.epoch(1, levels=2)
         assert tasks.endpoint is not None
-        again = list(lane_task.serve_lane(tasks.endpoint, 0, TWO[0], cast("Any", lambda: None)))
+        again = list(lane_task.serve_lanes(tasks.endpoint, 0, TWO[0], cast("Any", lambda: None)))
         assert again == []
         assert s.epoch(2, levels=2) is not None
 
@@ -234,12 +256,13 @@ def test_a_task_that_is_tried_again_finds_nobody() -> None:
 def test_lanes_that_do_not_end_are_killed() -> None:
     stuck = Threads(answers=lambda _, w: answer(w), missing=frozenset({1}))
     job = LaneJob(
-        TWO,
+        [[place] for place in TWO],
         cast("Any", lambda: None),
-        stuck,
+        cast("Any", stuck),
         patience_s=PATIENCE_S,
         on_ready=lambda _: None,
         on_failed=lambda *_: pytest.fail("it was ended"),
+        watch=lambda _: None,
     )
     job.end(0.4)
     assert stuck.cancelled
@@ -247,10 +270,10 @@ def test_lanes_that_do_not_end_are_killed() -> None:
 
 
 class Silent:
-    """A channel that gives one piece of work."""
+    """A channel that gives pieces of work, one after the other."""
 
     def __init__(self, *work: Work) -> None:
-        self.frames = [pickle.dumps(w) for w in work]
+        self.frames = [pickle.dumps([w]) for w in work]
         self.sent: list[LaneAnswer] = []
 
     def receive(self) -> bytes:
@@ -259,7 +282,7 @@ class Silent:
         return self.frames.pop(0)
 
     def send(self, frame: bytes) -> None:
-        self.sent.append(pickle.loads(frame))
+        self.sent.extend(pickle.loads(frame))
 
 
 def test_a_lane_sends_on_so_much_and_tells_what_it_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,3 +337,133 @@ def test_a_lane_takes_no_work_of_an_attempt_whose_instruction_it_has_not(
     work = Work(attempt=1, level=2, place=0, instruction=None, payloads=[], bytes_at_most=1)
     with pytest.raises(ChannelError, match="without its instruction"):
         lane_task.serve(cast("Channel", Silent(work)), cast("Any", None))
+
+
+def working(**options: Any) -> Threads:
+    """Make tasks whose lanes work."""
+    return Threads(answers=lambda _, work: answer(work), **options)
+
+
+def chosen(s: AnnouncedLanes, *, first: int = 0) -> None:
+    """Run the small epochs after which the system chooses resident lanes."""
+    assert [s.epoch(first + n, levels=2) for n in range(9)] == [None] * 9
+    assert s.epoch(first + 9, levels=2) is not None
+
+
+def test_the_system_chooses_lanes_after_ten_small_epochs_that_follow_one_another() -> None:
+    with story(working(), chosen=True) as s:
+        assert s.epoch(0) is None
+        s.lanes.yield_cores()
+        assert s.lanes.reason == "the last epoch had many rows"
+        for number in range(1, 40):
+            assert s.epoch(number) is None
+            s.now_s += 1.2  # ten take more than ten seconds
+        assert s.lanes.reason == "fewer than 10 small epochs in a row within 10 s"
+        s.lanes.yield_cores()
+        chosen(s, first=40)
+        assert s.lanes.reason == ""
+        assert s.kinds == ["ResidentLanesStarted"]
+
+
+def test_chosen_lanes_end_when_epochs_pause_and_start_after_ten_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_module, "_WATCH_S", 0.01)
+    with story(working(), working(), chosen=True) as s:
+        chosen(s)
+        s.now_s += 11
+        eventually(lambda: len(s.kinds) == 2)
+        assert s.announced[1] == ("ResidentLanesEnded", {"reason": "no epoch has begun for 10 s"})
+        chosen(s, first=10)
+
+
+def test_chosen_lanes_end_for_waiting_tasks_and_pause_longer_if_that_comes_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_module, "_WATCH_S", 0.01)
+    tasks = [working() for _ in range(3)]
+    with story(*tasks, chosen=True) as s:
+        chosen(s)
+        for count, pause_s in ((2, 60.0), (4, 120.0)):
+            tasks[count // 2 - 1].waiting_tasks = 1
+            eventually(lambda count=count: len(s.kinds) == count)  # type: ignore[misc]
+            assert s.lanes.reason == "tasks of other jobs wait for task slots"
+            assert [s.epoch(20 * count + n) for n in range(15)] == [None] * 15
+            s.now_s += pause_s - 1
+            assert [s.epoch(20 * count + n) for n in range(15)] == [None] * 15
+            s.now_s += 1
+            assert s.epoch(20 * count + 16, levels=2) is not None
+        assert s.kinds[-1] == "ResidentLanesStarted"
+
+
+def test_lanes_that_the_user_asked_for_stay_while_epochs_pause_and_tasks_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_module, "_WATCH_S", 0.001)
+    with story(working(waiting_tasks=1)) as s:
+        s.epoch(0)
+        assert s.epoch(1, levels=2) is not None
+        s.now_s += 1000
+        time.sleep(0.05)  # many looks
+        assert s.epoch(2, levels=2) is not None
+        assert s.kinds == ["ResidentLanesStarted"]
+
+
+def test_a_job_whose_slots_are_asked_for_in_an_epoch_ends_before_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_module, "_WATCH_S", 0.001)
+    asked, looked = threading.Event(), threading.Event()
+    tasks = working()
+
+    def answers(_number: int, work: Work) -> LaneAnswer:
+        if work.attempt == 1:
+            tasks.waiting_tasks = 1
+            asked.set()
+            assert looked.wait(PATIENCE_S)
+        return answer(work)
+
+    tasks.answers = answers
+    with story(tasks, chosen=True) as s:
+        chosen(s)
+        worked: list[Any] = []
+        epoch = threading.Thread(target=lambda: worked.append(s.epoch(10, levels=2)))
+        epoch.start()
+        assert asked.wait(PATIENCE_S)
+        eventually(lambda: bool(s.lanes._to_end))
+        looked.set()
+        epoch.join()
+        assert len(worked[0]) == 4
+        assert s.epoch(11) is None
+        assert s.kinds == ["ResidentLanesStarted", "ResidentLanesEnded"]
+
+
+def test_two_queries_of_a_session_both_have_resident_lanes_and_share_the_slots() -> None:
+    shares = SlotShares()
+    places = tuple((f"local-{n}", 0) for n in range(4))
+    with (
+        story(working(), working(), query=slots(5, shares)) as first,
+        story(working(), query=slots(5, shares)) as second,
+    ):
+        assert [first.epoch(n, places=places, levels=2) is None for n in range(2)] == [True, False]
+        assert [second.epoch(n, places=places, levels=2) for n in range(2)] == [None, None]
+        assert second.lanes.reason.startswith("2 queries share 5 task slots")
+        assert first.epoch(2, places=places, levels=2) is not None  # by fewer tasks
+        assert second.epoch(2, places=places, levels=2) is not None
+        reason = "other queries of the session take or free task slots"
+        assert first.announced[1] == ("ResidentLanesEnded", {"reason": reason})
+        assert len({*first.lanes.pids.values()}) == len({*second.lanes.pids.values()}) == 2
+
+
+def test_a_task_that_runs_several_lanes_gets_the_rows_of_each() -> None:
+    with story(working(), query=slots(2)) as s:
+        s.epoch(0)
+        reports = s.epoch(1, levels=2)
+        assert sorted((r.place, r.level, r.executor) for r in reports) == [
+            (0, 1, row(1).hex()),
+            (0, 2, ""),
+            (1, 1, row(1).hex()),
+            (1, 2, row(2).hex()),
+        ]
+        assert s.lanes.lanes == 2
+        assert {*s.lanes.pids.values()} == {0}

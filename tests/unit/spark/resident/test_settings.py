@@ -11,9 +11,9 @@ from godwit.model.errors import InvalidFlowError
 from godwit.spark.platform.executors import (
     check_spare_slots,
     live_executors,
-    wait_for_executors,
+    slots_of_process,
 )
-from godwit.spark.resident.job import check_unencrypted_network
+from godwit.spark.resident.job import check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,41 +51,28 @@ def context(cores: Sequence[int], *, master: str, parallelism: int = 0, **conf: 
     )
 
 
-def lanes(spark: Any, spare: int) -> dict[str, int]:
-    return {e.name: e.lanes for e in live_executors(spark, spare_slots=spare)}
-
-
-def test_an_executor_has_a_lane_less_than_slots() -> None:
+def test_one_process_has_a_slot_a_core_and_a_cluster_a_slot_a_lane() -> None:
+    assert slots_of_process(context([3], master="local[3]", parallelism=2)) == 3
+    assert slots_of_process(context([4], master="local[4]", spark_task_cpus="2")) == 2
     cluster = context([4, 2, 1], master="spark://host:7077")
-    assert lanes(cluster, 0) == {"0": 4, "1": 2, "2": 1}
-    assert lanes(cluster, 1) == {"0": 3, "1": 1}
-    two_each = context([4], master="yarn", spark_task_cpus="2")
-    assert lanes(two_each, 1) == {"0": 1}
-
-
-def test_one_process_has_an_executor_less_than_cores_unless_it_has_fewer_anyway() -> None:
-    assert lanes(context([3], master="local[3]"), 0).keys() == {"local-0", "local-1", "local-2"}
-    assert lanes(context([3], master="local[3]"), 1).keys() == {"local-0", "local-1"}
-    fewer = context([4], master="local[4]", parallelism=2)
-    assert lanes(fewer, 1) == lanes(fewer, 0)
+    assert slots_of_process(cluster) is None
+    assert {e.name: e.lanes for e in live_executors(cluster)} == {"0": 4, "1": 2, "2": 1}
 
 
 @pytest.mark.parametrize(
-    ("spark", "executors", "text"),
+    ("spark", "text"),
     [
-        (context([1], master="local[1]"), 1, r'Make the session with master\("local\[2\]"\)'),
-        (context([2], master="local[2]"), 2, r'Make the session with master\("local\[3\]"\)'),
-        (context([2, 1], master="yarn"), 1, "Executor '1' can run one task at a time.*"),
+        (context([1], master="local[1]"), r'Make the session with master\("local\[2\]"\)'),
+        (context([2, 1], master="yarn"), r"Executor '1' can run one task at a time.*"),
     ],
 )
 def test_a_session_without_a_spare_slot_is_refused_with_the_setting_to_change(
-    spark: Any, executors: int, text: str
+    spark: Any, text: str
 ) -> None:
     with pytest.raises(InvalidFlowError, match=text):
-        check_spare_slots(spark, executors, 1)
-    with pytest.raises(InvalidFlowError, match=text):
-        wait_for_executors(spark, executors, 0, spare_slots=1)
-    check_spare_slots(spark, executors, 0)
+        check_spare_slots(spark)
+    check_spare_slots(context([2], master="local[2]"))
+    check_spare_slots(context([2, 2], master="yarn"))
 
 
 @pytest.mark.parametrize(
@@ -94,11 +81,12 @@ def test_a_session_without_a_spare_slot_is_refused_with_the_setting_to_change(
         "spark.network.crypto.enabled",
         "spark.authenticate.enableSaslEncryption",
         "spark.ssl.rpc.enabled",
+        "spark.speculation",
     ],
 )
-def test_lanes_that_stay_are_refused_where_spark_is_to_encrypt(setting: str) -> None:
-    plain: dict[str, str] = {setting: "false"}
-    check_unencrypted_network(cast("Any", SimpleNamespace(getConf=lambda: plain)))
-    secret = {setting: "true"}
-    with pytest.raises(InvalidFlowError, match=f"{setting} asks Spark to encrypt"):
-        check_unencrypted_network(cast("Any", SimpleNamespace(getConf=lambda: secret)))
+def test_lanes_that_stay_are_refused_where_spark_encrypts_or_runs_tasks_twice(setting: str) -> None:
+    off: dict[str, str] = {setting: "false"}
+    check_settings(cast("Any", SimpleNamespace(getConf=lambda: off)))
+    on = {setting: "true"}
+    with pytest.raises(InvalidFlowError, match=f"{setting} (asks Spark to encrypt|lets Spark)"):
+        check_settings(cast("Any", SimpleNamespace(getConf=lambda: on)))
