@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +18,7 @@ from godwit.spark.resident.lanes import ResidentLanes
 from godwit.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -111,3 +115,53 @@ def test_both_kinds_of_sources_tables_and_lookups_are_worked_by_lanes_that_stay(
     assert {row["id"]: row["total"] for row in rows} == expected
     assert max(row["most"] for row in rows) > 3  # lookups that waited together
     assert {row["pid"] for row in rows}.isdisjoint({os.getpid()})
+
+
+def test_lanes_that_the_system_chose_work_small_epochs_until_other_jobs_wait_for_slots(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = gw.sources.memory("key long, amount long")
+    flow, sink = gw.Flow("chosen", num_key_groups=8), gw.sinks.memory()
+    totals = flow.source("rows", rows).key_by("key").compute(total=gw.sum("amount"), n=gw.count())
+    flow.sink("totals", totals, sink)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark)
+    expected: Counter[int] = Counter()
+
+    def epochs_until(condition: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            key = len(expected) % 50
+            expected[key] += 1
+            rows.add([{"key": key, "amount": 2}])
+            query.processAllAvailable()
+            if condition():
+                return
+        pytest.fail(f"in vain: {query.status}")
+
+    try:
+        assert query.status["residentReason"] == "no epoch has run yet"
+        epochs_until(lambda: query.status["residentEpochs"] > 3)
+        assert query.status["residentReason"] == ""
+        slots = spark.sparkContext.defaultParallelism
+        go_on = tmp_path / "go on"
+
+        def waits(_: int) -> None:
+            deadline = time.monotonic() + 120
+            while not go_on.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+        numbers = spark.sparkContext.parallelize(range(4 * slots), 4 * slots)
+        other = threading.Thread(target=lambda: numbers.foreach(waits), daemon=True)
+        other.start()
+        epochs_until(lambda: any(isinstance(e, gw.events.ResidentLanesEnded) for e in query.events))
+        go_on.touch()
+        other.join()
+        epochs_until(lambda: True)
+        assert query.status["residentLanes"] == 0
+    finally:
+        query.stop()
+    ended = [e.reason for e in query.events if isinstance(e, gw.events.ResidentLanesEnded)]
+    assert ended == ["tasks of other jobs wait for task slots"]
+    result = sink.table("key").to_pylist()
+    assert {row["key"]: (row["n"], row["total"]) for row in result} == {
+        key: (count, 2 * count) for key, count in expected.items()
+    }
