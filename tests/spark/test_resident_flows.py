@@ -156,7 +156,10 @@ def test_lanes_that_the_system_chose_work_small_epochs_until_other_jobs_wait_for
         numbers = spark.sparkContext.parallelize(range(4 * slots), 4 * slots)
         other = threading.Thread(target=lambda: numbers.foreach(waits), daemon=True)
         other.start()
-        epochs_until(lambda: any(isinstance(e, gw.events.ResidentLanesEnded) for e in query.events))
+        deadline = time.monotonic() + 120
+        while not any(isinstance(e, gw.events.ResidentLanesEnded) for e in query.events):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         go_on.touch()
         other.join()
         epochs_until(lambda: True)
