@@ -14,7 +14,7 @@ from godwit.checkpoint.records import POSITIONS, BatchRef
 from godwit.engine.cluster import BYTES_HERE, ROWS_HERE, SourceBatch
 from godwit.engine.lane.source_side import NumberedSplit
 from godwit.sources import Split
-from godwit.spark.stages.split_rows import assign_splits, distribute_splits
+from godwit.spark.batch_rows import assign_splits, distribute_splits
 from godwit.spark.stages.stages import EpochRows
 
 
