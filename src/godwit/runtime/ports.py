@@ -44,19 +44,6 @@ class Session(Protocol):
         """Cancel the jobs that such threads have started; no-op if the session was stopped."""
 
 
-class ResidentFigures(Protocol):
-    """Figures of resident lanes, for the status of a query."""
-
-    epochs: int
-    """Number of epochs that resident lanes ran."""
-    reason: str
-    """Why they did not run the last epoch; empty if they did."""
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes that wait for epochs."""
-
-
 class RunCluster(Cluster[Any], Protocol):
     """A cluster as a run uses it."""
 
@@ -64,13 +51,8 @@ class RunCluster(Cluster[Any], Protocol):
     def beside(self) -> DaemonPool:
         """Threads for work beside the epochs."""
 
-    @property
-    def resident(self) -> ResidentFigures | None:
-        """Resident lanes; ``None`` if the query has none."""
-
-    @property
-    def not_resident(self) -> str:
-        """Reason why the query has no resident lanes."""
+    def resident_status(self) -> dict[str, Any]:
+        """Return the fields of resident lanes in the status of a query."""
 
     def batch_committed(self, rows: int) -> int | None:
         """Record the commit of the last batch; return how many of its `rows` a micro-batch had.

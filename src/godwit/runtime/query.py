@@ -268,11 +268,7 @@ class Query:
         if self._run.controller is not None:
             status["control"] = dict(self._run.controller.status)
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
-        cluster = self._run.cluster
-        resident = cluster.resident
-        status["residentLanes"] = 0 if resident is None else resident.lanes
-        status["residentEpochs"] = 0 if resident is None else resident.epochs
-        status["residentReason"] = cluster.not_resident if resident is None else resident.reason
+        status.update(self._run.cluster.resident_status())
         with self._run.coordinator.locked() as coordinator:
             checkpoint, peers = coordinator.copies_bytes_per_s
         status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}

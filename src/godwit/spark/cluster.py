@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.engine.cluster import AttemptLostError
@@ -124,6 +124,19 @@ class SparkCluster:
     def batch_committed(self, rows: int) -> int | None:
         """Record the commit of the last batch; return how many of its `rows` a micro-batch had."""
         return self.source.committed(rows)
+
+    def resident_status(self) -> dict[str, Any]:
+        """Return the fields of resident lanes in the status of a query.
+
+        ``residentLanes`` is their present number, ``residentEpochs`` the number of epochs that they
+        ran, and ``residentReason`` says why they did not run the last one; empty if they did.
+        """
+        lanes = self.resident
+        return {
+            "residentLanes": 0 if lanes is None else lanes.lanes,
+            "residentEpochs": 0 if lanes is None else lanes.epochs,
+            "residentReason": self.not_resident if lanes is None else lanes.reason,
+        }
 
     def end_resident(self, reason: str) -> None:
         """End the resident lanes, if there are any."""
