@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
 from godwit.adopt.aggregates import call_of, depends_on_order
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
@@ -44,6 +44,7 @@ from godwit.adopt.stateless import read_stateless
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
+from godwit.columns.types import is_key_type
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators import aggregates as gw
@@ -337,6 +338,20 @@ class Translation:
             node=kind_of(node),
             place=place,
         )
+
+    def check_key(self, expression: Any, name: str, dtype: DataType) -> None:
+        """Raise if rows cannot be grouped by values of a type."""
+        try:
+            column = arrow_schema_of(StructType([StructField("key", dtype)]), zone="UTC").field(0)
+            fits = is_key_type(column.type)
+        except PySparkTypeError:  # of types that Arrow does not have
+            fits = False
+        if not fits:
+            raise self.refused(
+                expression,
+                f"rows are not grouped by {name!r}, whose type is {dtype.simpleString()}",
+                "Make one value of it before: a field, an element, or text such as to_json(...).",
+            )
 
     def unique(self, name: str) -> str:
         """Return a name that no other column or operator of the flow has: numbered if needed."""
@@ -762,6 +777,7 @@ class _Keys:
         """
         catalyst = translation.catalyst
         if not isinstance(dtype, StructType):
+            translation.check_key(expression, name, dtype)
             own = translation.unique(name)
             self.columns.append((own, _normal(catalyst, expression, dtype)))
             names.append(own)

@@ -139,5 +139,7 @@ def test_a_query_that_cannot_be_adopted_is_refused_with_its_place(
     assert "test_writing.py" in caught.value.context["place"]
     assert not (tmp_path / "refused").exists()
     assert "missing: " in explained(query, mode="update")
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="not grouped by 'array"):
+        gw.read_plan(rows.groupBy(sf.array("n")).count(), mode="update")
     with pytest.raises(gw.errors.UnsupportedQueryError, match="Spark refuses the query"):
         gw.read_plan(rows.groupBy("k").count(), mode="append")
