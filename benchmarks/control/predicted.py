@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.columns.python_values import KeyRows
-    from godwit.control.scaling import ScalingSituation, WantedExecutors
+    from godwit.control.scaling import WantedExecutors
+    from godwit.control.situation import ScalingSituation
 
 __all__ = ["LatencySchedule", "errors", "predicted"]
 

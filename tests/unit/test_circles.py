@@ -15,8 +15,7 @@ ROOT = Path(godwit.__file__).parent
 # Each of them names the other in annotations; this list may only become shorter.
 ANNOTATED = [
     {"api.flow", "api.streams"},
-    {"control.forecast", "control.settings", "control.styles"},
-    {"control.latency_model", "control.scaling"},
+    {"control.settings", "control.styles"},
     {"migration.coordinator", "migration.protocol", "migration.regrouping"},
     {"operators.asynchronous", "operators.asynchronous_calls"},
     {"operators.broadcast", "operators.operator"},

@@ -34,10 +34,8 @@ from godwit.time.durations import seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.control.memory import ControllerMemory
     from godwit.control.policy import Announce
     from godwit.control.scaling import WantedExecutors
-    from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
     from godwit.placement.arrays import FloatArray
     from godwit.time.durations import Duration
@@ -334,24 +332,6 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
         return _Season(bins=period, error=math.inf, as_now=0.0)
     error, as_now = np.mean(errors, axis=0).tolist()
     return _Season(bins=period, error=error, as_now=as_now)
-
-
-def forecaster_of(
-    settings: Control, memory: ControllerMemory, announce: Announce
-) -> Forecaster | None:
-    """Return the forecaster of a controller, with its memory; ``None`` if no forecast is set.
-
-    `announce`: announces events.
-    """
-    if settings.forecast is None:
-        return None
-    return Forecaster(
-        settings.forecast,
-        statistics_period_s=settings.period_s,
-        announce=announce,
-        remembered=RateHistory.from_dict(memory.rates),
-        came_s=memory.came_s,
-    )
 
 
 class Forecaster:

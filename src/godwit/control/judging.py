@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from godwit.control.interfaces import MeasuredProblem
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce
-    from godwit.control.scaling import ScalingSituation, WantedExecutors
+    from godwit.control.scaling import WantedExecutors
+    from godwit.control.situation import ScalingSituation
     from godwit.control.statistics import PeriodStatistics
 
 _PART = 0.25

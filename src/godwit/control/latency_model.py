@@ -33,18 +33,16 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from godwit.control.planners.cores.core_allocation import QueueingNetwork, allocate_all_cores
+from godwit.control.situation import Learned, nearest
 from godwit.engine.row_limit import longest_epoch_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from godwit.control.scaling import ScalingSituation
+    from godwit.control.situation import ScalingSituation
     from godwit.placement.arrays import FloatArray
 
 _KEPT = 32
@@ -54,116 +52,8 @@ _NEW = 0.5
 _RATIO = (0.25, 8.0)
 """Bounds of measured over predicted latency."""
 _UNEVENNESS = (1.0, 2.0)
-_GROWS = 0.1
-"""Share by which fixed costs must differ for the number of executors to explain it."""
 _QUICKER = 0.8
 """Part of the fixed cost before under which epochs still become quicker, as those of a start do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageLoad:
-    """Key groups of a stage by their load, those of all its components together."""
-
-    # shape ``(G,)``: share of a standard lane that each keeps busy at the arrival rate, descending
-    loads: FloatArray
-    component: str  # of the heaviest one
-    key_group: int  # its number there
-    key: str = ""  # the key that has most of it, as JSON, where one has
-    # lanes → load of the busiest of them, as far as it was asked for: a decision asks for each
-    # number of executors several times
-    _known: dict[int, float] = field(default_factory=dict, repr=False)
-
-    def busiest(self, lanes: int, speed: float) -> float:
-        """Return the busy share of the busiest of `lanes` lanes, if key groups are spread best.
-
-        `speed`: of each lane, relative to a standard one.
-        """
-        if lanes not in self._known:
-            self._known[lanes] = self._busiest(lanes)
-        return self._known[lanes] / speed
-
-    def _busiest(self, lanes: int) -> float:
-        """Return the smallest load that the busiest of `lanes` lanes can have."""
-        if not len(self.loads):
-            return 0.0
-        summed = np.concatenate(([0.0], np.cumsum(self.loads)))
-        rounds = np.arange(1, (len(self.loads) - 1) // lanes + 1)
-        fullest = summed[rounds * lanes + 1] - summed[rounds * (lanes - 1)]
-        share = float(summed[-1]) / lanes
-        return max(float(self.loads[0]), share, float(fullest.max(initial=0.0)))
-
-    @property
-    def heaviest(self) -> float:
-        """Load of the heaviest key group, in lanes of speed 1."""
-        return float(self.loads[0]) if len(self.loads) else 0.0
-
-    def scaled(self, factor: float) -> StageLoad:
-        """Return the stage with its loads multiplied by `factor`."""
-        known = {lanes: load * factor for lanes, load in self._known.items()}
-        return replace(self, loads=self.loads * factor, _known=known)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """Measurements that complete the model, by number of executors."""
-
-    fixed_s: Mapping[int, float] = field(default_factory=dict)  # of an epoch
-    ratio: Mapping[int, float] = field(default_factory=dict)  # measured over predicted latency
-    # load of the busiest lane over the least that it could have
-    unevenness: Mapping[int, float] = field(default_factory=dict)
-
-    def fixed_at(self, executors: int, now_s: float) -> float:
-        """Return the seconds of an epoch spent on no key group, with `executors` executors.
-
-        Between and beyond the measured numbers by interpolation; `now_s` if nothing was measured.
-        """
-        known = self.fixed_s
-        if not known:
-            return now_s
-        near = _nearest(known, executors)
-        low, high = min(known), max(known)
-        rise = known[high] - known[low]
-        if executors == near or low == high or rise <= _GROWS * known[low]:
-            return known[near]
-        if low < executors < high:
-            numbers = sorted(known)
-            return float(np.interp(executors, numbers, [known[n] for n in numbers]))
-        line = known[near] + rise / (high - low) * (executors - near)
-        # At most in proportion to the executors: no epoch is for nothing.
-        bound = known[near] * executors / near
-        return max(line, bound) if executors < near else min(line, bound)
-
-    def unevenness_at(self, executors: int, cores: float) -> float:
-        """Return the busiest lane's load over its possible minimum, with `executors` executors.
-
-        Fewer executors than were ever seen have fewer lanes with more rows each, which differ by
-        less. Above the largest number seen, the nearest value is used: there the rate is higher.
-        `cores`: load, in cores.
-        """
-        if not self.unevenness:
-            return 1.0
-        near = _nearest(self.unevenness, executors)
-        excess = self.unevenness[near] - 1
-        return 1 + excess * min(
-            _random_excess(executors * cores) / _random_excess(near * cores), 1.0
-        )
-
-    def ratio_at(self, executors: int) -> float:
-        """Return measured over predicted latency with `executors` executors.
-
-        1 if never measured.
-        """
-        return self.ratio[_nearest(self.ratio, executors)] if self.ratio else 1.0
-
-
-def _nearest(known: Mapping[int, float], executors: int) -> int:
-    """Return the number in `known` with the smallest ratio to `executors`; of two, the smaller."""
-    return min(known, key=lambda n: (abs(math.log(n / executors)), n))
-
-
-def _random_excess(lanes: float) -> float:
-    """Return a figure in proportion to the busiest lane's excess by chance; its ratios are used."""
-    return math.sqrt(lanes * math.log(1 + lanes))
 
 
 class Learning:
@@ -272,7 +162,7 @@ def busy_share(situation: ScalingSituation, executors: int, learned: Learned) ->
         return least
     # Where key groups divide worse among lanes than they did where it was measured, few lanes have
     # the most, and what all of them differ by is hidden behind it.
-    near = _nearest(known, executors)
+    near = nearest(known, executors)
     usual = min(least, least_busy(situation, near) * near / executors)
     return max(least, usual * learned.unevenness_at(executors, situation.cores))
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from godwit.control.cost_benefit import load_distance
 from godwit.control.executor_speeds import Speeds
-from godwit.control.forecast import forecaster_of
+from godwit.control.forecast import Forecaster, RateHistory
 from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
 from godwit.control.planning import Planning, resource_usage
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from godwit.control.interfaces import Clock, PlannerRunner
     from godwit.control.planning import Planned
+    from godwit.control.policy import Announce
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
     from godwit.engine.committed import CommittedEpoch
@@ -103,7 +104,7 @@ class Controller:
         self._overrides = ManualOverrides(
             settings.respect_s, announce=self._announce, stated=stated
         )
-        self._forecaster = forecaster_of(settings, memory, self._announce)
+        self._forecaster = _forecaster_of(settings, memory, self._announce)
         for event in past:
             self._resizing.restore_from_event(event, now_s)
             if not memory.sizes:
@@ -421,3 +422,21 @@ class Controller:
             speeds={e: speed for e, speed in self._speed_of.items() if speed != 1.0},
             latency_ms=period.latency.figures_ms(),
         )
+
+
+def _forecaster_of(
+    settings: Control, memory: ControllerMemory, announce: Announce
+) -> Forecaster | None:
+    """Return the forecaster of a controller, with its memory; ``None`` if no forecast is set.
+
+    `announce`: announces events.
+    """
+    if settings.forecast is None:
+        return None
+    return Forecaster(
+        settings.forecast,
+        statistics_period_s=settings.period_s,
+        announce=announce,
+        remembered=RateHistory.from_dict(memory.rates),
+        came_s=memory.came_s,
+    )

@@ -31,9 +31,10 @@ import numpy as np
 from godwit.control.cost_benefit import LEAN, Terms, is_uneven, load_distance, select_moves
 from godwit.control.executor_speeds import changed_speed
 from godwit.control.interfaces import MeasuredProblem
-from godwit.control.latency_model import Learning, StageLoad, modelled_latency_s
-from godwit.control.scaling import LoadRange, ScalingSituation, Station
+from godwit.control.latency_model import Learning, modelled_latency_s
+from godwit.control.scaling import LoadRange
 from godwit.control.settings import Budget
+from godwit.control.situation import ScalingSituation, StageLoad, Station
 from godwit.control.statistics import AssignmentPeriod, ComponentStatistics
 from godwit.control.styles import Turn, load_style
 from godwit.migration.placement import with_newcomers

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from godwit.control.memory import ControllerMemory
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce
-    from godwit.control.scaling import ScalingModel, ScalingSituation
+    from godwit.control.scaling import ScalingModel
     from godwit.control.settings import Control
+    from godwit.control.situation import ScalingSituation
     from godwit.engine.executor_pool import ExecutorPool
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView

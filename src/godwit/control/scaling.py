@@ -24,17 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from godwit.control.latency_model import (
-    Learned,
-    StageLoad,
-    busy_curve,
-    busy_share,
-    latency_curve,
-    why_no_faster,
-)
+from godwit.control.latency_model import busy_curve, busy_share, latency_curve, why_no_faster
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
-from godwit.model.latency import LatencyHistogram
 from godwit.model.signatures import check_signature
 from godwit.placement.metrics import wanted_executors
 from godwit.time.durations import seconds
@@ -42,66 +34,10 @@ from godwit.time.durations import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.control.situation import ScalingSituation
+    from godwit.model.latency import LatencyHistogram
     from godwit.placement.arrays import FloatArray
     from godwit.time.durations import Duration
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Station:
-    """One component as a station of the queueing network."""
-
-    arrival_per_s: float  # rows that reach it, as the sources offer them
-    # rows that one lane of a standard executor processes; 0 where nothing was processed
-    service_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingSituation:
-    """Measurements of the last control period, by which a scaling model decides.
-
-    Where it matters how even the load is, it is as the new plan would place the key groups.
-    """
-
-    now_s: float  # the time, and when the run began, by the controller's clock
-    started_s: float
-    executors: int  # executors that stay: those that are to leave do not count
-    least: int  # limits on their number
-    most: int
-    # standard lanes of one executor: its lanes times its speed, the mean over those that stay
-    lanes: float
-    offered: float  # lanes of standard executors that the rows that arrive would keep busy
-    evenness: float  # load index of the busiest executor under the plan over the mean, at least 1
-    arrival_per_s: float  # source rows a second
-    stations: Mapping[str, Station]  # component → its station
-    # mean time of an epoch, and what of it is spent on no key group
-    epoch_s: float
-    fixed_s: float
-    waits_for_epochs: bool = True  # whether rows wait for the end of an epoch
-    # rows that the sources held back at last, because of their limit of rows per epoch;
-    # ``None`` where they do not say
-    backlog_rows: int | None = None
-    # measured latency of rows, of the period and of the last few
-    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
-    recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
-    cores: float = 1.0  # lanes of one executor, however fast: the mean over those that stay
-    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
-    # time of an epoch to which its rows are limited where the stream is overloaded
-    longest_epoch_s: float = math.inf
-    # stage by stage, key groups by their load at the arrival rate; none: only `offered` is known
-    stages: tuple[StageLoad, ...] = ()
-    # share of the period that the busiest lanes of its epochs were busy, at the arrival rate; 0
-    # where nothing was measured
-    busiest: float = 0.0
-    # seconds until executors that are asked for now will have come
-    lead_s: float = 0.0
-    learned: Learned = field(default_factory=Learned)  # what completes the model
-    # whether the budget of a period lets key groups move to executors that come as soon as they do
-    fills_at_once: bool = True
-    # why an executor that comes would have little to do; empty where key groups move to it
-    idle: str = ""
-    # greatest source rows a second until executors that are asked for now would be there, where
-    # that is foreseen (`godwit.control.forecast`)
-    expected_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

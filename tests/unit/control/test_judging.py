@@ -12,9 +12,9 @@ from tests.unit.control.test_scaling import situation
 from godwit.control.cost_benefit import SelectedMoves
 from godwit.control.interfaces import MeasuredProblem
 from godwit.control.judging import BalanceJudge, Judge
-from godwit.control.latency_model import StageLoad
 from godwit.control.planning import Planned
 from godwit.control.scaling import WantedExecutors
+from godwit.control.situation import StageLoad
 from godwit.control.statistics import Statistics
 from godwit.engine.committed import CommittedEpoch
 from godwit.engine.topology import Topology

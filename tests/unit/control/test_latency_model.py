@@ -13,18 +13,12 @@ from tests.unit.control.test_scaling import situation
 
 from godwit.control.cost_benefit import Terms, select_moves
 from godwit.control.interfaces import MeasuredProblem
-from godwit.control.latency_model import (
-    Learned,
-    Learning,
-    StageLoad,
-    busy_share,
-    latency_curve,
-    predicted_latency_s,
-)
+from godwit.control.latency_model import Learning, busy_share, latency_curve, predicted_latency_s
 from godwit.control.planning import Planned, Planning
 from godwit.control.resizing import slowness_reason
-from godwit.control.scaling import ScalingSituation, latency
+from godwit.control.scaling import latency
 from godwit.control.settings import Budget
+from godwit.control.situation import Learned, ScalingSituation, StageLoad
 from godwit.engine.topology import Topology
 from godwit.model.latency import LatencyHistogram
 from godwit.placement import Problem

@@ -14,8 +14,6 @@ from godwit.control.backlog_trend import BacklogTrend
 from godwit.control.latency_model import predicted_latency_s
 from godwit.control.resizing import Pace
 from godwit.control.scaling import (
-    ScalingSituation,
-    Station,
     WantedExecutors,
     at_rate,
     custom,
@@ -24,6 +22,7 @@ from godwit.control.scaling import (
     scripted,
     utilisation,
 )
+from godwit.control.situation import ScalingSituation, Station
 from godwit.engine.executor_pool import PoolView
 from godwit.model.errors import InvalidControlError
 from godwit.model.latency import LatencyHistogram

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from benchmarks.control import steps
 from tests.support.controls import control_of
 
 from godwit.control import Budget
-from godwit.control.scaling import ScalingSituation, WantedExecutors, custom, latency
+from godwit.control.scaling import WantedExecutors, custom, latency
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
@@ -29,6 +29,9 @@ from godwit_lab.simulator import (
     controlled_by,
 )
 from godwit_lab.simulator.flow import EpochWork, SimulatedFlow
+
+if TYPE_CHECKING:
+    from godwit.control.situation import ScalingSituation
 
 COSTS = CostModel(
     fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50
