@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from godwit.columns.types import is_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def with_leaves(dtype: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -49,6 +49,17 @@ def has_leaf(dtype: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_struct(dtype) or is_list(dtype):
         return any(has_leaf(dtype.field(n).type, test) for n in range(dtype.num_fields))
     return test(dtype)
+
+
+def leaves_of(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the leaves of a column, which is a leaf itself or has lists and structs of them."""
+    if pa.types.is_struct(array.type):
+        for part in array.flatten():  # null where the struct is
+            yield from leaves_of(part)
+    elif is_list(array.type):
+        yield from leaves_of(array.flatten())
+    else:
+        yield array
 
 
 def convert_leaves(

@@ -27,7 +27,15 @@ from godwit.columns.nested import has_leaf, with_leaves
 from godwit.columns.types import is_binary, is_temporal, is_text
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import listing, type_name
-from godwit.sources.text_values import as_json, exact_numbers, from_json, is_number
+from godwit.sources.text_values import (
+    TextsNeededError,
+    as_json,
+    exact_numbers,
+    from_json,
+    has_equal_keys,
+    is_narrow_float,
+    is_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,25 +206,17 @@ class JsonMessages(MessageFormat):
         """Decode each message as a JSON object; what the schema lacks may have any depth."""
         if None in values:
             values = [b"{}" if value is None else value for value in values]
-        is_exact = _needs_exact_numbers
         try:
-            rows = _decode_objects(values, schema)
+            return _columns_of(values, schema, "usual")
+        except TextsNeededError:
+            return _columns_of(values, schema, "exact")
         except msgspec.ValidationError as error:
             if "Expected `int" not in str(error) or "got `float`" not in str(error):
                 raise
-            rows, is_exact = _decode_objects(values, schema, any_number=True), _has_integers
-        columns = []
-        for position, (field, dtype) in enumerate(zip(schema, _types_in_json(schema), strict=True)):
-            cells = list(map(attrgetter(f"f{position}"), rows))
-            if is_exact(field.type):
-                cells = exact_numbers(cells, field)
-            try:
-                column = to_array(cells, field.name, dtype)
-            except ValueError:
-                exact_numbers(cells, field)  # raises for the number that does not fit
-                raise
-            columns.append(column if dtype.equals(field.type) else from_json(column, field))
-        return columns
+        try:
+            return _columns_of(values, schema, "any")
+        except TextsNeededError:
+            return _columns_of(values, schema, "exact")
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as a JSON object, in UTF-8."""
@@ -237,11 +237,34 @@ class JsonMessages(MessageFormat):
         _row_type(schema)
 
 
-def _decode_objects(
-    values: Sequence[Value], schema: pa.Schema, *, any_number: bool = False
-) -> list[Any]:
-    """Decode messages as JSON objects; `any_number`: integers may have a point or an exponent."""
-    decode = _json_decoder(schema, any_number).decode
+_Numbers: TypeAlias = Literal["usual", "any", "exact"]
+"""The decoding of numbers: integers as such; integers with a point or an exponent, too; the same,
+with texts in place of narrow floats, for messages whose decoding has raised `TextsNeededError`."""
+
+
+def _columns_of(values: Sequence[Value], schema: pa.Schema, numbers: _Numbers) -> list[pa.Array]:
+    """Decode JSON objects into columns; raise `TextsNeededError` if only ``exact`` is right."""
+    rows = _decode_objects(values, schema, numbers)
+    columns = []
+    for position, (field, dtype) in enumerate(zip(schema, _types_in_json(schema), strict=True)):
+        cells = list(map(attrgetter(f"f{position}"), rows))
+        if _needs_exact_numbers(field.type, numbers):
+            cells = exact_numbers(cells, field)
+        try:
+            column = to_array(cells, field.name, dtype)
+        except ValueError:
+            exact_numbers(cells, field)  # raises for the number that does not fit
+            raise
+        column = column if dtype.equals(field.type) else from_json(column, field)
+        if numbers != "exact" and _has_keys(field.type, _is_in_text) and has_equal_keys(column):
+            raise TextsNeededError
+        columns.append(column)
+    return columns
+
+
+def _decode_objects(values: Sequence[Value], schema: pa.Schema, numbers: _Numbers) -> list[Any]:
+    """Decode messages as JSON objects."""
+    decode = _json_decoder(schema, numbers).decode
     try:
         return list(map(decode, values))  # type: ignore[arg-type]
     except InvalidOperation:
@@ -252,27 +275,50 @@ def _decode_objects(
         return [_decode_deep(decode, value, levels) for value in values if value is not None]
 
 
-def _needs_exact_numbers(dtype: pa.DataType) -> bool:
-    """Return whether a type has decimals, or maps with numbers as keys."""
-    return has_leaf(dtype, pa.types.is_decimal) or _has_number_keys(dtype)
-
-
-def _has_integers(dtype: pa.DataType) -> bool:
-    """Return whether a type has integers, or values of `_needs_exact_numbers`."""
-    return has_leaf(dtype, pa.types.is_integer) or _needs_exact_numbers(dtype)
-
-
-def _has_number_keys(dtype: pa.DataType) -> bool:
-    """Return whether a type contains a map whose keys are numbers."""
-    if pa.types.is_map(dtype) and is_number(dtype.key_type):
+def _needs_exact_numbers(dtype: pa.DataType, numbers: _Numbers) -> bool:
+    """Return whether decoded values of a type are not yet as Arrow takes them."""
+    if has_leaf(dtype, pa.types.is_decimal) or _has_keys(dtype, _is_number_or_truth):
         return True
-    return any(_has_number_keys(dtype.field(n).type) for n in range(dtype.num_fields))
+    if numbers == "exact" and (has_leaf(dtype, is_narrow_float) or _has_keys(dtype, _is_in_text)):
+        return True
+    return numbers != "usual" and has_leaf(dtype, pa.types.is_integer)
+
+
+def _has_keys(dtype: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type contains a map whose type of keys passes a test."""
+    if pa.types.is_map(dtype) and test(dtype.key_type):
+        return True
+    return any(_has_keys(dtype.field(n).type, test) for n in range(dtype.num_fields))
+
+
+def _is_number_or_truth(dtype: pa.DataType) -> bool:
+    """Return whether a map with keys of a type has values in place of the names of fields."""
+    return is_number(dtype) or bool(pa.types.is_boolean(dtype))
+
+
+def _is_in_text(dtype: pa.DataType) -> bool:
+    """Return whether names of fields are converted to keys of a type as a column."""
+    return is_temporal(dtype) or is_binary(dtype)
+
+
+class _Name(str):
+    """Name of a field, equal to no other: equal keys of a map stay apart, in their order."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 @lru_cache(maxsize=64)
-def _json_decoder(schema: pa.Schema, any_number: bool = False) -> msgspec.json.Decoder[Any]:
+def _json_decoder(schema: pa.Schema, numbers: _Numbers) -> msgspec.json.Decoder[Any]:
     """Create the decoder of a schema's JSON objects; cached."""
-    return msgspec.json.Decoder(_row_type(schema, any_number), float_hook=Decimal)
+    row = _row_type(schema, numbers)
+    return msgspec.json.Decoder(row, float_hook=Decimal, dec_hook=_to_name)
+
+
+def _to_name(to: type, text: str) -> Any:
+    """Return a text as a `_Name`, the only type that msgspec does not know."""
+    return to(text)
 
 
 def _decode_deep(decode: Callable[[bytes], Any], value: bytes, levels: int) -> Any:
@@ -335,15 +381,17 @@ def _without_levels(text: bytes, levels: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _row_type(schema: pa.Schema, any_number: bool = False) -> Any:
-    """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ...
-
-    `any_number`: see `_decode_objects`.
-    """
-    types = [_json_type(field, any_number) for field in schema]
-    fields = [(f"f{i}", python | None, None) for i, python in enumerate(types)]
+def _row_type(schema: pa.Schema, numbers: _Numbers = "usual") -> Any:
+    """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ..."""
+    types = [_json_type(field, numbers) for field in schema]
+    fields = [(f"f{i}", _or_null(python), None) for i, python in enumerate(types)]
     names = {f"f{i}": field.name for i, field in enumerate(schema)}
     return msgspec.defstruct("Row", fields, rename=names, gc=False)
+
+
+def _or_null(python: Any) -> Any:
+    """Return a type of msgspec that has null, too."""
+    return python if python is msgspec.Raw else python | None  # the text of null is one
 
 
 @lru_cache(maxsize=64)
@@ -354,6 +402,7 @@ def _types_in_json(schema: pa.Schema) -> list[pa.DataType]:
 
 _JSON_TYPES: Final = (
     (pa.types.is_boolean, bool),
+    (pa.types.is_integer, int),
     (pa.types.is_floating, float),
     (pa.types.is_string, str),
     (pa.types.is_large_string, str),
@@ -363,24 +412,28 @@ _JSON_TYPES: Final = (
 )
 
 
-def _json_type(field: pa.Field, any_number: bool = False) -> Any:
+def _json_type(field: pa.Field, numbers: _Numbers) -> Any:
     """Return the Python type as which msgspec decodes a column; raise if JSON has no such form."""
     dtype = field.type
-    if pa.types.is_integer(dtype):
-        return Any if any_number else int
+    if pa.types.is_integer(dtype) and numbers != "usual":
+        return Any
+    if is_narrow_float(dtype) and numbers == "exact":
+        return msgspec.Raw
     for matches, python in _JSON_TYPES:
         if matches(dtype):
             return python
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        item = _json_type(dtype.value_field, any_number)
-        return list[item | None]  # type: ignore[valid-type]
+        item = _json_type(dtype.value_field, numbers)
+        return list[_or_null(item)]  # type: ignore[misc]
     if pa.types.is_struct(dtype):
-        inner = {part.name: _json_type(part, any_number) | None for part in dtype}
+        inner = {part.name: _or_null(_json_type(part, numbers)) for part in dtype}
         return TypedDict("Inner", inner, total=False)  # type: ignore[operator]
     if pa.types.is_map(dtype):
-        key = str if is_number(dtype.key_type) else _json_type(dtype.key_field)
-        item = _json_type(dtype.item_field, any_number)
-        return dict[key, item | None]  # type: ignore[valid-type]
+        _json_type(dtype.key_field, numbers)  # raises if a name has no such form
+        is_ordered = numbers == "exact" or _is_number_or_truth(dtype.key_type)
+        key: type[str] = _Name if is_ordered else str
+        item = _json_type(dtype.item_field, numbers)
+        return dict[key, _or_null(item)]  # type: ignore[misc,valid-type]
     raise InvalidFlowError(
         f"Column {field.name!r} of type {dtype} has no form in JSON.",
         remedy="Cast it in a map, or use another format.",

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
-from godwit.columns.nested import has_leaf, with_leaves
+from godwit.columns.nested import has_leaf, leaves_of, with_leaves
 from godwit.columns.time_texts import has_offset, in_calendar
 from godwit.columns.types import is_date_or_timestamp, is_instant, is_list, is_temporal
 from godwit.model.errors import SourceError
@@ -44,7 +44,9 @@ from godwit.sources.text_values import (
     from_text,
     has_hexadecimals,
     has_names_of_numbers,
+    has_negative_zeros,
     has_small_numbers,
+    has_whole_negative_zeros,
     is_number,
     narrow_floats,
 )
@@ -260,7 +262,10 @@ class JsonFormat(_TextFormat):
     def _parse_fields(
         self, fields: Sequence[pa.Field], read_as: dict[str, pa.Field], text: bytes
     ) -> pa.Table:
-        """Parse lines; `read_as`: the fields as Arrow is to read them."""
+        """Parse lines; `read_as`: the fields as Arrow is to read them.
+
+        Raises ValueError if a value may be another one by the rules of `text_values`.
+        """
         parse = pajson.ParseOptions(
             explicit_schema=pa.schema(list(read_as.values())), unexpected_field_behavior="ignore"
         )
@@ -268,9 +273,13 @@ class JsonFormat(_TextFormat):
         for field in fields:
             place = rows.schema.get_field_index(field.name)
             column = rows.column(place)
-            if not column.type.equals(field.type) or has_leaf(field.type, pa.types.is_floating):
+            has_floats = has_leaf(field.type, pa.types.is_floating)
+            if has_floats or not column.type.equals(field.type):
                 column = from_json(column.combine_chunks(), field)
                 rows = rows.set_column(place, field.name, column)
+                if has_floats and _has_negative_zeros(column) and has_whole_negative_zeros(text):
+                    msg = "Arrow reads -0 as a negative zero"
+                    raise ValueError(msg)
             elif is_instant(field.type):
                 _check_calendar(column)
         return rows
@@ -312,7 +321,7 @@ class JsonFormat(_TextFormat):
         messages = JsonMessages(schema)
         has_maps = any(map(_has_maps, fields))  # Arrow's parser has none
         has_decimals = any(has_leaf(field.type, pa.types.is_decimal) for field in fields)
-        as_text = {f.name: f.with_type(with_leaves(f.type, as_json)) for f in fields}
+        as_text = {f.name: f.with_type(with_leaves(f.type, _type_in_json)) for f in fields}
         usual = {f.name: f for f in fields if is_instant(f.type)}
         parse_all = _usual_first(
             partial(self._parse_fields, fields, as_text),
@@ -375,11 +384,21 @@ def _check_calendar(column: pa.ChunkedArray) -> None:
         raise ValueError(msg)
 
 
+def _has_negative_zeros(column: pa.Array) -> bool:
+    """Return whether a column has a negative zero, at any depth."""
+    return any(
+        has_negative_zeros(leaf) for leaf in leaves_of(column) if pa.types.is_floating(leaf.type)
+    )
+
+
+def _type_in_json(dtype: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow is to read leaves of JSON."""
+    return dtype if pa.types.is_float32(dtype) else as_json(dtype)
+
+
 def _type_in_csv(dtype: pa.DataType) -> pa.DataType:
     """Return the type as which Arrow is to read a column of CSV."""
-    if is_temporal(dtype):
-        return pa.string()
-    return pa.float64() if pa.types.is_floating(dtype) else dtype
+    return pa.string() if is_temporal(dtype) or pa.types.is_float16(dtype) else dtype
 
 
 def _is_number_or_truth(dtype: pa.DataType) -> bool:

@@ -6,8 +6,11 @@ results are not used where they may differ (`has_small_numbers`, `has_hexadecima
 
 - A number is written in ASCII digits, with a sign, a point and an exponent if wanted, and with
   blanks or tabs around it. ``1.0`` and ``1e2`` are whole numbers.
-- An integer or a decimal is exact or refused. A float is the nearest one; a number beyond the
-  largest one is refused.
+- An integer or a decimal is exact or refused. A float is the one nearest to the text, rounded once;
+  a number beyond the largest one is refused. A double halfway between two narrower floats does not
+  say which of them is nearer, so the text of such a number is read again (`TextsNeededError`).
+- ``-0`` is the negative zero of a float in text. In JSON it is a whole number, so it is zero, as
+  Spark reads it; ``-0.0`` is the negative zero.
 - ``NaN`` and the infinities have names in text; JSON has none of them.
 - Times are text in ISO 8601, bytes in JSON are Base64.
 """
@@ -24,6 +27,7 @@ from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperatio
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +35,7 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.nested import convert_leaves
 from godwit.columns.time_texts import parse_times
-from godwit.columns.types import is_binary, is_list, is_temporal
+from godwit.columns.types import is_binary, is_list, is_temporal, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +46,7 @@ _SMALL: Final = re.compile(rb"\d\.?[eE]-0*[1-9]\d+(?![\w-])")
 _HIDDEN: Final = re.compile(rb"\\u00(?:2[dD]|3\d|[46]5)")  # escapes of minus, digits, E and e
 _NAME_OF_NUMBER: Final = re.compile(rb"(?:NaN|Inf(?:inity)?)\s*[,}\]]")
 _BEFORE_NAME: Final = np.frombuffer(b":,[- \t\r\n", np.uint8)
+_WHOLE_NEGATIVE_ZERO: Final = re.compile(rb"-0\s*[,}\]]")
 _BLANKS: Final = " \t"
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER_SHAPE: Final = re.compile(_NUMBER)
@@ -49,6 +54,7 @@ _FLOAT: Final = rf"^(?:{_NUMBER}|[+-]?(?i:nan|inf|infinity))$"
 _NOT_FINITE: Final = "(?i)n"  # is in the names of NaN and the infinities, and in no number
 _SHORT_INTEGER: Final = r"^[+-]?[0-9]{1,18}(?:\.0*)?$"
 _ZEROS_AT_END: Final = r"\.0*$"
+_TEXTS_IN_JSON: Final[dict[str, str | None]] = {"-0": "0", "null": None}
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_OF_INTEGER: Final = 20
 _CACHED: Final = 1 << 17  # bytes that a processor has at hand while it passes over them
@@ -56,10 +62,19 @@ _MAX_DIGITS: Final = 1000  # of an integer in a JSON text of a schema
 _LONGEST: Final = 50  # characters of a text that an error shows
 
 
+class TextsNeededError(ValueError):
+    """Only texts say the values: a double is halfway between two floats, or keys are equal."""
+
+
 def is_number(dtype: pa.DataType) -> bool:
     """Return whether values of a type are numbers."""
     types = pa.types
     return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype))
+
+
+def is_narrow_float(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are floats of 16 or 32 bits."""
+    return bool(pa.types.is_float16(dtype) or pa.types.is_float32(dtype))
 
 
 def as_json(dtype: pa.DataType) -> pa.DataType:
@@ -70,12 +85,29 @@ def as_json(dtype: pa.DataType) -> pa.DataType:
 
 
 def from_json(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a column in its type, from the types of `as_json`.
+    """Return a column in its type, from the types of `as_json`, or floats of the type itself.
 
-    Raises ValueError, with the column, for a value that the type does not have.
+    Raises ValueError, with the column, for a value that the type does not have, and
+    `TextsNeededError`.
     """
     with _naming(field):
         return convert_leaves(column, field.type, _from_json)
+
+
+def has_equal_keys(column: pa.Array) -> bool:
+    """Return whether a map in a column has two keys of equal value."""
+    if pa.types.is_struct(column.type):
+        return any(map(has_equal_keys, column.flatten()))
+    if is_list(column.type):
+        return has_equal_keys(column.flatten())
+    if not pa.types.is_map(column.type) or not len(column):
+        return False
+    bounds = values_of(column.offsets)
+    inner = slice(int(bounds[0]), int(bounds[-1]))
+    keys = column.keys[inner].dictionary_encode()
+    in_map = np.repeat(np.arange(len(column)), np.diff(bounds)) * len(keys.dictionary)
+    entries = np.unique(in_map + values_of(keys.indices))
+    return len(entries) < len(keys) or has_equal_keys(column.items[inner])
 
 
 def from_text(texts: pa.Array, field: pa.Field) -> pa.Array:
@@ -105,6 +137,8 @@ def _naming(field: pa.Field) -> Iterator[None]:
     """Name the column in a ValueError of the block."""
     try:
         yield
+    except TextsNeededError:
+        raise
     except ValueError as error:
         msg = f"column {field.name!r}: {error}"
         raise ValueError(msg) from error
@@ -134,7 +168,12 @@ def _parse_floats(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     matches = pc.match_substring_regex(texts, _FLOAT)
     if pc.all(matches).as_py() is False:
         _refuse(texts.filter(pc.invert(matches))[0].as_py(), dtype)
-    numbers, beyond = _narrow(_without_plus(texts).cast(pa.float64()), dtype)
+    # Arrow rounds texts once to floats of 32 and 64 bits, but not to those of 16 bits.
+    wide = pa.float64() if pa.types.is_float16(dtype) else dtype
+    numbers = _without_plus(texts).cast(wide)
+    if wide is not dtype:
+        numbers = _narrow_by_texts(numbers, texts, dtype)
+    beyond = _is_not_finite(numbers)
     if beyond.any():
         named = values_of(pc.match_substring_regex(texts, _NOT_FINITE).fill_null(True))
         beyond &= ~named
@@ -144,22 +183,63 @@ def _parse_floats(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def narrow_floats(numbers: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return doubles as floats of a type; raise ValueError if one of them is not finite there."""
-    narrow, beyond = _narrow(numbers, dtype)
+    """Return floats as those of a type of at most their width.
+
+    Raises ValueError if one of them is not finite there, and `TextsNeededError`.
+    """
+    narrow = numbers
+    if not numbers.type.equals(dtype):
+        values, mask = values_of(numbers), mask_of(numbers)
+        if len(_halfway(values, mask, dtype)):
+            raise TextsNeededError
+        narrow = column_of(_rounded(values, dtype), mask, dtype)
+    beyond = _is_not_finite(narrow)
     if beyond.any():
         _refuse_beyond(str(numbers[int(np.argmax(beyond))].as_py()), dtype)
     return narrow
 
 
-def _narrow(numbers: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return doubles as floats of a type, and where they are not finite there (nulls are)."""
-    values, mask = values_of(numbers), mask_of(numbers)
-    if not pa.types.is_float64(dtype):
-        with np.errstate(over="ignore"):
-            values = values.astype(dtype.to_pandas_dtype())
-        numbers = column_of(values, mask, dtype)
-    beyond = ~np.isfinite(values)
-    return numbers, beyond if mask is None else beyond & mask
+def _narrow_by_texts(numbers: pa.Array, texts: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return the floats nearest to texts; `numbers`: the doubles nearest to them.
+
+    Where a double is halfway, the next double in the direction of the text rounds as the text does.
+    """
+    values, mask = values_of(numbers).copy(), mask_of(numbers)
+    for place in _halfway(values, mask, dtype).tolist():
+        double, text = Decimal(float(values[place])), Decimal(texts[place].as_py())
+        if text != double:
+            values[place] = np.nextafter(values[place], math.inf if text > double else -math.inf)
+    return column_of(_rounded(values, dtype), mask, dtype)
+
+
+def _halfway(
+    values: npt.NDArray[np.float64], mask: npt.NDArray[np.bool_] | None, dtype: pa.DataType
+) -> npt.NDArray[np.intp]:
+    """Return where doubles may be halfway between two floats of a narrower type.
+
+    Of the bits of such a double that the float lacks, at most the highest one is set. The same is
+    true of few others; the float that is nearest to them is so for the next doubles, too.
+    """
+    rest = (1 << 51 - np.finfo(dtype.to_pandas_dtype()).nmant) - 1
+    places = np.flatnonzero((values.view(np.int64) & rest) == 0)
+    if mask is not None:
+        places = places[mask[places]]
+    few = values[places]
+    is_between = (_rounded(few, dtype) != few) & ~np.isnan(few)
+    return np.asarray(places[is_between], np.intp)
+
+
+def _rounded(values: npt.NDArray[np.float64], dtype: pa.DataType) -> npt.NDArray[Any]:
+    """Return doubles as floats of a narrower type; infinite if they are too large."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype.to_pandas_dtype())
+
+
+def _is_not_finite(numbers: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return where floats are NaN or infinite; nulls are neither."""
+    beyond: npt.NDArray[np.bool_] = ~np.isfinite(values_of(numbers))
+    mask = mask_of(numbers)
+    return beyond if mask is None else beyond & mask
 
 
 def _refuse_beyond(text: str, dtype: pa.DataType) -> NoReturn:
@@ -227,10 +307,11 @@ def _decoded(text: str | None) -> bytes | None:
 def exact_numbers(values: list[Any], field: pa.Field) -> list[Any]:
     """Return values of JSON with their numbers as Arrow takes them.
 
-    Integers and decimals are ``int``, ``Decimal`` or, for decimals, text; keys of maps are text.
-    Raises ValueError, with the column, for a value that its type does not hold exactly.
+    Integers and decimals are ``int``, ``Decimal`` or, for decimals, text; keys of maps are text;
+    narrow floats may be `msgspec.Raw`, which is their text. Raises ValueError, with the column, for
+    a value that its type does not hold exactly.
     """
-    dtype = field.type
+    dtype, texts = field.type, _Texts()
     with _naming(field):
         if pa.types.is_decimal(dtype):
             scale = _quantum(dtype.precision, dtype.scale)
@@ -238,13 +319,61 @@ def exact_numbers(values: list[Any], field: pa.Field) -> list[Any]:
                 return [
                     value.quantize(*scale)
                     if type(value) is Decimal
-                    else _exact_numbers(value, dtype)
+                    else _exact_numbers(value, dtype, texts)
                     for value in values
                 ]
-        return [_exact_numbers(value, dtype) for value in values]
+        if is_narrow_float(dtype):
+            cells = [None if value is None else _number_text(value) for value in values]
+            return _parse(pa.array(cells, pa.string()), dtype).to_pylist()  # type: ignore[no-any-return]
+        numbers = [_exact_numbers(value, dtype, texts) for value in values]
+        if texts.parse():
+            numbers = [_exact_numbers(value, dtype, texts) for value in values]
+        return numbers
 
 
-def _exact_numbers(value: Any, dtype: pa.DataType) -> Any:
+class _Texts:
+    """Texts in the values of a column that are keys of maps or floats, parsed all at once.
+
+    The first pass over the values collects them; after `parse` another pass has their values.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, Any]] = {}  # name of a type → text → its value
+        self._types: dict[str, pa.DataType] = {}
+        self._parsed = False
+
+    def values(self, texts: list[str], dtype: pa.DataType) -> list[Any]:
+        """Return the values of texts, or nulls until they are parsed."""
+        name = str(dtype)
+        values = self._values.setdefault(name, {})
+        if not self._parsed:
+            self._types[name] = dtype
+            values.update(dict.fromkeys(texts))
+        return [values[text] for text in texts]
+
+    def parse(self) -> bool:
+        """Parse all texts; return whether there are any."""
+        for name, values in self._values.items():
+            texts, dtype = pa.array([*values], pa.string()), self._types[name]
+            values.update(zip(values, _values_in_json(texts, dtype), strict=True))
+        self._parsed = True
+        return bool(self._values)
+
+
+def _values_in_json(texts: pa.Array, dtype: pa.DataType) -> list[Any]:
+    """Return texts of JSON as numbers or booleans; for other types, one text for equal values."""
+    if is_number(dtype) or pa.types.is_boolean(dtype):
+        values: list[Any] = _parse(texts, dtype).to_pylist()
+        for value, text in zip(values, texts, strict=True):
+            if isinstance(value, float) and not math.isfinite(value):
+                _refuse(text.as_py(), dtype)
+        return values
+    first: dict[int, str] = {}
+    places = _from_json(texts, dtype).dictionary_encode().indices.to_pylist()
+    return [first.setdefault(*each) for each in zip(places, texts.to_pylist(), strict=True)]
+
+
+def _exact_numbers(value: Any, dtype: pa.DataType, texts: _Texts) -> Any:
     """Return a value of JSON, with its numbers as Arrow takes them."""
     if value is None:
         return None
@@ -259,26 +388,26 @@ def _exact_numbers(value: Any, dtype: pa.DataType) -> Any:
             _refuse(str(value), dtype)
         return _exact_number(value, dtype)
     if is_list(dtype):
-        return [_exact_numbers(element, dtype.value_type) for element in value]
+        return [_exact_numbers(element, dtype.value_type, texts) for element in value]
     if pa.types.is_struct(dtype):
         fields = (dtype.field(n) for n in range(dtype.num_fields))
-        return {f.name: _exact_numbers(value.get(f.name), f.type) for f in fields}
+        return {f.name: _exact_numbers(value.get(f.name), f.type, texts) for f in fields}
     if pa.types.is_map(dtype):
-        return {
-            _map_key(key, dtype.key_type): _exact_numbers(item, dtype.item_type)
-            for key, item in value.items()
-        }
+        names: list[Any] = [str(name) for name in value]
+        if names and not is_text(dtype.key_type):
+            names = texts.values(names, dtype.key_type)  # those of equal values are equal
+        items = [_exact_numbers(item, dtype.item_type, texts) for item in value.values()]
+        return dict(zip(names, items, strict=True))
+    if type(value) is msgspec.Raw:
+        text = _number_text(value)
+        return None if text is None else texts.values([text], dtype)[0]
     return value
 
 
-def _map_key(text: str, dtype: pa.DataType) -> Any:
-    """Return the name of a field of JSON as a key of a map."""
-    if not is_number(dtype):
-        return text
-    value = _parse(pa.array([text]), dtype)[0].as_py()
-    if isinstance(value, float) and not math.isfinite(value):
-        _refuse(text, dtype)
-    return value
+def _number_text(value: msgspec.Raw) -> str | None:
+    """Return the text of a number in JSON, as the number is in text; ``None`` for null."""
+    text = bytes(value).decode()
+    return _TEXTS_IN_JSON.get(text, text)
 
 
 def _exact_number(value: Any, dtype: pa.DataType) -> Decimal | int:
@@ -329,6 +458,17 @@ def has_small_numbers(text: bytes, marks: bytes = b"") -> bool:
     if not ((data[before] | 0x20) == ord("e")).any():  # in capitals, too
         return False
     return _SMALL.search(text.translate(None, marks) if marks else text) is not None
+
+
+def has_negative_zeros(floats: pa.Array) -> bool:
+    """Return whether an array of floats has a negative zero."""
+    bits = values_of(floats).view(f"i{floats.type.bit_width // 8}")
+    return bool((bits == np.iinfo(bits.dtype).min).any())
+
+
+def has_whole_negative_zeros(text: bytes) -> bool:
+    """Return whether a JSON text may have the number ``-0``, which has no sign there."""
+    return _WHOLE_NEGATIVE_ZERO.search(text) is not None
 
 
 def has_hexadecimals(text: bytes, marks: bytes = b"") -> bool:

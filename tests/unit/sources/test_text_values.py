@@ -428,6 +428,87 @@ def test_of_two_values_of_a_name_the_last_one_counts(reader: str, tmp_path: Path
     assert [{name: row[name] for name in right} for row in inferred] == [right]
 
 
+@pytest.mark.parametrize("reader", ["json", "messages"])
+@pytest.mark.parametrize(
+    ("dtype", "names", "right"),
+    [
+        ("int", ["1", "01", "1"], [(1, 3)]),
+        ("int", ["1", "2", "01"], [(1, 3), (2, 2)]),
+        ("double", ["1", "1e0", "1.0"], [(1.0, 3)]),
+        ("float", ["1.00000001", "1", "2"], [(1.0, 2), (2.0, 3)]),
+        ("decimal(5, 2)", ["1", "2", "1.0"], [(Decimal("1.00"), 3), (Decimal("2.00"), 2)]),
+        ("boolean", ["true", "1", "FALSE"], [(True, 2), (False, 3)]),
+        ("binary", ["YQ==", "YR==", "Yg=="], [(b"a", 2), (b"b", 3)]),
+        ("date", ["2024-01-01", " 2024-01-01", "2024-01-02"], None),
+        ("timestamp", ["2024-01-01", "2024-01-01T02:00+02:00", "2024-01-02"], None),
+        ("time", ["10:00", "10:00:00", "11:00"], None),
+        ("interval day to second", ["PT60S", "PT1M", "PT1H"], None),
+    ],
+)
+def test_of_two_keys_of_equal_value_the_last_one_counts(
+    reader: str, dtype: str, names: list[str], right: Any, tmp_path: Path
+) -> None:
+    schema = f"m map<{dtype}, int>, s struct<l array<map<{dtype}, int>>>"
+    entries = ",".join(f'"{name}":{number}' for number, name in enumerate(names, 1))
+    line = f'{{"m":{{{entries}}},"s":{{"l":[{{}},{{{entries}}}]}}}}\n'.encode()
+    if reader == "messages":
+        got = gw.formats.json(schema).decode([line], ["m", "s"]).rows.to_pylist()
+    else:
+        got = read_files("json", line, tmp_path, schema=schema)
+    entries_of_map = got[0]["m"]
+    assert got == [{"m": entries_of_map, "s": {"l": [[], entries_of_map]}}]
+    if right is None:
+        assert [number for _, number in entries_of_map] == [2, 3]
+    else:
+        assert entries_of_map == right
+
+
+@pytest.mark.parametrize("reader", ["json", "messages"])
+@pytest.mark.parametrize("dtype", ["double", "float"])
+def test_the_whole_number_zero_has_no_sign_in_json(reader: str, dtype: str, tmp_path: Path) -> None:
+    schema = f"v {dtype}, l array<{dtype}>, s struct<a {dtype}>, m map<string, {dtype}>"
+    schema += f", w {dtype}"  # halfway between two floats, so texts are read again
+    texts = ["-0", "-0.0", "-0e0", "-1e-400", "0"]
+    for whole in (True, False):
+        names = schema if whole else schema.replace(f"m map<string, {dtype}>, ", "")
+        lines = [
+            f'{{"v":{t},"l":[{t}],"s":{{"a":{t} }},"m":{{"k":{t}}},"w":16777217}}'.encode()
+            for t in texts
+        ]
+        if reader == "messages":
+            columns = ["v", "l", "s", "w", *["m"] * whole]
+            got = gw.formats.json(names).decode(lines, columns).rows.to_pylist()
+        else:
+            got = read_files("json", b"\n".join(lines), tmp_path, schema=names)
+        right = ["0.0", "-0.0", "-0.0", "-0.0", "0.0"]
+        assert [str(row["v"]) for row in got] == right
+        assert [str(row["l"][0]) for row in got] == right
+        assert [str(row["s"]["a"]) for row in got] == right
+        assert not whole or [str(row["m"][0][1]) for row in got] == right
+
+
+def test_texts_of_floats_that_are_read_again_have_the_same_rules() -> None:
+    format_ = gw.formats.json("v float, l array<float>, n bigint")
+    messages = [
+        b'{"v":1.000000059604644775390626,"l":[null,16777219],"n":1}',
+        b'{"v":1e39}',
+        b'{"v":"1"}',
+        b'{"v":null,"l":null,"n":2.0}',
+        b'{"v":340282356779733661637539395458142568447.9}',
+        b'{"v":340282356779733661637539395458142568448}',
+    ]
+    decoded = format_.decode(messages, ["v", "l", "n"])
+    assert decoded.rows.to_pylist() == [
+        {"v": 1.00000011920928955078125, "l": [None, 16777220.0], "n": 1},
+        {"v": None, "l": None, "n": 2},
+        {"v": 340282346638528859811704183484516925440.0, "l": None, "n": None},
+    ]
+    reasons = dict(decoded.bad)
+    assert sorted(reasons) == [1, 2, 5]
+    assert "1e39 is beyond" in reasons[1] or "1e+39 is beyond" in reasons[1]
+    assert "is beyond the largest number of type float" in reasons[5]
+
+
 @pytest.mark.parametrize(("name", "other"), [("w", " w"), ("W", "w"), ("größe", "GRÖSSE ")])
 def test_a_column_with_nearly_the_name_of_the_schema_is_reported(
     name: str, other: str, tmp_path: Path
