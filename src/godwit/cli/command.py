@@ -20,5 +20,5 @@ class Command:
 
     @property
     def missing(self) -> str:
-        """What to install before the command can run; empty if nothing is missing."""
+        """Package to install before the command can run; empty if nothing is missing."""
         return self.install if self.needs and find_spec(self.needs) is None else ""

@@ -1,4 +1,4 @@
-"""What a running query opens for those who watch it, as ``godwit.observers`` names it.
+"""Ports of a running query for those who watch it, as ``godwit.observers`` names them.
 
 The modules behind the ports are imported when the settings of a query ask for them.
 """

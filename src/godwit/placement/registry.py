@@ -97,7 +97,7 @@ arbitrary_maps = Requirement(lambda problem: not problem.intervals, "intervals a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHistory:
-    """What a controller knows when it asks a planner once more."""
+    """Knowledge of a controller that asks a planner again."""
 
     sizes: tuple[int, ...]  # numbers of executors until now, oldest first
     problem: Problem

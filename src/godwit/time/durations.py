@@ -24,7 +24,7 @@ UNITS_US: Final = {
     "week": 604_800_000_000,
 }
 """Unit → microseconds; every one may stand in the plural."""
-_SHORT = {"us": "microsecond", "ms": "millisecond"}
+_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second"}
 _OF_NO_FIXED_LENGTH = re.compile(r"\b(month|quarter|year)s?\b")
 _MAX_US = 10_000 * 365 * UNITS_US["day"]
 _MAX_SETTING_S = 36_500 * 86_400  # 100 years; a thread cannot wait for more than 292
@@ -36,8 +36,8 @@ def read_duration(text: str) -> int | None:
 
     Examples
     --------
-    >>> read_duration("1 minute 30 seconds"), read_duration("250 ms"), read_duration("soon")
-    (90000000, 250000, None)
+    >>> read_duration("1 minute 30 seconds"), read_duration("250 ms"), read_duration("10s")
+    (90000000, 250000, 10000000)
     """
     total_us, position, written = 0, 0, text.strip().lower()
     while position < len(written):

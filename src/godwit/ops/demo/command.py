@@ -282,7 +282,7 @@ def _print_outcome(console: Console, show: Show, outcome: Outcome) -> None:
     if "migration finished" in marks:
         took_s = marks["migration finished"] - marks["migration started"]
         console.print(
-            f"live migration: {took_s:.1f} s from request to end, while the stream flowed"
+            f"live migration: {took_s:.1f} s from request to end, without a restart of the query"
         )
     killed = next((label for label in marks if label.endswith("killed")), None)
     if killed is not None and "recovered" in marks:

@@ -1,4 +1,4 @@
-"""What a demo shows, and what its picture and ``--json`` are made of.
+"""Events and figures of a demo, for its page, its picture and ``--json``.
 
 Events and figures of epochs are entries as in a journal, and `godwit.ops.run_state.reduced` makes
 the state of the run of them. On a terminal the page is that of `godwit top`.
