@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.adopted [ROW ...] [--batches N] [--rows N]``: each row runs all parties in
 one process, one after the other, and prints the median time of a batch after the first half, and
-ratios.  Rows: ``uniform`` (1 M keys), ``zipf`` (100 k keys), ``windows`` (four windows a row) and
-``sessions``.
+ratios.  Rows: ``uniform`` (1 M keys), ``zipf`` (100 k keys), ``windows`` (four windows a row),
+``sessions`` and ``processor`` (``transformWithState``, 20 k keys, which needs ``protobuf``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-ROWS = ("uniform", "zipf", "windows", "sessions")
+ROWS = ("uniform", "zipf", "windows", "sessions", "processor")
 SCHEMA = "k string, ts timestamp, v double"
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+TOTALS = "k string, total double, n long"
 _SECOND = 1_000_000
 
 
@@ -59,10 +61,53 @@ def query_of(row: str, frame: DataFrame) -> tuple[DataFrame, str]:
     results = (sf.sum("v").alias("total"), sf.count("*").alias("n"))
     if row in {"uniform", "zipf"}:
         return frame.groupBy("k").agg(*results), "update"
+    if row == "processor":
+        grouped = frame.groupBy("k")
+        return grouped.transformWithState(totals_processor(), TOTALS, "Update", "None"), "update"
     timed = frame.withWatermark("ts", "30 seconds")
     if row == "windows":
         return timed.groupBy("k", sf.window("ts", "4 minutes", "1 minute")).agg(*results), "append"
     return timed.groupBy("k", sf.session_window("ts", "20 seconds")).agg(*results), "append"
+
+
+def totals_processor() -> Any:
+    """Return a processor that adds up rows per key, as users of Spark write it."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Totals(StatefulProcessor):
+        """Sum and number of the rows of a key."""
+
+        def init(self, handle: Any) -> None:
+            self.state = handle.getValueState("totals", "total double, n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: ARG002, N802, N803
+            total, n = self.state.get() or (0.0, 0)
+            for row in rows:
+                total, n = total + row.v, n + 1
+            self.state.update((total, n))
+            yield Row(k=key[0], total=total, n=n)
+
+        def close(self) -> None:
+            pass
+
+    return Totals()
+
+
+def totals_by_hand(key: Any, rows: Any, state: Any) -> Any:
+    """Do as the processor does, as a function of Godwit's."""
+    total, n = state.value
+    for row in rows:
+        total, n = total + row.v, n + 1
+    state.value = NoTotals(total, n)
+    yield key[0], total, n
+
+
+class NoTotals(NamedTuple):
+    """State of a new key."""
+
+    total: float = 0.0
+    n: int = 0
 
 
 def by_hand(row: str, frame: DataFrame) -> gw.Flow:
@@ -71,7 +116,9 @@ def by_hand(row: str, frame: DataFrame) -> gw.Flow:
     rows = flow.source("rows", frame, event_time="ts", slack="30 seconds")
     keyed = rows.key_by("k")
     results: Any = {"total": gw.sum("v"), "n": gw.count()}
-    if row in {"uniform", "zipf"}:
+    if row == "processor":
+        stream = keyed.process(totals_by_hand, state=NoTotals, output=TOTALS)
+    elif row in {"uniform", "zipf"}:
         stream = keyed.compute(**results)
     else:
         window = gw.hopping("4 minutes", every="1 minute")
@@ -131,6 +178,8 @@ def run_row(spark: SparkSession, row: str, batches: int, rows: int) -> None:
         write_input(place / "in", row, batches, rows)
         reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         frame = reader.parquet(str(place / "in"))
+        if row == "processor":  # which Spark's other state store cannot
+            spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
         query, mode = query_of(row, frame)
 
         def start(writer: Any, party: str) -> Any:
