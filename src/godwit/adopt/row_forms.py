@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import Row
 
-from godwit.columns.python_values import UTC
+from godwit.columns.python_values import UTC, python_values
 from godwit.model.errors import UserFunctionError
 
 if TYPE_CHECKING:
@@ -157,10 +157,14 @@ class _RowBatches(KeyBatches):
 
     def __init__(self, names: list[str], columns: list[list[Any]], starts: list[int]) -> None:
         super().__init__(starts)
-        self._make, self._columns = Row(*names), columns
+        self._fields, self._columns = Row(*names), columns
 
     def between(self, first: int, end: int) -> Iterator[Any]:
-        return map(self._make, *[column[first:end] for column in self._columns])
+        fields, new = self._fields, tuple.__new__
+        for values in zip(*[column[first:end] for column in self._columns], strict=True):
+            row = new(Row, values)  # as ``fields(*values)`` does, in a quarter of the time
+            row.__dict__["__fields__"] = fields
+            yield row
 
 
 class SparkRowForm(RowForm):
@@ -192,8 +196,26 @@ class SparkRowForm(RowForm):
 def python_list(column: pa.Array, zone: str) -> list[Any]:
     """Return a column's values as Spark's worker gives them: timestamps in the session's zone."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp("us", zone))
-    values: list[Any] = column.to_pylist()
+        return _in_zone(column.cast(pa.timestamp("us", zone)))
+    if pa.types.is_nested(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    return python_values(column)
+
+
+def _in_zone(column: pa.Array) -> list[Any]:
+    """Return timestamps of a time zone as Arrow converts them, several times as fast."""
+    zone = pa.scalar(0, column.type).as_py().tzinfo
+    moments = column.cast(pa.int64()).fill_null(0).to_numpy().astype("datetime64[us]").tolist()
+    try:
+        values = [zone.fromutc(moment.replace(tzinfo=zone)) for moment in moments]
+    except (AttributeError, OverflowError, TypeError, ValueError):  # of which there is no datetime
+        values = column.to_pylist()
+    if column.null_count:
+        values = [
+            v if valid else None
+            for v, valid in zip(values, column.is_valid().to_pylist(), strict=True)
+        ]
     return values
 
 
