@@ -110,6 +110,8 @@ def test_what_makes_sense_is_taken() -> None:
         ("2 seconds", 2.0),
         ("1 minute 30 seconds", 90.0),
         ("250 ms", 0.25),
+        ("10s", 10),
+        ("1 minute 30 s", 90),
         (dt.timedelta(seconds=3), 3),
     ],
 )
