@@ -55,8 +55,8 @@ class Processes:
 
     host = "127.0.0.1"
 
-    def __init__(self) -> None:
-        self._context = _forkserver()
+    def __init__(self, waits: Callable[[], bool]) -> None:
+        self._context, self._waits = _forkserver(), waits
         self._started: list[BaseProcess] = []
         self.tried_again = 0
 
@@ -82,7 +82,7 @@ class Processes:
         return process
 
     def waiting(self) -> int:
-        return 0
+        return int(self._waits())
 
     def cancel(self) -> None:
         for process in self._started:
@@ -129,6 +129,8 @@ class Resident(OneProcess):
         Lanes are killed at any moment, about one in six epochs.
     num_slots
         Task slots: with fewer slots than lanes, and one to spare, a task runs several lanes.
+    chosen
+        The lanes are those that the system chooses, and other tasks wait for slots now and then.
     """
 
     run_type = _ResidentRun
@@ -142,10 +144,13 @@ class Resident(OneProcess):
         seed: int = 1,
         kills: bool = False,
         num_slots: int = 100,
+        chosen: bool = False,
     ) -> None:
         super().__init__(directory, deep=deep, policy=policy)
+        self._chosen = chosen
         self._slots = num_slots
         self._rng, self._kills = random.Random(seed), kills
+        self._waits_rng = random.Random(seed)
         self.resident: ResidentLanes | None = None
         self.worked = 0  # epochs, by resident lanes
         self.announced: list[tuple[str, dict[str, Any]]] = []
@@ -157,9 +162,9 @@ class Resident(OneProcess):
         clock = count(0, 1000)  # no pause after a loss lasts
         self.resident = ResidentLanes(
             partial(pickle.loads, flow),
-            lambda _: cast("Any", Processes()),
+            lambda _: cast("Any", Processes(waits=self._waits)),
             slots=slots(self._slots),
-            chosen=False,
+            chosen=self._chosen,
             announce=lambda kind, **values: self.announced.append((kind.__name__, values)),
             given_up=lambda: "",
             now_s=lambda: float(next(clock)),
@@ -172,6 +177,10 @@ class Resident(OneProcess):
             self.worked += self.resident.epochs
             self.resident.close()
             self.resident = None
+
+    def _waits(self) -> bool:
+        """Return whether tasks of other jobs wait; called by a thread of the lanes."""
+        return self._chosen and self._waits_rng.random() < 0.1
 
     def resident_stages(
         self, instruction: EpochInstruction, boxes: Mapping[int, Sequence[bytes]]

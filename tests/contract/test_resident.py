@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,11 +10,15 @@ from tests.contract.resident import Resident
 from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
 
+from godwit.spark.resident import job, lanes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.contract.scenario import Scenario
+
+WAIT = "tasks of other jobs wait for task slots"
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=str)
@@ -58,6 +63,27 @@ def test_lanes_that_share_a_task_leave_each_row_once_and_in_order(
     finally:
         run.stop()
     assert run.worked > 3
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_lanes_that_the_system_chose_end_at_any_moment_and_leave_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kills: bool
+) -> None:
+    for name, value in (("_CHOSEN_AFTER", 2), ("_WAITING_LOOKS", 1)):
+        monkeypatch.setattr(lanes, name, value)
+    for name in ("_CHOSEN_WITHIN_S", "_IDLE_S"):
+        monkeypatch.setattr(lanes, name, math.inf)
+    monkeypatch.setattr(job, "_WATCH_S", 0.005)
+    scenario = drawn(11)
+    run = Resident(
+        tmp_path, deep=scenario.deep, policy=scenario.policy, seed=3, kills=kills, chosen=True
+    )
+    try:
+        play(scenario, run)
+    finally:
+        run.stop()
+    assert run.worked
+    assert ("ResidentLanesEnded", {"reason": WAIT}) in run.announced
 
 
 @pytest.mark.campaign
