@@ -103,6 +103,14 @@ def test_sql_and_a_plan_that_is_read_give_the_same_flow(
     ]
 
 
+def test_distinct_values_are_counted_which_spark_refuses(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path
+) -> None:
+    different = rows.groupBy("k").agg(sf.count_distinct(sf.expr("n % 2")).alias("c"))
+    _run(gw.write_stream(different).outputMode("complete").format("memory"), tmp_path, "different")
+    assert sorted(map(tuple, spark.table("different").collect())) == [("a", 2), ("b", 1)]
+
+
 def test_two_queries_without_a_name_run_beside_one_another(rows: DataFrame, tmp_path: Path) -> None:
     counts = rows.groupBy("k").count()
     writers = [gw.write_stream(counts).outputMode("update").format("noop") for _ in range(2)]
