@@ -110,7 +110,7 @@ def transform_with_state(
         raise translation.refused(
             node, "its function is not that of PySpark's transformWithState", "Use PySpark's call."
         )
-    name = translation.unique(type(processor).__name__)
+    name = translation.unique("transform_with_state")  # whatever the class is called
     spec = stateful_processor.spec_of(
         processor,
         time_mode=str(node.timeMode().toString()).replace("NoTime", "None"),
@@ -133,7 +133,7 @@ def apply_in_pandas_with_state(
         translation, node, to_list(node.groupingAttributes()), to_list(node.child().output())
     )
     function = _function_of(translation, node)
-    name = translation.unique(getattr(function, "__name__", type(function).__name__))
+    name = translation.unique("apply_in_pandas_with_state")
     spec = group_state.spec_of(
         function,
         schema=schema_of_java(node.stateType()),
