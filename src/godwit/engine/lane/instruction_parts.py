@@ -24,7 +24,7 @@ from godwit.checkpoint.records import SegmentRef, SnapshotRef
 from godwit.model.key_groups import from_runs, runs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from godwit.engine.lane.messages import (
         EpochInstruction,
@@ -56,15 +56,28 @@ _DECODER = msgspec.msgpack.Decoder(list[_OwnPart])
 
 
 class InstructionParts:
-    """An epoch's instruction, packed in parts; picklable."""
+    """An epoch's instruction, packed in parts, and with it the rows that have no exchange."""
 
-    def __init__(self, routes: bytes, own: dict[str, bytes]) -> None:
+    def __init__(
+        self,
+        routes: bytes,
+        own: dict[str, bytes],
+        payloads: Mapping[int, Sequence[bytes]],
+        tasks: tuple[bytes, ...],
+    ) -> None:
         self.packed_routes, self.packed_own = routes, own
+        self.payloads = payloads  # place → payloads that replace an exchange
+        self.tasks = tasks  # what tasks of the source side read: for each, pickled items
         self._routes: EpochInstruction | None = None
         self._whole: dict[str, EpochInstruction] = {}
 
     @classmethod
-    def of(cls, instruction: EpochInstruction) -> InstructionParts:
+    def of(
+        cls,
+        instruction: EpochInstruction,
+        payloads: Mapping[int, Sequence[bytes]] | None = None,
+        tasks: tuple[bytes, ...] = (),
+    ) -> InstructionParts:
         """Return an epoch's instruction in parts, each sent only to the executor that needs it."""
         names = list(dict.fromkeys(executor for executor, _ in instruction.places))
         number = {name: i for i, name in enumerate(names)}
@@ -73,6 +86,8 @@ class InstructionParts:
         parts = cls(
             pickle.dumps(_pack_routes(instruction)),
             {name: _ENCODER.encode([own[e] for own in split]) for e, name in enumerate(names)},
+            payloads or {},
+            tasks,
         )
         parts._routes = instruction  # this process need not unpack it
         return parts
@@ -102,10 +117,10 @@ class InstructionParts:
 
     def for_executor(self, executor: str) -> InstructionParts:
         """Return the instruction with the state chains of one executor only, for its lanes."""
-        return InstructionParts(self.packed_routes, {executor: self.packed_own[executor]})
+        return InstructionParts(self.packed_routes, {executor: self.packed_own[executor]}, {}, ())
 
-    def __reduce__(self) -> tuple[type[InstructionParts], tuple[bytes, dict[str, bytes]]]:
-        return InstructionParts, (self.packed_routes, self.packed_own)
+    def __reduce__(self) -> tuple[type[InstructionParts], tuple[Any, ...]]:
+        return InstructionParts, (self.packed_routes, self.packed_own, self.payloads, self.tasks)
 
 
 def _pack_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:

@@ -112,19 +112,6 @@ def lanes_of(program: Shipped[Program]) -> LaneFlow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """One attempt at an epoch, as tasks get it."""
-
-    instruction: InstructionParts
-    payloads: Mapping[int, Sequence[bytes]]  # place → payloads that replace an exchange
-    tasks: tuple[bytes, ...] = ()  # see `EpochRows`
-
-    def for_place(self, place: int) -> list[bytes]:
-        """Return the payloads of the epoch for lane number `place`."""
-        return list(self.payloads.get(place, ()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRows:
     """Source rows of one epoch, by who reads them."""
 
@@ -152,9 +139,9 @@ class EpochRows:
         return EpochRows(tasks=tuple(tasks), rdd=self.rdd if others.rdd is None else others.rdd)
 
 
-def ship_orders(orders: Orders) -> Shipped[Orders]:
+def ship_orders(orders: InstructionParts) -> Shipped[InstructionParts]:
     """Broadcast instruction and payloads of one attempt at an epoch to executors."""
-    key = (orders.instruction.without_states.run_id, next(_attempts))
+    key = (orders.without_states.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
 
@@ -215,22 +202,21 @@ def _run_jobs(
     locations = [locate(executor) for executor, _ in instruction.places]
     places = len(locations)
     tasks = () if source is None else source.tasks
-    parts = InstructionParts.of(instruction)
-    orders = ship_orders(Orders(instruction=parts, payloads=arrived, tasks=tasks))
+    orders = ship_orders(InstructionParts.of(instruction, arrived, tasks))
     send = store_local if by_files else _send_all
 
     def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
         """Run the source side on one partition of the source rows."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
-        routes = orders.get().instruction.without_states
+        routes = orders.get().without_states
         yield from send(program.get().ship(routes, batches, partition), routes)
 
     def read_splits(task: int) -> Iterator[Blob]:
         """Run the source side on the splits of one task."""
         epoch = orders.get()
         items = pickle.loads(epoch.tasks[task])  # noqa: S301  our own driver's
-        routes = epoch.instruction.without_states
+        routes = epoch.without_states
         yield from send(program.get().ship(routes, items, task), routes)
 
     exchanged = None
@@ -248,7 +234,9 @@ def _run_jobs(
         """Build the stage that calls `run` once per lane task, on the lane's executor."""
         if exchanged is None:
             return on_executors(
-                locations, lambda place: run(place, orders.get().for_place(place)), spark
+                locations,
+                lambda place: run(place, list(orders.get().payloads.get(place, ()))),
+                spark,
             )
         return run_at_lanes(exchanged, locations, run, spark)
 
@@ -283,7 +271,7 @@ def _job_name(name: str, spark: SparkContext) -> Iterator[None]:
         yield
 
 
-def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -> Any:
+def _run_level(program: Shipped[Program], orders: Shipped[InstructionParts], level: int) -> Any:
     """Return the function that runs a lane task of a level before the last."""
 
     def run(place: int, parcels: list[bytes]) -> Iterator[Blob]:
@@ -297,7 +285,7 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
         if payloads is None:
             yield place, wrap_report(b"")
             return
-        for_lane = orders.get().instruction.for_place(place)
+        for_lane = orders.get().for_place(place)
         if level == 1:
             remove_earlier(for_lane)
         report = yield from run_lane(program.get().lanes, for_lane, level, place, payloads)
@@ -306,7 +294,9 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
     return run
 
 
-def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -> Any:
+def _run_last_level(
+    program: Shipped[Program], orders: Shipped[InstructionParts], level: int
+) -> Any:
     """Return the function that runs a lane task of the last level."""
     run_level = _run_level(program, orders, level)
 

@@ -6,16 +6,19 @@ import pickle
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.spark.stages import stages
-from godwit.spark.stages.stages import Orders, Shipped, ship_orders
+from godwit.spark.stages.stages import Shipped, ship_orders
 
 if TYPE_CHECKING:
     import pytest
 
 
-def shipped_orders(epoch: int, payloads: dict[int, list[bytes]]) -> Shipped[Orders]:
-    instruction: Any = SimpleNamespace(without_states=SimpleNamespace(run_id="run", epoch=epoch))
-    return ship_orders(Orders(instruction=instruction, payloads=payloads))
+def shipped_orders(epoch: int, payloads: dict[int, list[bytes]]) -> Shipped[InstructionParts]:
+    parts = InstructionParts(pickle.dumps(epoch), {}, payloads, ())
+    instruction: Any = SimpleNamespace(run_id="run")
+    parts._routes = instruction
+    return ship_orders(parts)
 
 
 def test_lanes_of_one_process_share_their_orders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,9 +27,8 @@ def test_lanes_of_one_process_share_their_orders(monkeypatch: pytest.MonkeyPatch
     here, there = (pickle.loads(pickle.dumps(shipped)) for _ in range(2))
     assert here.here is None
     assert here.get() is there.get()
-    assert here.get().instruction.without_states.epoch == 7
-    assert here.get().for_place(1) == [b"a", b"b"]
-    assert here.get().for_place(0) == []
+    assert pickle.loads(here.get().packed_routes) == 7
+    assert here.get().payloads == {1: [b"a", b"b"]}
 
 
 def test_another_attempt_at_an_epoch_has_orders_of_its_own(
@@ -35,6 +37,6 @@ def test_another_attempt_at_an_epoch_has_orders_of_its_own(
     monkeypatch.setattr(stages, "_unpacked", {})
     first, second = shipped_orders(7, {}), shipped_orders(7, {0: [b"x"]})
     assert first.get().payloads == {}
-    assert second.get().for_place(0) == [b"x"]
-    assert second.get().instruction is not first.get().instruction
+    assert second.get().payloads == {0: [b"x"]}
+    assert second.get() is not first.get()
     assert len(stages._unpacked) == 1  # of the epochs before, nothing is kept
