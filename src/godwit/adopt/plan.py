@@ -24,8 +24,7 @@ WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
 """Key of a column's metadata: it has event times, or windows of these, that a watermark follows."""
 SESSION_WINDOW: Final = "spark.sessionWindow"
 """Key of a column's metadata: it has session windows."""
-TIME_WINDOW: Final = "spark.timeWindow"
-"""Key of a column's metadata: it has windows of one length."""
+_INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
 def kind_of(node: Any) -> str:
@@ -211,6 +210,16 @@ class Catalyst:
         """Return the DataFrame of an analysed plan."""
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)
         return DataFrame(rows, self.spark)
+
+    def without_ctes(self, plan: Any) -> Any:
+        """Return a plan in which the parts that ``WITH`` names are where they are read."""
+        if not any(kind_of(node) == "WithCTE" for node in walk(plan)):
+            return plan
+        # Versions of Spark differ in the number of flags; the first asks to inline all.
+        rule = self._jvm.java.lang.Class.forName(_INLINE_CTE)
+        flags = len(rule.getConstructors()[0].getParameterTypes())
+        inline = self._catalyst.optimizer.InlineCTE(True, *([False] * (flags - 1)))
+        return inline.apply(plan)
 
     def optimized(self, plan: Any) -> Any:
         """Return a plan, which may stream, as Spark's optimizer changes it."""

@@ -288,7 +288,7 @@ class Translation:
     def __init__(self, dataframe: DataFrame, *, mode: str, name: str) -> None:
         self.catalyst = Catalyst(dataframe.sparkSession)
         self.mode = mode
-        self.plan = analysed(dataframe)
+        self.plan = self.catalyst.without_ctes(analysed(dataframe))
         self.flow = Flow(name)
         self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
         self._used: dict[str, int] = {}
@@ -307,7 +307,7 @@ class Translation:
         names = tuple(str(attribute.name()) for attribute in to_list(self.plan.output()))
         if rows is None:
             frame = self.catalyst.dataframe(self.without_watermarks(self.plan))
-            stream, finish = self.flow.source(self.unique("input"), frame), None
+            stream, finish = self._add_source(self.plan, self.unique("input"), frame), None
         else:
             stream = rows.stream
             finish = None if rows.plan is None else Finish(self.catalyst, rows)
@@ -373,6 +373,13 @@ class Translation:
                 raise self.refused(node, "no operator does it yet", "Take it out of this query.")
             return handler(self, node, [rows for rows, _ in below])
         if not changed:
+            if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():
+                raise self.refused(
+                    node,
+                    "Spark counts its rows over all batches, so that later rows are left out",
+                    "Leave it out; options of the source, such as maxFilesPerTrigger, bound a "
+                    "batch.",
+                )
             return None
         if len(changed) > 1:
             raise self.refused(
@@ -481,7 +488,7 @@ class Translation:
                 )
             constant = [catalyst.alias(catalyst.literal(True), "row")] if not named else []
             rows = catalyst.project([*named, *constant], self.without_watermarks(plan))
-            return self.flow.source(name, catalyst.dataframe(rows))
+            return self._add_source(plan, name, catalyst.dataframe(rows))
         if len(marks) > 1:
             raise self.refused(
                 marks[0],
@@ -509,9 +516,17 @@ class Translation:
         else:
             frame = frame.withColumn(_ONLY_TIME, sf.lit(False))
         frame = frame.withColumn(_TIME, sf.expr(f"timestamp_millis(unix_millis({_TIME}))"))
-        return self.flow.source(
-            name, frame, event_time=_TIME, slack=catalyst.delay_of(mark), max_ahead=_NO_LIMIT
-        )
+        time = {"event_time": _TIME, "slack": catalyst.delay_of(mark), "max_ahead": _NO_LIMIT}
+        return self._add_source(plan, name, frame, **time)
+
+    def _add_source(self, plan: Any, name: str, frame: DataFrame, **time: Any) -> Stream:
+        """Return the stream of a source; errors name a node of the plan that it has rows of."""
+        try:
+            return self.flow.source(name, frame, **time)
+        except InvalidFlowError as error:
+            raise UnsupportedQueryError(
+                error.message, remedy=error.remedy, node=kind_of(plan), place=place_of(plan)
+            ) from None
 
     def _carried(self, plan: Any, attribute: Any) -> Any:
         """Return a plan whose projections keep a column, so that its output has it."""
