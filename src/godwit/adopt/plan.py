@@ -117,6 +117,7 @@ class Catalyst:
         self._catalyst: Any = jvm.org.apache.spark.sql.catalyst
         self.expressions: Any = self._catalyst.expressions
         self.logical: Any = self._catalyst.plans.logical
+        self._types: Any = jvm.org.apache.spark.sql.types.DataTypes
 
     @cached_property
     def _ids(self) -> Any:
@@ -169,6 +170,28 @@ class Catalyst:
     def null(self, dtype: Any) -> Any:
         """Return a null of one of the JVM's types."""
         return self.expressions.Literal(None, dtype)
+
+    def no_time(self) -> Any:
+        """Return a timestamp that is null."""
+        return self.null(self._types.TimestampType)
+
+    def is_null(self, value: Any) -> Any:
+        """Return the test that a value is null."""
+        return self.expressions.IsNull(value)
+
+    def state_watermark(
+        self, own: Sequence[Any], others: Sequence[Any], condition: Any, watermark_ms: int
+    ) -> int | None:
+        """Return the time up to which a join drops rows of a side; ``None``: it drops none.
+
+        `own`, `others`: columns of that side, and of the other. `condition`: an option.
+        """
+        helper = self._catalyst.analysis.StreamingJoinHelper
+        sets = getattr(getattr(self.expressions, "AttributeSet$"), "MODULE$")
+        columns = (sets.apply(self.sequence(a)) for a in (own, others))
+        moment = self._jvm.scala.Option.apply(watermark_ms)
+        until = option(helper.getStateValueWatermark(*columns, condition, moment))
+        return None if until is None else int(until)
 
     def one_row(self) -> Any:
         """Return the plan of one row without columns."""

@@ -2,7 +2,7 @@
 
 The part below the first stateful node stays Spark SQL: a streaming DataFrame, with the operator's
 keys and arguments as its columns.  The part above the last one is put together again over the rows
-of every batch (`Finish`), or becomes a map in the lanes where it only chooses and renames columns.
+of every batch (`Finish`), or becomes a map in the lanes (`godwit.adopt.lanes`).
 
 Event times follow Spark's plan, too: a watermark sees the rows that reach its node after Spark's
 optimizer has moved filters below it.  Where the operator does not get exactly these rows, rows with
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkTypeError
@@ -23,7 +23,18 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
 from godwit.adopt.aggregates import call_of, depends_on_order
+from godwit.adopt.duplicates import deduplicate
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
+from godwit.adopt.joins import join
+from godwit.adopt.lanes import (
+    ONLY_TIME,
+    Adopted,
+    Column,
+    Packed,
+    Place,
+    in_lanes,
+    value_of,
+)
 from godwit.adopt.plan import (
     SESSION_WINDOW,
     WATERMARK_DELAY,
@@ -67,7 +78,6 @@ if TYPE_CHECKING:
 
 _TIME: Final = "event_time_ms"
 """Column of a source: the event time that Spark's watermark sees, in whole milliseconds."""
-_ONLY_TIME: Final = "moves_watermark_only"
 _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 
@@ -84,38 +94,6 @@ _STATEFUL: Final = frozenset(
     }
 )
 _CAUSES_DROPS: Final = frozenset({"Generate", "GlobalLimit", "Join", "LocalLimit", "Sample"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """A struct that a stream has as one column for each of its fields."""
-
-    fields: tuple[tuple[str, Place], ...]  # name of a field → place of its value
-    is_null: str | None = None  # column that is true where the whole struct is null
-
-
-Place: TypeAlias = "str | Packed"
-"""Column of a stream that has a value, or the columns of a struct."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of Spark's plan, and the place of its values in a stream."""
-
-    attribute: Any
-    place: Place
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """Rows of a plan as a stream of the flow, and the part of the plan that is left to be done."""
-
-    stream: Stream
-    columns: tuple[Column, ...]
-    # Plan over the rows of the stream, in which one node stands for these, and the way to that
-    # node: the number of a child of each node from the top. ``None``: the rows are the result.
-    plan: Any = None
-    path: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,16 +204,7 @@ class _Choose:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the chosen columns."""
-        return pa.table({name: _value(place, rows) for name, place in self.results})
-
-
-def _value(place: Place, rows: pa.Table) -> pa.Array:
-    """Return the values at a place as one column."""
-    if isinstance(place, str):
-        return rows[place].combine_chunks()
-    parts = [_value(part, rows) for _, part in place.fields]
-    mask = None if place.is_null is None else rows[place.is_null].combine_chunks()
-    return pa.StructArray.from_arrays(parts, names=[name for name, _ in place.fields], mask=mask)
+        return pa.table({name: value_of(place, rows) for name, place in self.results})
 
 
 def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> Any:
@@ -425,6 +394,29 @@ class Translation:
         first, *others = parts
         return first.union(*others) if others else first
 
+    def inputs(
+        self,
+        columns: Sequence[tuple[str, Any]],
+        plan: Any,
+        below: Adopted | None,
+        *,
+        timed: bool,
+    ) -> tuple[Stream, pa.Schema]:
+        """Return the rows that a stateful node reads as a stream with these columns.
+
+        `plan`: the node below it. `below`: the rows of that, if they come from another stateful
+        node. `timed`: with the columns of `sources`, whose event times move no watermark here.
+        """
+        if below is None:
+            stream = self.sources(columns, plan, timed=timed)
+            return stream, arrow_schema(list(self.flow.sources.values())[-1])
+        every = list(columns)
+        if timed:
+            every += [(_TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
+        if not every:
+            every = [("row", self.catalyst.literal(True))]
+        return in_lanes(self.catalyst, below, every, plan)
+
     def rows_of_source(
         self, columns: Sequence[tuple[str, Any]], plan: Any
     ) -> tuple[Stream, str | None]:
@@ -434,7 +426,26 @@ class Translation:
         ``None`` without a watermark.
         """
         timed = bool(_watermarks(plan))
-        return self.sources(columns, plan, timed=timed), _ONLY_TIME if timed else None
+        return self.sources(columns, plan, timed=timed), ONLY_TIME if timed else None
+
+    @staticmethod
+    def conjuncts(condition: Any) -> list[Any]:
+        """Return the parts of a condition that are joined by ``AND``."""
+        return _conjuncts(condition)
+
+    def rows_at(
+        self, node: Any, operator: CustomNode, columns: Sequence[tuple[Any, Place]]
+    ) -> Adopted:
+        """Return the rows of an operator that does what a node does.
+
+        `columns`: those of the node's output, and their places in the operator's.
+        """
+        return Adopted(
+            stream=Stream(self.flow, operator),
+            columns=tuple(Column(attribute=a, place=place) for a, place in columns),
+            plan=self.catalyst.project([attribute for attribute, _ in columns], node),
+            path=(0,),
+        )
 
     def result_of(self, stream: Stream, attributes: Sequence[Any], names: Sequence[str]) -> Adopted:
         """Return the rows of an operator whose columns are those of a node's output.
@@ -510,11 +521,11 @@ class Translation:
                 for field in frame.schema.fields[:-1]
             ]
             frame = frame.withColumn(_TIME, sf.lit(None).cast("timestamp"))
-            frame = frame.withColumn(_ONLY_TIME, sf.lit(False)).unionAll(
-                times.select(*nothing, _TIME).withColumn(_ONLY_TIME, sf.lit(True))
+            frame = frame.withColumn(ONLY_TIME, sf.lit(False)).unionAll(
+                times.select(*nothing, _TIME).withColumn(ONLY_TIME, sf.lit(True))
             )
         else:
-            frame = frame.withColumn(_ONLY_TIME, sf.lit(False))
+            frame = frame.withColumn(ONLY_TIME, sf.lit(False))
         frame = frame.withColumn(_TIME, sf.expr(f"timestamp_millis(unix_millis({_TIME}))"))
         time = {"event_time": _TIME, "slack": catalyst.delay_of(mark), "max_ahead": _NO_LIMIT}
         return self._add_source(plan, name, frame, **time)
@@ -574,12 +585,6 @@ class Translation:
 
     def aggregate(self, node: Any, below: list[Adopted | None]) -> Adopted:
         """Translate an ``Aggregate``, or a ``Distinct``, which groups by all columns."""
-        if below[0] is not None:
-            raise self.refused(
-                node,
-                "it aggregates the result of another stateful operator",
-                "Write the inner result by a query of its own, and aggregate it by another.",
-            )
         if kind_of(node) == "Distinct":
             grouping = results = to_list(node.output())
             child = node.child()
@@ -607,7 +612,7 @@ class Translation:
         if not aggregates:
             aggregates[self.unique("count")] = gw.count()
         timed = self.mode != "complete" and bool(_watermarks(child))
-        stream = self.sources(columns, child, timed=timed)
+        stream, schema = self.inputs(columns, child, below[0], timed=timed)
         name = self.unique("aggregate")
         make = partial(_grouped, name, keys, aggregates, mode=self.mode, timed=timed)
         action = f"aggregate {', '.join(str(f.sql()) for f in functions) or 'distinct rows'}"
@@ -616,7 +621,7 @@ class Translation:
         )
         self.flow._add_operator(operator)  # noqa: SLF001  as streams do
         attributes = [function.resultAttribute() for function in functions]
-        self._check_types(aggregates, dict(zip(results_named, functions, strict=True)))
+        self._check_types(aggregates, dict(zip(results_named, functions, strict=True)), schema)
         bound = [
             *keys.bound,
             *(
@@ -676,9 +681,10 @@ class Translation:
                 place=place,
             ) from None
 
-    def _check_types(self, aggregates: dict[str, Aggregate], functions: dict[str, Any]) -> None:
+    def _check_types(
+        self, aggregates: dict[str, Aggregate], functions: dict[str, Any], schema: pa.Schema
+    ) -> None:
         """Raise if the result of an aggregate has another type than Spark's analyser gives it."""
-        schema = arrow_schema(next(iter(self.flow.sources.values())))
         for name, function in functions.items():
             try:
                 output = aggregates[name].bind(schema).output
@@ -863,7 +869,7 @@ def _grouped(
             arriving=schema,
             start=start,
             end=end,
-            only_time=_ONLY_TIME,
+            only_time=ONLY_TIME,
             inputs=inputs,
             aggregates=aggregates,
         )
@@ -878,7 +884,7 @@ def _grouped(
             aggregates=aggregates,
             grid=PaneGrid.of(window),
             update=mode == "update",
-            only_time=_ONLY_TIME,
+            only_time=ONLY_TIME,
         )
     return GroupsInTime(
         name=name,
@@ -886,7 +892,7 @@ def _grouped(
         arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
         time=_TIME,
         removed_by=group.removed_by,
-        only_time=_ONLY_TIME,
+        only_time=ONLY_TIME,
         inputs=inputs,
         aggregates=aggregates,
         append=mode == "append",
@@ -971,7 +977,10 @@ def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
 
 _HANDLERS: Final[dict[str, Callable[[Translation, Any, list[Adopted | None]], Adopted]]] = {
     "Aggregate": Translation.aggregate,
+    "Deduplicate": deduplicate,
+    "DeduplicateWithinWatermark": deduplicate,
     "Distinct": Translation.aggregate,
+    "Join": join,
     "FlatMapGroupsInPandasWithState": apply_in_pandas_with_state,
     "TransformWithStateInPySpark": transform_with_state,
 }

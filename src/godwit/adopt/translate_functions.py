@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.adopt.translate import Adopted, Translation
+    from godwit.adopt.lanes import Adopted
+    from godwit.adopt.translate import Translation
 
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"

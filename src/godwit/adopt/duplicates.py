@@ -1,0 +1,136 @@
+"""Spark's ``Deduplicate`` and ``DeduplicateWithinWatermark`` as operators of a flow."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    MapType,
+    StructType,
+    TimestampType,
+)
+
+from godwit.adopt.first_rows import FirstRows, FirstRowsInTime
+from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_list, type_of, walk
+from godwit.plan.nodes import CustomNode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from godwit.adopt.lanes import Adopted, Translator
+    from godwit.operators.operator import KeyedOperator
+
+_LATE_BY = "late_by"
+
+
+def deduplicate(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
+    """Translate a node that passes the first row of each key."""
+    catalyst, child = translation.catalyst, node.child()
+    within = kind_of(node) == "DeduplicateWithinWatermark"
+    keys = to_list(node.keys())
+    if not keys:
+        raise translation.refused(node, "it has no column", "Name a column in dropDuplicates.")
+    output = to_list(child.output())
+    timed = any(kind_of(part) == "EventTimeWatermark" for part in walk(child))
+    columns: list[tuple[str, Any]] = []
+    names: list[str] = []
+    own: dict[int, str] = {}
+    for attribute in output:
+        own[id_of(attribute)] = translation.unique(str(attribute.name()))
+        columns.append((own[id_of(attribute)], attribute))
+    for key in keys:
+        dtype = type_of(key)
+        if not isinstance(dtype, StructType | ArrayType | MapType):
+            names.append(own[id_of(key)])
+            continue
+        for name, part in _parts(translation, node, str(key.name()), key, dtype):
+            names.append(translation.unique(f"{name}_key"))
+            columns.append((names[-1], part))
+    within_us = None
+    if timed:
+        marked = [a for a in _output_at_run(translation, node) if WATERMARK_DELAY in metadata_of(a)]
+        if not marked:
+            raise translation.refused(
+                node, "the event time of its watermark is lost on the way", "Keep the column."
+            )
+        mark = marked[0]
+        if within:
+            within_us = int(metadata_of(mark)[WATERMARK_DELAY]) * 1000
+        elif id_of(mark) in {id_of(key) for key in keys}:
+            within_us = 0
+        moment = catalyst.field(mark, 1) if isinstance(type_of(mark), StructType) else mark
+        if not isinstance(type_of(moment), TimestampType):
+            raise translation.refused(
+                node, "its event time has no time zone", "Cast it to timestamp before."
+            )
+        columns.append((translation.unique(_LATE_BY), moment))
+    late_by = columns[-1][0] if timed else None
+    stream, _ = translation.inputs(columns, child, below[0], timed=timed)
+    name = translation.unique("drop_duplicates")
+    own_columns = [column for column, _ in columns]
+    make = partial(_operator, name, tuple(names), own_columns, late_by=late_by, within_us=within_us)
+    action = f"drop duplicates of {', '.join(str(key.name()) for key in keys)}"
+    operator = CustomNode(
+        name=name, upstream=stream.node, keys=tuple(names), make=make, action=action
+    )
+    translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
+    return translation.rows_at(
+        node, operator, [(attribute, own[id_of(attribute)]) for attribute in output]
+    )
+
+
+def _output_at_run(translation: Translator, node: Any) -> list[Any]:
+    """Return the columns that the rows of a node have once Spark's optimizer has left some out.
+
+    The first one with an event time says which rows are late.
+    """
+    keys = {id_of(key) for key in to_list(node.keys())}
+    for part in walk(translation.catalyst.optimized(translation.plan)):
+        if kind_of(part) == kind_of(node) and {id_of(k) for k in to_list(part.keys())} == keys:
+            return to_list(part.child().output())
+    return to_list(node.child().output())
+
+
+def _parts(
+    translation: Translator, node: Any, name: str, value: Any, dtype: Any
+) -> list[tuple[str, Any]]:
+    """Return a key as columns that operators can compare."""
+    catalyst = translation.catalyst
+    if isinstance(dtype, ArrayType | MapType):
+        raise translation.refused(
+            node, f"its key {name!r} is of type {dtype.simpleString()}", "Name other columns."
+        )
+    if not isinstance(dtype, StructType):
+        return [(name, value)]
+    parts = [(f"{name}_is_null", catalyst.is_null(value))] if value.nullable() else []
+    for ordinal, field in enumerate(dtype.fields):
+        inner = catalyst.field(value, ordinal)
+        parts += _parts(translation, node, f"{name}_{field.name}", inner, field.dataType)
+    return parts
+
+
+def _operator(
+    name: str,
+    keys: tuple[str, ...],
+    columns: list[str],
+    schemas: Sequence[pa.Schema],
+    *,
+    late_by: str | None,
+    within_us: int | None,
+) -> KeyedOperator:
+    """Return the operator over a stream with these columns, and those of event time."""
+    (schema,) = schemas
+    if late_by is None:
+        return FirstRows(name=name, keys=keys, columns=schema)
+    return FirstRowsInTime(
+        name=name,
+        keys=keys,
+        arriving=schema,
+        passing=tuple(field.name for field in schema if field.name in columns),
+        late_by=late_by,
+        within_us=within_us,
+    )

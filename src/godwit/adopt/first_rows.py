@@ -1,0 +1,175 @@
+"""The first row of each key, as Spark's ``dropDuplicates`` and ``...WithinWatermark`` pass it.
+
+========================  ================================  ===============================
+call                      a row is late                     a key is forgotten
+========================  ================================  ===============================
+without a watermark       never                             never
+dropDuplicates            event time at the watermark       event time, if it is a key, at the
+                          or before                         watermark or before; else never
+... WithinWatermark       event time at the watermark       event time and delay at the
+                          or before                         watermark or before
+========================  ================================  ===============================
+
+A batch judges rows late by the watermark of the batch before, and forgets keys behind its rows, by
+its own (`godwit.engine.event_time`).
+
+Source: `StreamingDeduplicateExec` and `StreamingDeduplicateWithinWatermarkExec` of Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.adopt.lanes import ONLY_TIME
+from godwit.columns.arrays import column_of, mask_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.duplicates import merge_columns
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
+from godwit.store.changes import EntryRange
+from godwit.store.columns import StateSchema
+from godwit.time.event_time import Arrivals
+from godwit.time.grid import END
+
+if TYPE_CHECKING:
+    from godwit.operators.operator import OperatorInput
+    from godwit.time.event_time import EpochTime
+
+_EXPIRES: Final = f"{RESERVED_PREFIX}_expires"
+_EPOCH: Final = 0  # Spark's first watermark, in microseconds
+_MOMENT: Final = pa.timestamp("us", "UTC")
+
+
+class FirstRows(KeyedOperator):
+    """Filter that passes the first row of each key of a query without a watermark."""
+
+    kind = "first rows"
+    emits = "the first row of each key, as it comes"
+
+    def __init__(self, *, name: str, keys: tuple[str, ...], columns: pa.Schema) -> None:
+        self.name, self.output = name, columns
+        self.inputs = pa.schema([field for field in columns if field.name not in keys])
+        self.schema = StateSchema(
+            keys=pa.schema([columns.field(key) for key in keys]),
+            values=pa.schema([pa.field(_EXPIRES, _MOMENT)]),
+        )
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Emit the first row of every key that has no state."""
+        if not len(data.rows.hashes):
+            return OperatorOutput()
+        groups, keys = data.grouped(len(self.keys))
+        known, _ = data.state.find(keys, groups.key_groups)
+        new = np.flatnonzero(~known)
+        rows = groups.first_row[new]
+        by_arrival = pa.array(np.argsort(rows, kind="stable"))
+        passed = data.rows.values.take(pa.array(rows))
+        own = keys.take(pa.array(new))
+        entries = pa.RecordBatch.from_arrays(
+            [column_of(self._expiries(passed), None, _MOMENT)], schema=self.schema.values
+        )
+        return OperatorOutput(
+            output=merge_columns(own.take(by_arrival), passed.take(by_arrival), self.output),
+            groups=groups,
+            changed=changed_by_key(groups, new, own, entries),
+        )
+
+    def _expiries(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Return the watermark by which each row's key is forgotten."""
+        return np.full(rows.num_rows, END)
+
+
+class FirstRowsInTime(FirstRows):
+    """Filter that passes the first row of each key of a query with a watermark."""
+
+    kind = "first rows in time"
+    over_event_time: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        arriving: pa.Schema,  # columns of the rows as they come: key columns first
+        late_by: str,  # column of the time, in microseconds, by which a row is late
+        passing: tuple[str, ...],  # columns of the output
+        within_us: int | None,  # keys are forgotten so long after their time; ``None``: never
+    ) -> None:
+        columns = pa.schema([arriving.field(column) for column in passing])
+        super().__init__(name=name, keys=keys, columns=columns)
+        self.arriving, self.late_by = arriving, late_by
+        self.within_us = within_us
+
+    @property
+    def left_out_schema(self) -> pa.Schema:
+        """Columns of left-out rows: those of the input, and the reason."""
+        return pa.schema([*self.arriving, pa.field("reason", pa.string())])
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
+        """Leave out late rows, and those that only move the watermark."""
+        rows = rows.filter(pc.invert(rows.column(ONLY_TIME)))
+        column = rows.column(self.late_by)
+        late = values_of(column) <= max(time.closed, _EPOCH)
+        mask = mask_of(column)
+        if mask is not None:
+            late = late & mask
+        left_out = arrivals = None
+        if late.any():
+            lost = rows.filter(pa.array(late))
+            reasons = pa.array(["late"] * lost.num_rows, pa.string())
+            left_out = pa.RecordBatch.from_arrays(
+                [*lost.select(self.arriving.names).columns, reasons], schema=self.left_out_schema
+            )
+            rows = rows.filter(pa.array(~late))
+            arrivals = Arrivals(late=lost.num_rows)
+        return rows.select([*self.keys.names, *self.inputs.names]), left_out, arrivals
+
+    def closes(self, time: EpochTime) -> bool:
+        """Return whether the watermark has advanced, so that a batch runs without rows."""
+        return time.until > max(time.closed, _EPOCH)
+
+    def needs_state(self, time: EpochTime) -> bool:
+        """Return whether the batch forgets keys."""
+        return self.within_us is not None and self.closes(time)
+
+    def reads_all_keys(self, time: EpochTime) -> bool:
+        """Return whether the batch forgets keys."""
+        return self.needs_state(time)
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Emit the first row of every key that has no state, then forget keys."""
+        passed = super().process(data)
+        if not self.needs_state(data.time):
+            return passed
+        past = EntryRange(column=len(self.keys), end=max(data.time.until, _EPOCH) + 1)
+        entries = data.state.scan(past)
+        removed = np.ones(len(entries.hashes), np.bool_)
+        if STATE in passed.changed:
+            new = passed.changed[STATE][0]
+            new = new.take(np.flatnonzero(values_of(new.values.column(0)) >= past.end))
+            entries = entries.followed_by(new)
+            removed = np.concatenate([removed, np.zeros(len(new.hashes), np.bool_)])
+        if not len(removed):
+            return OperatorOutput(output=passed.output, groups=passed.groups)
+        groups = group_rows(entries.hashes, entries.keys, data.num_key_groups)
+        changed = changed_by_key(groups, groups.of_row, entries.keys, entries.values, removed)
+        return OperatorOutput(output=passed.output, groups=groups, changed=changed)
+
+    def _expiries(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Return the watermark by which each row's key is forgotten."""
+        if self.within_us is None:
+            return super()._expiries(rows)
+        column = rows.column(self.late_by)
+        times, mask = values_of(column), mask_of(column)
+        times = times if mask is None else np.where(mask, times, 0)
+        return times + self.within_us

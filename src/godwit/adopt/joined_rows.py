@@ -1,0 +1,426 @@
+"""Joins of two streams as Spark's symmetric hash join has them, batch by batch.
+
+Both streams send their rows with columns of the same names: the join keys, and columns that say
+when a row is late, from which watermark on no row can meet it, and whether it can meet one at all.
+Every row meets the stored rows of the other stream with its key; a condition over both keeps some
+of the pairs.  A row is an entry of state under its key, its side and a number; the numbers of a key
+and side have no gaps, and the entry with number 0 has their count.
+
+At the end of a batch the rows are dropped that no later one can meet.  In outer joins, those of
+them that have met none come out, with nulls for the other side; in a semi join a left row comes out
+when it meets its first.
+
+Invariant: a row is dropped in the batch in which Spark drops it, so it comes out in that batch.
+
+Source: `StreamingSymmetricHashJoinExec` and `SymmetricHashJoinStateManager` of Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.adopt.lanes import ONLY_TIME
+from godwit.columns.arrays import column_of, mask_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.joins.sides import without_null
+from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
+from godwit.operators.ordering import expand_ranges
+from godwit.store.changes import EntryRange
+from godwit.store.columns import StateSchema
+from godwit.time.event_time import Arrivals
+from godwit.time.grid import END
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.checkpoint.entries import StateRows
+    from godwit.columns.groups import Groups
+    from godwit.operators.operator import OperatorInput, StateView
+    from godwit.time.event_time import EpochTime
+
+How: TypeAlias = Literal["inner", "left", "right", "full", "semi"]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+LATE_BY: Final = "late_by"
+"""Column of a stream: the time by which a row is late; null: it is never late."""
+EXPIRES: Final = "expires"
+"""Column of a stream: time that says from which watermark on no row can meet this one, if any."""
+PASSES: Final = "passes"
+"""Column of a stream: whether its row fulfils the conditions that concern its side alone."""
+IS_LEFT: Final = "is_left"
+"""Column that only the left stream has."""
+
+_SIDE: Final = f"{RESERVED_PREFIX}_side"
+_NUMBER: Final = f"{RESERVED_PREFIX}_number"
+_MET: Final = f"{RESERVED_PREFIX}_met"
+_COUNT: Final = f"{RESERVED_PREFIX}_count"
+_MOMENT: Final = pa.timestamp("us", "UTC")
+_EPOCH: Final = 0
+LEFT: Final = 0
+RIGHT: Final = 1
+
+
+class JoinedRows(KeyedOperator):
+    """Join of two streams without watermarks."""
+
+    kind = "joined rows"
+    emits = "pairs, as the second row of each comes"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        left: pa.Schema,  # columns of rows of the left stream that come out
+        right: pa.Schema,
+        how: How,
+        condition: Callable[[pa.Table], pa.Table] | None,  # of the columns of both sides
+        # of each side: how long before the time in `EXPIRES` its rows expire, in microseconds
+        reach_us: tuple[int, int],
+        forgets: bool,  # rows of a side are dropped some time
+        delay_us: int,  # how far the event times of the output are behind the watermark
+    ) -> None:
+        self.name, self.how, self.condition, self.forgets = name, how, condition, forgets
+        self.reach_us = reach_us
+        self.output_delay_us = delay_us
+        self.own_keys, self.sides = keys, (left, right)
+        self.rows = pa.schema([*left, *right])
+        self.inputs = pa.schema(
+            [pa.field(EXPIRES, _MOMENT), pa.field(PASSES, pa.bool_()), *self.rows]
+        )
+        self.schema = StateSchema(
+            keys=pa.schema([*keys, pa.field(_SIDE, pa.int8()), pa.field(_NUMBER, pa.int64())]),
+            values=pa.schema(
+                [
+                    pa.field(EXPIRES, _MOMENT),
+                    pa.field(_MET, pa.bool_()),
+                    pa.field(_COUNT, pa.int64()),
+                    *self.rows,
+                ]
+            ),
+        )
+        self.output = left if how == "semi" else self.rows
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Join keys, by which rows are hashed."""
+        return self.own_keys
+
+    # -- rows on their way ---------------------------------------------------------------------
+
+    def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Convert the rows of a stream to the columns that both share."""
+        names, count = rows.schema.names, rows.num_rows
+        side = LEFT if IS_LEFT in names else RIGHT
+        columns = {field.name: pa.nulls(count, field.type) for field in self.rows}
+        columns |= {n: c for n, c in zip(names, rows.columns, strict=True) if n in self.rows.names}
+        own = {name: rows.column(name) for name in self.own_keys.names}
+        fixed = {name: rows.column(name) for name in (LATE_BY, EXPIRES, PASSES)}
+        only = pa.array(np.zeros(count, np.bool_))
+        fixed[ONLY_TIME] = rows.column(ONLY_TIME) if ONLY_TIME in names else only
+        apart = {
+            _SIDE: column_of(np.full(count, side, np.int8), None, pa.int8()),
+            _NUMBER: column_of(np.zeros(count, np.int64), None, pa.int64()),
+        }
+        return pa.RecordBatch.from_pydict({**own, **apart, **fixed, **columns})
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
+        """Leave out late rows, and those that only move the watermark."""
+        rows = rows.filter(pc.invert(rows.column(ONLY_TIME)))
+        column = rows.column(LATE_BY)
+        late = values_of(column) <= max(time.closed, _EPOCH)
+        mask = mask_of(column)
+        late = late if mask is None else late & mask
+        left_out = arrivals = None
+        names = [*self.schema.keys.names, *self.inputs.names]
+        if late.any():
+            lost = rows.filter(pa.array(late)).select([*self.own_keys.names, *self.rows.names])
+            reasons = pa.array(["late"] * lost.num_rows, pa.string())
+            left_out = pa.RecordBatch.from_arrays(
+                [*lost.columns, reasons], schema=self.left_out_schema
+            )
+            rows = rows.filter(pa.array(~late))
+            arrivals = Arrivals(late=lost.num_rows)
+        return rows.select(names), left_out, arrivals
+
+    @property
+    def left_out_schema(self) -> pa.Schema:
+        """Columns of left-out rows: keys, columns of both sides, and the reason."""
+        return pa.schema([*self.own_keys, *self.rows, pa.field("reason", pa.string())])
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def closes(self, time: EpochTime) -> bool:
+        """Return whether rows may be dropped since the watermark has advanced."""
+        return self.forgets and time.until > max(time.closed, _EPOCH)
+
+    def needs_state(self, time: EpochTime) -> bool:
+        """Return whether the batch drops rows."""
+        return self.closes(time)
+
+    def reads_all_keys(self, time: EpochTime) -> bool:
+        """Return whether the batch drops rows."""
+        return self.closes(time)
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Join a batch's rows with each other and with the state, then drop rows."""
+        until = max(data.time.until, _EPOCH)
+        arrived, hashes = data.rows, [data.rows.hashes]
+        own = [arrived.keys.select(self.own_keys.names)]
+        if self.closes(data.time):
+            past = EntryRange(column=len(self.schema.keys), end=until + 1)
+            expired = data.state.scan(past)
+            hashes.append(expired.hashes)
+            own.append(expired.keys.select(self.own_keys.names))
+        every_hash = np.concatenate(hashes)
+        if not len(every_hash):
+            return OperatorOutput()
+        groups = group_rows(every_hash, pa.concat_batches(own), data.num_key_groups)
+        distinct = pa.concat_batches(own).take(pa.array(groups.first_row))
+        loaded = self._loaded(distinct, groups, data.state)
+        new, alone = self._arrived(arrived, groups.of_row[: len(arrived.hashes)])
+        rows = loaded.followed_by(new)
+        num_loaded = len(loaded.key)
+        left, right = self._pairs(rows, num_loaded, without_null(distinct))
+        met = rows.met.copy()
+        met[left] = met[right] = True
+        output = [self._paired(rows, left, right, met)]
+        gone = rows.expires <= until
+        lost = gone & ~met & self._comes_out_alone(rows.side)
+        output += [
+            self._unpaired(some, pick)
+            for some, pick in ((rows, lost), (alone, self._comes_out_alone(alone.side)))
+            if self.how != "semi"
+        ]
+        if self.how == "semi":
+            gone |= met & (rows.side == LEFT)
+        return OperatorOutput(
+            output=pa.concat_batches(output),
+            groups=groups,
+            changed=self._changes(rows, met, gone, groups, distinct),
+        )
+
+    def _arrived(self, arrived: StateRows, key: IntArray) -> tuple[_Rows, _Rows]:
+        """Return the rows of a batch that can meet others, and those that cannot."""
+        column = arrived.values.column(EXPIRES)
+        times, mask = values_of(column), mask_of(column)
+        side = values_of(arrived.keys.column(len(self.own_keys)))
+        expires = times - np.array(self.reach_us)[side]
+        count = len(key)
+        rows = _Rows(
+            key=key,
+            side=side,
+            number=np.full(count, -1),
+            expires=expires if mask is None else np.where(mask, expires, END),
+            met=np.zeros(count, np.bool_),
+            count=np.zeros(count, np.int64),
+            values=arrived.values.select(self.rows.names),
+        )
+        passes = values_of(arrived.values.column(PASSES).fill_null(False))
+        return rows.take(np.flatnonzero(passes)), rows.take(np.flatnonzero(~passes))
+
+    def _loaded(self, distinct: pa.RecordBatch, groups: Groups, state: StateView) -> _Rows:
+        """Return all stored rows of keys, of both sides."""
+        count = distinct.num_rows
+        key = np.repeat(np.arange(count), 2)
+        side = np.tile(np.array([LEFT, RIGHT], np.int8), count)
+        first = self._found((key, side, np.zeros(2 * count, np.int64)), distinct, groups, state)
+        which, number = expand_ranges(np.ones(len(first.key), np.int64), first.count - 1)
+        rest = self._found((first.key[which], first.side[which], number), distinct, groups, state)
+        return first.followed_by(rest)
+
+    def _found(
+        self,
+        place: tuple[IntArray, npt.NDArray[np.int8], IntArray],
+        distinct: pa.RecordBatch,
+        groups: Groups,
+        state: StateView,
+    ) -> _Rows:
+        """Return the stored rows that exist; `place`: keys, sides and numbers."""
+        key, side, number = place
+        wanted = self._entry_keys(distinct, key, side, number)
+        known, values = state.find(wanted, groups.key_groups[key])
+        values = values.filter(pa.array(known))
+        return _Rows(
+            key=key[known],
+            side=side[known],
+            number=number[known],
+            expires=values_of(values.column(0)),
+            met=values_of(values.column(1)),
+            count=values_of(values.column(2)),
+            values=values.select(list(range(3, values.num_columns))),
+        )
+
+    def _entry_keys(
+        self,
+        distinct: pa.RecordBatch,
+        key: IntArray,
+        side: npt.NDArray[np.int8],
+        number: IntArray,
+    ) -> pa.RecordBatch:
+        """Return the identity columns of entries."""
+        columns = [
+            *distinct.take(pa.array(key)).columns,
+            column_of(side, None, pa.int8()),
+            column_of(number, None, pa.int64()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
+
+    def _pairs(self, rows: _Rows, num_loaded: int, keyed: Bools) -> tuple[IntArray, IntArray]:
+        """Return the positions of the left and right rows of all pairs with a new row."""
+        new = np.arange(len(rows.key)) >= num_loaded
+        is_left = (rows.side == LEFT) & keyed[rows.key]
+        is_right = (rows.side == RIGHT) & keyed[rows.key]
+        parts = [
+            _same_key(rows.key, np.flatnonzero(some), np.flatnonzero(others))
+            for some, others in ((is_left & new, is_right), (is_left & ~new, is_right & new))
+        ]
+        left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
+        if self.how == "semi":
+            fresh = ~rows.met[left]
+            left, right = left[fresh], right[fresh]
+        if self.condition is None or not len(left):
+            return left, right
+        holds = self.condition(self._side_by_side(rows, left, right)).column(0)
+        which = np.flatnonzero(values_of(holds.combine_chunks().fill_null(False)))
+        return left[which], right[which]
+
+    def _side_by_side(self, rows: _Rows, left: IntArray, right: IntArray) -> pa.Table:
+        """Return pairs of rows as one table; -1: no row."""
+        split = len(self.sides[LEFT])
+        places = [pa.array(place, mask=place < 0) for place in (left, right)]
+        columns = [
+            column.take(places[LEFT if number < split else RIGHT])
+            for number, column in enumerate(rows.values.columns)
+        ]
+        return pa.Table.from_arrays(columns, schema=self.rows)
+
+    def _paired(self, rows: _Rows, left: IntArray, right: IntArray, met: Bools) -> pa.RecordBatch:
+        """Return the output of pairs; of a semi join, that of left rows which met their first."""
+        if self.how != "semi":
+            return _one_batch(self._side_by_side(rows, left, right), self.output)
+        first = np.flatnonzero(met & ~rows.met & (rows.side == LEFT))
+        return rows.values.select(self.output.names).take(pa.array(first))
+
+    def _comes_out_alone(self, side: npt.NDArray[np.int8]) -> Bools:
+        """Return a mask of rows that come out if they meet none."""
+        outer = np.array([self.how in ("left", "full"), self.how in ("right", "full")])
+        return outer[side]
+
+    def _unpaired(self, rows: _Rows, pick: Bools) -> pa.RecordBatch:
+        """Return the output of rows that met none."""
+        which = np.flatnonzero(pick)
+        none = np.full(len(which), -1)
+        is_left = rows.side[which] == LEFT
+        pairs = np.where(is_left, which, none), np.where(is_left, none, which)
+        return _one_batch(self._side_by_side(rows, *pairs), self.output)
+
+    def _changes(
+        self,
+        rows: _Rows,
+        met: Bools,
+        gone: Bools,
+        groups: Groups,
+        distinct: pa.RecordBatch,
+    ) -> dict[str, tuple[StateRows, npt.NDArray[np.int32]]]:
+        """Return the entries to write and to delete: rows that stay have numbers without gaps."""
+        place = rows.key * 2 + rows.side
+        stays = np.flatnonzero(~gone)
+        known = rows.number[stays] >= 0
+        order = stays[np.lexsort((np.where(known, rows.number[stays], END), place[stays]))]
+        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        sizes = np.diff(starts, append=len(order))
+        number = np.arange(len(order)) - np.repeat(starts, sizes)
+        count = np.where(number == 0, np.repeat(sizes, sizes), 0)
+        changed = (
+            (rows.number[order] != number)
+            | (rows.count[order] != count)
+            | (met[order] != rows.met[order])
+        )
+        write = np.flatnonzero(changed)
+        before = np.bincount(place[rows.number >= 0], minlength=2 * distinct.num_rows)
+        after = np.bincount(place[stays], minlength=2 * distinct.num_rows)
+        which, dead = expand_ranges(after, np.maximum(before - after, 0))
+        key = np.concatenate([rows.key[order[write]], which // 2])
+        side = np.concatenate([rows.side[order[write]], (which % 2).astype(np.int8)])
+        numbers = np.concatenate([number[write], dead])
+        taken = np.concatenate([order[write], np.zeros(len(dead), np.int64)])
+        counts = np.concatenate([count[write], dead * 0])
+        values = pa.RecordBatch.from_arrays(
+            [
+                column_of(rows.expires[taken], None, _MOMENT),
+                column_of(met[taken], None, pa.bool_()),
+                column_of(counts, None, pa.int64()),
+                *rows.values.take(pa.array(taken)).columns,
+            ],
+            schema=self.schema.values,
+        )
+        removed = np.arange(len(key)) >= len(write)
+        entries = self._entry_keys(distinct, key, side, numbers)
+        return changed_by_key(groups, key, entries, values, removed)
+
+
+class JoinedRowsInTime(JoinedRows):
+    """Join of two streams with watermarks."""
+
+    kind = "joined rows in time"
+    over_event_time: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Rows of both sides."""
+
+    key: IntArray  # number of its key
+    side: npt.NDArray[np.int8]
+    number: IntArray  # among the rows of its key and side; -1: it has none
+    expires: IntArray
+    met: Bools
+    count: IntArray  # of the rows of its key and side, if its number is 0
+    values: pa.RecordBatch
+
+    def followed_by(self, others: _Rows) -> _Rows:
+        """Return these rows, then others."""
+        joined = {
+            name: np.concatenate([getattr(self, name), getattr(others, name)])
+            for name in ("key", "side", "number", "expires", "met", "count")
+        }
+        return _Rows(**joined, values=pa.concat_batches([self.values, others.values]))
+
+    def take(self, rows: IntArray) -> _Rows:
+        """Return the rows at positions."""
+        taken = {
+            name: getattr(self, name)[rows]
+            for name in ("key", "side", "number", "expires", "met", "count")
+        }
+        return _Rows(**taken, values=self.values.take(pa.array(rows)))
+
+
+def _same_key(key: IntArray, left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
+    """Return all pairs of two lists of rows that have the same key."""
+    order = right[np.argsort(key[right], kind="stable")]
+    begins = np.searchsorted(key[order], key[left], "left")
+    ends = np.searchsorted(key[order], key[left], "right")
+    row, place = expand_ranges(begins, ends - begins)
+    return left[row], order[place]
+
+
+def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a table as one batch."""
+    columns: Sequence[pa.Array] = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(list(columns), schema=schema)

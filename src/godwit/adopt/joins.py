@@ -1,0 +1,325 @@
+"""Spark's ``Join`` of two streams as an operator of a flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+
+from godwit.adopt.joined_rows import (
+    EXPIRES,
+    IS_LEFT,
+    LATE_BY,
+    LEFT,
+    PASSES,
+    JoinedRows,
+    JoinedRowsInTime,
+)
+from godwit.adopt.lanes import Computed, Packed
+from godwit.adopt.plan import (
+    WATERMARK_DELAY,
+    children_of,
+    id_of,
+    kind_of,
+    metadata_of,
+    option,
+    references,
+    to_list,
+    type_of,
+    walk,
+)
+from godwit.adopt.stateless import read_stateless
+from godwit.plan.nodes import CustomNode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.adopt.joined_rows import How
+    from godwit.adopt.lanes import Adopted, Place, Translator
+    from godwit.operators.operator import KeyedOperator
+
+_HOW: Final[dict[str, How]] = {
+    "Inner": "inner",
+    "LeftOuter": "left",
+    "RightOuter": "right",
+    "FullOuter": "full",
+    "LeftSemi": "semi",
+}
+_SOME_TIME_MS: Final = 1_000_000_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class _Side:
+    """One side of a join."""
+
+    plan: Any
+    own: set[int]  # numbers of its columns
+    keys: list[Any] = field(default_factory=list)
+    alone: list[Any] = field(default_factory=list)  # conditions that concern it alone
+    columns: list[tuple[str, Any]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the columns that come out
+    places: list[tuple[Any, Place]] = field(default_factory=list)
+    reach_us: int = 0
+
+
+def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
+    """Translate a join of two streams."""
+    catalyst = translation.catalyst
+    how = _HOW.get(str(node.joinType()))
+    if how is None:
+        raise translation.refused(node, "no operator does it yet", "Use another kind of join.")
+    sides = [
+        _Side(plan=child, own={id_of(a) for a in to_list(child.output())})
+        for child in children_of(node)
+    ]
+    both = _split(translation, node, sides)
+    marked = [any(kind_of(p) == "EventTimeWatermark" for p in walk(s.plan)) for s in sides]
+    timed = all(marked)
+    if any(marked) and not timed:
+        raise translation.refused(
+            node,
+            "one of its streams has a watermark, and the other has none",
+            "Give each of them one, by withWatermark(...).",
+        )
+    key_names: list[str] = []
+    for number, side in enumerate(sides):
+        _add_columns(translation, node, side, key_names if number else None)
+        key_names = [key for key, _ in side.columns if key not in side.names]
+    forgets = timed and _add_times(translation, node, sides)
+    if not timed:
+        for side in sides:
+            side.columns += [(LATE_BY, catalyst.no_time()), (EXPIRES, catalyst.no_time())]
+    for side in sides:
+        passes = catalyst.all_of(side.alone) if side.alone else catalyst.literal(True)
+        side.columns.append((PASSES, passes))
+    sides[LEFT].columns.append((IS_LEFT, catalyst.literal(True)))
+    condition = None
+    if both:
+        attributes = [attribute for side in sides for attribute, _ in side.places]
+        plan = catalyst.project([catalyst.alias(catalyst.all_of(both), "holds")], node)
+        part = read_stateless(catalyst, plan, (0,), attributes)
+        places = tuple(place for side in sides for _, place in side.places)
+        condition = Computed(places=places, part=part)
+    streams = [
+        translation.inputs(side.columns, side.plan, rows, timed=timed)[0]
+        for side, rows in zip(sides, below, strict=True)
+    ]
+    name = translation.unique("join")
+    keys = tuple(key_names)
+    delay_us = -min(0, *(side.reach_us for side in sides)) if forgets else 0
+    make = partial(
+        _operator,
+        name,
+        keys,
+        tuple(tuple(side.names) for side in sides),
+        how=how,
+        condition=condition,
+        timed=timed,
+        forgets=forgets,
+        reach_us=(sides[0].reach_us, sides[1].reach_us),
+        delay_us=delay_us,
+    )
+    operator = CustomNode(
+        name=name,
+        upstream=streams[0].node,
+        keys=keys,
+        make=make,
+        action=f"{how} join",
+        others=((streams[1].node, keys),),
+    )
+    translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
+    shown = sides[:1] if how == "semi" else sides
+    return translation.rows_at(node, operator, [pair for side in shown for pair in side.places])
+
+
+def _split(translation: Translator, node: Any, sides: list[_Side]) -> list[Any]:
+    """Divide a join's condition; return the parts that concern both sides and are no keys."""
+    condition = option(node.condition())
+    both = []
+    for part in [] if condition is None else translation.conjuncts(condition):
+        read = references(part)
+        alone = [side for side in sides if read <= side.own]
+        if alone:
+            alone[0].alone.append(part)
+            continue
+        ends = children_of(part) if kind_of(part) in {"EqualTo", "EqualNullSafe"} else []
+        reads = [references(end) for end in ends]
+        order = next(
+            (
+                order
+                for order in ((0, 1), (1, 0))
+                if ends and all(reads[n] and reads[n] <= sides[s].own for s, n in enumerate(order))
+            ),
+            None,
+        )
+        if order is None:
+            both.append(part)
+            continue
+        if kind_of(part) == "EqualNullSafe":
+            raise translation.refused(node, "its keys are compared by <=>", "Compare them by =.")
+        for side, number in zip(sides, order, strict=True):
+            side.keys.append(ends[number])
+    if not sides[0].keys:
+        raise translation.refused(
+            node, "Spark joins streams by equal columns only", "Add an equality to its condition."
+        )
+    return both
+
+
+def _add_columns(
+    translation: Translator, node: Any, side: _Side, key_names: list[str] | None
+) -> None:
+    """Add the columns of the keys of a side, and of its rows; `key_names`: of the other side."""
+    keys = []
+    for key in side.keys:
+        parts: list[tuple[str, Any]] = []
+        _place(translation, node, "key", key, parts, is_key=True)
+        keys += parts
+    if key_names is not None:
+        keys = [(name, value) for name, (_, value) in zip(key_names, keys, strict=True)]
+    rows: list[tuple[str, Any]] = []
+    for attribute in to_list(side.plan.output()):
+        place = _place(translation, node, str(attribute.name()), attribute, rows, is_key=False)
+        side.places.append((attribute, place))
+    side.columns = keys + rows
+    side.names = [name for name, _ in rows]
+
+
+def _place(
+    translation: Translator,
+    node: Any,
+    name: str,
+    value: Any,
+    columns: list[tuple[str, Any]],
+    *,
+    is_key: bool,
+) -> Place:
+    """Add the columns of a value, one for each field of a struct, and return its place."""
+    catalyst, dtype = translation.catalyst, type_of(value)
+    if isinstance(dtype, ArrayType | MapType):
+        raise translation.refused(
+            node,
+            f"its rows have a column {name!r} of type {dtype.simpleString()}",
+            "Select the columns that are needed before the join.",
+        )
+    if not isinstance(dtype, StructType):
+        columns.append((translation.unique(name), value))
+        return columns[-1][0]
+    is_null = None
+    if not is_key:
+        columns.append((translation.unique(f"{name}_is_null"), catalyst.is_null(value)))
+        is_null = columns[-1][0]
+    fields = tuple(
+        (
+            part.name,
+            _place(
+                translation,
+                node,
+                f"{name}_{part.name}",
+                catalyst.field(value, ordinal),
+                columns,
+                is_key=is_key,
+            ),
+        )
+        for ordinal, part in enumerate(dtype.fields)
+    )
+    return Packed(fields=fields, is_null=is_null)
+
+
+def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
+    """Add the columns of event time; return whether rows of a side are dropped some time."""
+    catalyst = translation.catalyst
+    run = _at_run(translation, node)
+    outputs = [to_list(child.output()) for child in children_of(run)]
+    marks = [
+        next((a for a in output if WATERMARK_DELAY in metadata_of(a)), None) for output in outputs
+    ]
+    keyed = next(
+        (
+            number
+            for side in sides
+            for number, key in enumerate(side.keys)
+            if kind_of(key) == "AttributeReference" and WATERMARK_DELAY in metadata_of(key)
+        ),
+        None,
+    )
+    forgets = False
+    for number, (side, mark) in enumerate(zip(sides, marks, strict=True)):
+        late = catalyst.no_time() if mark is None else _moment(translation, node, mark)
+        expires = catalyst.no_time()
+        if keyed is not None:
+            expires = _moment(translation, node, side.keys[keyed])
+        elif mark is not None:
+            reach_ms = catalyst.state_watermark(
+                outputs[number], outputs[1 - number], run.condition(), _SOME_TIME_MS
+            )
+            if reach_ms is not None:
+                expires = late
+                side.reach_us = (reach_ms - _SOME_TIME_MS) * 1000
+        forgets = forgets or kind_of(expires) != "Literal"
+        side.columns += [(LATE_BY, late), (EXPIRES, expires)]
+    return forgets
+
+
+def _at_run(translation: Translator, node: Any) -> Any:
+    """Return a join as Spark's optimizer leaves it."""
+    own, run = (
+        [
+            part
+            for part in walk(plan)
+            if kind_of(part) == "Join" and all(c.isStreaming() for c in children_of(part))
+        ]
+        for plan in (translation.plan, translation.catalyst.optimized(translation.plan))
+    )
+    position = next(n for n, known in enumerate(own) if known.fastEquals(node) or len(own) == 1)
+    if len(own) != len(run):
+        raise translation.refused(
+            node, "Spark changes the order of its joins", "Write each join by a query of its own."
+        )
+    return run[position]
+
+
+def _moment(translation: Translator, node: Any, mark: Any) -> Any:
+    """Return the event time of a column that a watermark follows, or the end of its window."""
+    is_window = isinstance(type_of(mark), StructType)
+    moment = translation.catalyst.field(mark, 1) if is_window else mark
+    if not isinstance(type_of(moment), TimestampType):
+        raise translation.refused(
+            node, "its event time has no time zone", "Cast it to timestamp before."
+        )
+    return moment
+
+
+def _operator(
+    name: str,
+    keys: tuple[str, ...],
+    columns: tuple[tuple[str, ...], ...],
+    schemas: Sequence[pa.Schema],
+    *,
+    how: How,
+    condition: Computed | None,
+    timed: bool,
+    forgets: bool,
+    reach_us: tuple[int, int],
+    delay_us: int,
+) -> KeyedOperator:
+    """Return the operator over two streams with these columns."""
+    sides = [
+        pa.schema([schema.field(column) for column in own])
+        for schema, own in zip(schemas, columns, strict=True)
+    ]
+    kind = JoinedRowsInTime if timed else JoinedRows
+    return kind(
+        name=name,
+        keys=pa.schema([schemas[0].field(key) for key in keys]),
+        left=sides[0],
+        right=sides[1],
+        how=how,
+        condition=condition,
+        forgets=forgets,
+        reach_us=reach_us,
+        delay_us=delay_us,
+    )

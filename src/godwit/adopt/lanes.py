@@ -1,0 +1,136 @@
+"""Rows of a stateful node as the columns that the next one reads, computed in the lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from godwit.adopt.stateless import StatelessPart, read_stateless
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.adopt.plan import Catalyst
+    from godwit.api.streams import Stream
+    from godwit.model.errors import UnsupportedQueryError
+    from godwit.plan.nodes import CustomNode
+    from godwit.spark.flow import Flow
+
+ONLY_TIME: Final = "moves_watermark_only"
+"""Column of a timed stream that is true in rows that move the watermark and do no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A struct that a stream has as one column for each of its fields."""
+
+    fields: tuple[tuple[str, Place], ...]  # name of a field → place of its value
+    is_null: str | None = None  # column that is true where the whole struct is null
+
+
+Place: TypeAlias = "str | Packed"
+"""Column of a stream that has a value, or the columns of a struct."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of Spark's plan, and the place of its values in a stream."""
+
+    attribute: Any
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """Rows of a plan as a stream of the flow, and the part of the plan that is left to be done."""
+
+    stream: Stream
+    columns: tuple[Column, ...]
+    # Plan over the rows of the stream, in which one node stands for these, and the way to that
+    # node: the number of a child of each node from the top. ``None``: the rows are the result.
+    plan: Any = None
+    path: tuple[int, ...] = ()
+
+
+class Translator(Protocol):
+    """A run of the translator (`godwit.adopt.translate`), as the handlers of nodes use it."""
+
+    catalyst: Catalyst
+    plan: Any  # of the whole query
+    flow: Flow
+
+    def unique(self, name: str) -> str:
+        """Return a name that no other column or operator of the flow has."""
+
+    def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:
+        """Return the error that a node of the plan cannot be adopted."""
+
+    def inputs(
+        self, columns: Sequence[tuple[str, Any]], plan: Any, below: Adopted | None, *, timed: bool
+    ) -> tuple[Stream, pa.Schema]:
+        """Return the rows that a stateful node reads as a stream with these columns."""
+
+    def rows_at(
+        self, node: Any, operator: CustomNode, columns: Sequence[tuple[Any, Place]]
+    ) -> Adopted:
+        """Return the rows of an operator that does what a node does."""
+
+    @staticmethod
+    def conjuncts(condition: Any) -> list[Any]:
+        """Return the parts of a condition that are joined by ``AND``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """Map in the lanes that computes the columns which the next stateful node reads."""
+
+    places: tuple[Place, ...]  # of the part's inputs
+    part: StatelessPart
+
+    @property
+    def __name__(self) -> str:
+        return self.part.__name__
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return the computed rows."""
+        columns = [value_of(place, rows) for place in self.places]
+        names = [key for key, _ in self.part.inputs]
+        if not columns:  # only the number of rows counts
+            columns, names = [pa.nulls(rows.num_rows, pa.bool_())], ["#"]
+        return self.part(pa.Table.from_arrays(columns, names=names))
+
+
+def in_lanes(
+    catalyst: Catalyst, rows: Adopted, columns: Sequence[tuple[str, Any]], below: Any
+) -> tuple[Stream, pa.Schema]:
+    """Return rows with columns that are expressions over a plan, computed in the lanes.
+
+    `rows`: those of the plan. `columns`: name → expression of Spark's. `below`: node of the rows,
+    if nothing is left to be done with them. Raises `UnsupportedQueryError` for expressions that are
+    not computed as Spark computes them.
+    """
+    plan = catalyst.project(
+        (catalyst.alias(value, name) for name, value in columns),
+        below if rows.plan is None else rows.plan,
+    )
+    return whole_in_lanes(catalyst, replace(rows, plan=plan, path=(0, *rows.path)))
+
+
+def whole_in_lanes(catalyst: Catalyst, rows: Adopted) -> tuple[Stream, pa.Schema]:
+    """Return the result of a plan over rows, computed in the lanes; raises as `in_lanes` does."""
+    attributes = [column.attribute for column in rows.columns]
+    part = read_stateless(catalyst, rows.plan, rows.path, attributes)
+    places = tuple(column.place for column in rows.columns)
+    function = Computed(places=places, part=part)
+    return rows.stream.map(function, schema=part.schema), part.schema
+
+
+def value_of(place: Place, rows: pa.Table) -> pa.Array:
+    """Return the values at a place as one column."""
+    if isinstance(place, str):
+        return rows[place].combine_chunks()
+    parts = [value_of(part, rows) for _, part in place.fields]
+    mask = None if place.is_null is None else rows[place.is_null].combine_chunks().fill_null(True)
+    return pa.StructArray.from_arrays(parts, names=[name for name, _ in place.fields], mask=mask)

@@ -1,0 +1,141 @@
+"""Duplicates, and stateful operators after one another, give the rows of Spark, batch by batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+from tests.support.native import Stream, compare
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+_START = dt.datetime(2024, 1, 1)
+_COLUMNS = "k string, ts timestamp, v double, id string, n int"
+
+
+def _rows(draw: random.Random, batch: int) -> list[tuple[Any, ...]]:
+    """Draw the rows of a batch, some of which are late."""
+    moments = (_START + dt.timedelta(seconds=300 * batch + draw.randint(0, 600)) for _ in range(20))
+    return [
+        (
+            draw.choice(["a", "b", None]),
+            moment,
+            draw.choice([1.5, None, 0.0, -0.0]),
+            draw.choice("xyz"),
+            draw.choice([1, 2, 3, None]),
+        )
+        for moment in moments
+    ]
+
+
+def _input(seed: int) -> dict[str, Stream]:
+    draw = random.Random(seed)
+    return {"s": Stream(schema=_COLUMNS, batches=[_rows(draw, batch) for batch in range(4)])}
+
+
+def _timed(s: DataFrame) -> DataFrame:
+    return s.withWatermark("ts", "2 minutes")
+
+
+_QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "the first row of each key": (lambda s: s.dropDuplicates(["k", "n"]), "update"),
+    "zeros of both signs": (lambda s: s.select("k", "v").dropDuplicates(), "append"),
+    "keys that are never forgotten": (lambda s: _timed(s).dropDuplicates(["k", "id"]), "append"),
+    "event times that are keys": (
+        lambda s: _timed(s).select("k", "ts", "id").dropDuplicates(["k", "ts"]),
+        "append",
+    ),
+    "windows that are keys": (
+        lambda s: (
+            _timed(s)
+            .withColumn("w", sf.window("ts", "1 minute"))
+            .dropDuplicates(["w", "k"])
+            .select("w", "k", "n")
+        ),
+        "append",
+    ),
+    "keys of a time": (
+        lambda s: (
+            s.withWatermark("ts", "1 minute")
+            .dropDuplicatesWithinWatermark(["k", "id"])
+            .select("k", sf.upper("id").alias("u"), "ts")
+        ),
+        "append",
+    ),
+    "windows of rows without duplicates": (
+        lambda s: (
+            _timed(s)
+            .dropDuplicates(["id", "k", "ts"])
+            .where("n > 1")
+            .withColumn("m", sf.col("n") * 2 + 1)
+            .groupBy(sf.window("ts", "5 minutes"), sf.coalesce("k", sf.lit("none")).alias("kk"))
+            .agg(sf.sum("m"), sf.max(sf.upper("id")))
+            .where("kk <> 'a'")
+        ),
+        "append",
+    ),
+    "windows of windows": (
+        lambda s: (
+            _timed(s)
+            .groupBy(sf.window("ts", "1 minute"), "k")
+            .agg(sf.sum("n").alias("c"))
+            .groupBy(sf.window(sf.window_time("window"), "5 minutes"), "k")
+            .agg(sf.max("c"), sf.count("*"))
+        ),
+        "append",
+    ),
+    "overlapping windows of windows": (
+        lambda s: (
+            _timed(s)
+            .groupBy(sf.window("ts", "1 minute"), "k")
+            .count()
+            .groupBy(sf.window("window", "5 minutes", "150 seconds"))
+            .agg(sf.sum("count"))
+        ),
+        "append",
+    ),
+    "results without duplicates": (
+        lambda s: (
+            _timed(s)
+            .groupBy(sf.window("ts", "1 minute"), "k")
+            .count()
+            .select("window", "count")
+            .dropDuplicates()
+        ),
+        "append",
+    ),
+    "counts of rows without duplicates": (
+        lambda s: s.dropDuplicates(["id", "k"]).groupBy("k").count(),
+        "complete",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _QUERIES)
+def test_an_adopted_query_gives_the_batches_that_spark_gives(
+    spark: SparkSession, name: str
+) -> None:
+    build, mode = _QUERIES[name]
+    parts = 2 if name in {"keys of a time", "windows of windows"} else 1  # with a restart
+    compare(spark, build, _input(len(name)), mode=mode, parts=parts)
+
+
+def test_an_expression_between_two_operators_that_is_not_known_is_refused(
+    spark: SparkSession,
+) -> None:
+    rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    query = rows.dropDuplicates(["value", "timestamp"]).groupBy(
+        sf.window("timestamp", "1 minute"), sf.md5(sf.col("value").cast("string")).alias("h")
+    )
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="Md5"):
+        gw.read_plan(query.count())

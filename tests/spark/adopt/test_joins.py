@@ -1,0 +1,88 @@
+"""Joins of two streams give the rows of Spark, batch by batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+from tests.support.native import Stream, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+_START = dt.datetime(2024, 1, 1)
+_RANGE = "k = k2 AND ts2 BETWEEN ts - interval 1 minute AND ts + interval 3 minutes"
+
+
+def _rows(draw: random.Random, batch: int, keys: list[str | None]) -> list[tuple[Any, ...]]:
+    """Draw the rows of a batch, some of which are late."""
+    return [
+        (
+            draw.choice(keys),
+            _START + dt.timedelta(seconds=300 * batch + draw.randint(0, 600)),
+            draw.choice([1, 2, 3, None]),
+        )
+        for _ in range(12)
+    ]
+
+
+def _input(seed: int, keys: list[str | None]) -> dict[str, Stream]:
+    draw = random.Random(seed)
+    schemas = {"left": "k string, ts timestamp, n int", "right": "k2 string, ts2 timestamp, m int"}
+    return {
+        name: Stream(schema=schema, batches=[_rows(draw, batch, keys) for batch in range(4)])
+        for name, schema in schemas.items()
+    }
+
+
+def _timed(left: DataFrame, right: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return left.withWatermark("ts", "2 minutes"), right.withWatermark("ts2", "1 minute")
+
+
+def _join(how: str, condition: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
+    """Return a join of two streams with watermarks."""
+
+    def build(left: DataFrame, right: DataFrame) -> DataFrame:
+        left, right = _timed(left, right)
+        return left.join(right, sf.expr(condition), how)
+
+    return build
+
+
+def _of_windows(left: DataFrame, right: DataFrame) -> DataFrame:
+    left, right = _timed(left, right)
+    own = left.withColumn("w", sf.window("ts", "5 minutes"))
+    other = right.withColumn("w2", sf.window("ts2", "5 minutes"))
+    joined = own.join(other, sf.expr("w = w2 AND k = k2"), "leftOuter")
+    return joined.select("k", "w", "n", "m", "w2")
+
+
+_QUERIES: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "inner, without watermarks": lambda left, right: left.join(right, sf.expr("k = k2 AND n <= m")),
+    "inner, in a range of time": _join("inner", _RANGE),
+    "left, with conditions on one side": _join("leftOuter", f"{_RANGE} AND n > 1 AND m < 3"),
+    "right, in a range of time": _join("rightOuter", f"{_RANGE} AND n > 1"),
+    "full, in a range of time": _join("fullOuter", _RANGE),
+    "semi, with a condition on both sides": _join("leftSemi", f"{_RANGE} AND n <= m"),
+    "left, of equal windows": _of_windows,
+    "left, of equal event times": _join("leftOuter", "ts = ts2 AND n <= m"),
+    "windows of pairs": lambda left, right: (
+        _join("inner", _RANGE)(left, right)
+        .groupBy(sf.window("ts", "5 minutes"), "k")
+        .agg(sf.sum("m"), sf.count("*"))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _QUERIES)
+def test_an_adopted_join_gives_the_batches_that_spark_gives(spark: SparkSession, name: str) -> None:
+    keys: list[str | None] = ["a", "b", "c", "d", "e" if name.startswith("full") else None]
+    parts = 2 if name.startswith("left") else 1  # with a restart
+    compare(spark, _QUERIES[name], _input(len(name), keys), mode="append", parts=parts)
