@@ -596,22 +596,23 @@ class Translation:
         calls = [(function, self._call(node, function)) for function in functions]
         if below[0] is None:
             child = self._with_panes(keys, functions, calls, child)
-        columns: list[tuple[str, Any]] = list(keys.columns)
         aggregates: dict[str, Aggregate] = {}
-        named: dict[str, str] = {}
+        arguments: list[tuple[str, Any]] = []  # text alone does not tell two expressions apart
         for function, call in calls:
             names = []
             for argument in call.arguments:
-                text = str(argument.sql())
-                if text not in named:
-                    named[text] = self.unique(f"of_{text}")
-                    columns.append((named[text], argument))
-                names.append(named[text])
+                known = (name for name, value in arguments if value.semanticEquals(argument))
+                name = next(known, None)
+                if name is None:
+                    name = self.unique(f"of_{argument.sql()}")
+                    arguments.append((name, argument))
+                names.append(name)
             aggregates[self.unique(str(function.sql()))] = call.make(names)
         results_named = list(aggregates)
         if not aggregates:
             aggregates[self.unique("count")] = gw.count()
         timed = self.mode != "complete" and bool(_watermarks(child))
+        columns = [*keys.columns, *arguments]
         stream, schema = self.inputs(columns, child, below[0], timed=timed)
         name = self.unique("aggregate")
         make = partial(_grouped, name, keys, aggregates, mode=self.mode, timed=timed)

@@ -53,6 +53,20 @@ def _windows(s: DataFrame) -> DataFrame:
     )
 
 
+def _one_text(s: DataFrame) -> DataFrame:
+    """Columns of one name of two frames, and two functions of one name."""
+    other = s.sparkSession.createDataFrame([("a", 10), ("b", 20)], "k string, n int")
+    double, square = (
+        sf.udf(lambda n: n and 2 * n, "int"),
+        sf.udf(lambda n: n and n * n, "int"),
+    )
+    return (
+        s.join(other, s["k"] == other["k"])
+        .groupBy(s["k"])
+        .agg(sf.sum(s["n"]), sf.sum(other["n"]), sf.sum(double(s["n"])), sf.sum(square(s["n"])))
+    )
+
+
 _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
     "without state": (
         lambda s: s.where("v > 0").select("k", (sf.col("n") + 1).alias("m"), "ts"),
@@ -70,6 +84,7 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = 
         lambda s: s.where("v > 5").groupBy().agg(sf.sum("v"), sf.count("*")),
         ("update", "complete"),
     ),
+    "expressions of one text": (_one_text, ("update",)),
     "windows": (_windows, ("append", "update", "complete")),
     "filters above the watermark": (
         lambda s: (
