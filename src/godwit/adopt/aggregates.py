@@ -36,7 +36,7 @@ def call_of(catalyst: Catalyst, expression: Any) -> Call:
     """
     function = expression.aggregateFunction()
     kind = kind_of(function)
-    if kind in _REPLACED:
+    if kind in REPLACED:
         function = function.replacement()
         kind = kind_of(function)
     condition = option(expression.filter())
@@ -210,7 +210,7 @@ _ORDERED: Final = frozenset(
     {"AnyValue", "CollectList", "CollectSet", "First", "Last", "MaxBy", "MinBy"}
 )
 """Functions whose result depends on the order in which rows arrive."""
-_REPLACED: Final = frozenset(
+REPLACED: Final = frozenset(
     {"AnyValue", "CountIf", "BoolAnd", "BoolOr", "Median", "RegrCount", "PercentileCont"}
 )
 """Functions that Spark's optimizer replaces by another one, which they name."""

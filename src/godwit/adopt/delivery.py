@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.adopt.translate import Finish
-    from godwit.sinks.sink import EpochOutput
+    from godwit.sinks.sink import EpochOutput, SinkContext
 
 
 class DeliveredResult(ForeachSink):
@@ -28,6 +28,15 @@ class DeliveredResult(ForeachSink):
     def __init__(self, fn: Callable[[Any, int], object], finish: Finish | None) -> None:
         super().__init__(fn)
         self._finish = finish
+
+    def open(self, context: SinkContext) -> None:
+        """Remember how many batches Spark's query had before."""
+        super().open(context)
+        self._before = context.batches_before
+
+    def number_of(self, output: EpochOutput) -> int:
+        """Return the number of a batch: numbers of a Spark query go on."""
+        return output.epoch + max(self._before - 1, 0)
 
     def argument_of(self, output: EpochOutput) -> DataFrame:
         """Return the result of a batch."""

@@ -97,12 +97,26 @@ _CAUSES_DROPS: Final = frozenset({"Generate", "GlobalLimit", "Join", "LocalLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateState:
+    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
+
+    operator: str
+    grouping: tuple[Any, ...]  # group keys of Spark's
+    keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
+    # columns of the end of a group, and of start and end of a session, if it has them
+    removed_by: str | None
+    session: tuple[str, str] | None
+    results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A query of Spark's as a flow without its sink."""
 
     flow: Flow
     stream: Stream
     finish: Finish | None  # ``None``: the rows of the stream are the result
+    aggregates: tuple[AggregateState, ...] = ()  # from the sources on
     result_columns: tuple[str, ...]  # names of the columns of the result
 
     def result_stream(self, needed_by: str) -> Stream:
@@ -261,6 +275,7 @@ class Translation:
         self.flow = Flow(name)
         self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
         self._used: dict[str, int] = {}
+        self._aggregates: list[AggregateState] = []
 
     def run(self) -> Query:
         """Translate the plan."""
@@ -280,7 +295,13 @@ class Translation:
         else:
             stream = rows.stream
             finish = None if rows.plan is None else Finish(self.catalyst, rows)
-        return Query(flow=self.flow, stream=stream, finish=finish, result_columns=names)
+        return Query(
+            flow=self.flow,
+            stream=stream,
+            finish=finish,
+            result_columns=names,
+            aggregates=tuple(self._aggregates),
+        )
 
     def _check_for_streaming(self) -> None:
         """Raise for what Spark itself refuses in a streaming query, in its words."""
@@ -621,6 +642,16 @@ class Translation:
             name=name, upstream=stream.node, keys=keys.names, make=make, action=action
         )
         self.flow._add_operator(operator)  # noqa: SLF001  as streams do
+        self._aggregates.append(
+            AggregateState(
+                operator=name,
+                grouping=tuple(grouping),
+                keys=tuple(keys.columns),
+                removed_by=keys.removed_by,
+                session=keys.session,
+                results=tuple(zip(results_named, functions, strict=True)),
+            )
+        )
         attributes = [function.resultAttribute() for function in functions]
         self._check_types(aggregates, dict(zip(results_named, functions, strict=True)), schema)
         bound = [

@@ -10,6 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from godwit.adopt.delivery import RowByRow
+from godwit.adopt.spark_checkpoint import has_epochs, initial_state_from
 from godwit.adopt.targets import FORMATS, WAYS_OUT, Target, delivered, refused_setting
 from godwit.adopt.translate import Query as AdoptedQuery
 from godwit.adopt.translate import translate
@@ -178,6 +179,7 @@ class StreamWriter:
         self._trigger: dict[str, Any] | None = None
         self._batches: Callable[[Any, int], object] | None = None
         self._settings: dict[str, Any] = {}
+        self._former: str | None = None  # checkpoint of the query in Spark
 
     if not TYPE_CHECKING:  # type checkers refuse unknown names themselves
 
@@ -434,6 +436,29 @@ class StreamWriter:
             self.queryName(name)
         self.options(**options)
 
+    @user_call
+    def from_spark_checkpoint(self, path: str) -> Self:
+        """Begin with the state and the progress of the query as it ran in Spark.
+
+        The query goes on after the last batch that Spark has committed, with the next number of a
+        batch. Spark's checkpoint is only read; the new one is that of ``checkpointLocation``. A
+        start on a checkpoint that has begun so already goes on from it, and does not read `path`.
+
+        Parameters
+        ----------
+        path
+            ``checkpointLocation`` of the same query, which Spark 4.0 or later has run, and which is
+            stopped.
+
+        Examples
+        --------
+        >>> writer = gw.write_stream(counts).outputMode("update")  # doctest: +SKIP
+        >>> writer = writer.from_spark_checkpoint("checkpoints/old")  # doctest: +SKIP
+        >>> writer.option("checkpointLocation", "checkpoints/new").start()  # doctest: +SKIP
+        """
+        self._former = str(path)
+        return self
+
     def _start(self, table: str | None) -> Query:
         """Translate the query and start it; `table`: name of the table that it writes to."""
         checkpoint = self._options.get("checkpointlocation")
@@ -450,8 +475,16 @@ class StreamWriter:
             trigger=checked_trigger(self._trigger),
             # Spark's queries may be without a name, and Godwit tells them apart by theirs.
             name=self._name or f"adopted-{zlib.crc32(checkpoint.encode()):08x}",
+            initial=self._initial(query, checkpoint),
             **self._settings,
         )
+
+    def _initial(self, query: AdoptedQuery, checkpoint: str) -> Any:
+        """Return the `InitialState` of the query; ``None`` to begin, or go on, without."""
+        if self._former is None or has_epochs(checkpoint, self._former):
+            return None
+        session = self._dataframe.sparkSession
+        return initial_state_from(self._former, session, query, query.flow.compiled())
 
     def _sink(self, query: AdoptedQuery, table: str | None) -> tuple[Stream, Sink]:
         """Return the stream that the sink gets, and the sink; `table`: its name, if it has one."""

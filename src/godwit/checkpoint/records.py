@@ -369,6 +369,8 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[Origin, ...] = ()
     # digest of the state that it began with (`godwit.engine.initial_state`); empty without
     initial: Digest = ""
+    # batches that the query had before, elsewhere: epoch 1 is the next one after them
+    batches_before: Size = 0
 
     def origin_of(self, epoch: int) -> Origin:
         """Return the query and history to which the record of `epoch` belongs."""

@@ -39,6 +39,8 @@ start here:
   godwit ui PATH                       the same as a page in the browser
   godwit report PATH -o run.html       ... as one file to send
   godwit advise EVENTLOG               what an ordinary Spark run lost to unbalanced state
+  godwit adopt OLD                     how a Spark query goes on here with the state it has
+  godwit export-state PATH DIR         the state of a query as Parquet tables
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.
 """
@@ -50,6 +52,10 @@ _COMMANDS = {
         purpose="contents of a checkpoint, whether it is whole; copy it, rename and drop its state",
         needs="rich",
         install="godwit-streams[cli]",
+    ),
+    "export-state": Command(
+        module="godwit.cli.export_state",
+        purpose="the state of a query as Parquet tables, one for each operator",
     ),
 }
 

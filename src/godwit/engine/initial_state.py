@@ -71,6 +71,9 @@ class InitialPosition:
     batch: BatchRef | None = None  # last batch of the sources whose rows are in the state
     # event time in microseconds up to which windows have been emitted and timers have fired
     watermark_us: int | None = None
+    # that of the last batch before: rows are late by it; by default `watermark_us`
+    closed_us: int | None = None
+    batches_before: int = 0  # batches that the query had before, of which its numbers go on
     # source → watermark, where it is not `watermark_us`
     watermarks: Mapping[str, int] = field(default_factory=dict)
     # writes what sources need beside the record, before it is committed
@@ -158,6 +161,7 @@ def write_initial_state(
     position = initial.position
     position.prepare(log.storage)
     passed = position.watermark_us
+    closed = passed if position.closed_us is None else position.closed_us
     names = [] if passed is None else [name for names in flow.watermarks for name in names]
     timed = [o for o in flow.operators if o.over_event_time or o.has_timers]
     log.commit(
@@ -167,7 +171,7 @@ def write_initial_state(
             before=position.batch,
             snapshots=tuple(ref(block=block) for ref, block in zip(refs, blocks, strict=True)),
             watermarks={**dict.fromkeys(names, passed or 0), **position.watermarks},
-            expired={} if passed is None else {str(o.states[0]): passed for o in timed},
+            expired={} if closed is None else {str(o.states[0]): closed for o in timed},
         )
     )
     return tuple(written)

@@ -429,6 +429,7 @@ class OpenSinks:
                 query_id=self._log.identity.query_id,
                 views=self._session,
                 writer=output.name if state is None else state.writer,
+                batches_before=self._log.identity.batches_before,
             )
         )
 

@@ -210,6 +210,7 @@ def recover_flow(
         num_key_groups=flow.num_key_groups,
         query_id=uuid.uuid4().hex if new else "",
         initial="" if initial is None else initial.digest,
+        batches_before=0 if initial is None else initial.position.batches_before,
     )
     stored = None if new else CommitLog.open_read_only(storage)
     if stored is not None and stored.latest is not None:  # an epoch claims the checkpoint
@@ -234,7 +235,8 @@ def recover_flow(
         last = initial.position.batch
     else:
         last = None if latest is None else latest.last_batch
-    _check_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
+        known = () if before is None else before.sources
+        _check_kind_of_sources(flow, known, last, storage.uri)
     sources = recorded_sources(last, flow.own_sources, storage.uri)
     check_loops_exist(latest, flow.loops, storage.uri)
     previous = -1 if stored is None else stored.flow

@@ -71,6 +71,7 @@ def context_of(
     query_id: str = "",
     views: Views = _NoViews(),  # noqa: B008  it has no state
     writer: str | None = None,
+    batches_before: int = 0,
 ) -> SinkContext:
     """Return the description of a sink's rows."""
     return SinkContext(
@@ -84,4 +85,5 @@ def context_of(
         mapped=bool(output.maps),
         complete=output.sink.wants_rows and is_whole_result(flow, output),
         views=views,
+        batches_before=batches_before,
     )

@@ -218,6 +218,10 @@ class ForeachSink(Sink):
         """Return an epoch's rows as the user's function takes them: a DataFrame."""
         return output.dataframe()
 
+    def number_of(self, output: EpochOutput) -> int:
+        """Return the number that the user's function takes: the epoch's."""
+        return output.epoch
+
     def deliver(self, output: EpochOutput) -> None:
         """Call the user's function with the epoch's rows and number.
 
@@ -225,7 +229,7 @@ class ForeachSink(Sink):
         """
         rows = self.argument_of(output)
         try:
-            result = self._fn(rows, output.epoch)
+            result = self._fn(rows, self.number_of(output))
         except GodwitError:
             raise
         except Exception as error:

@@ -95,6 +95,9 @@ class SinkContext:
         rows.
     views
         Object by which the sink shows rows under a name, such as a temporary view of Spark.
+    batches_before
+        Number of batches of the Spark query that the flow goes on from: epoch 1 is the next batch
+        after them. 0 if it goes on from none.
 
     Examples
     --------
@@ -115,6 +118,7 @@ class SinkContext:
     mapped: bool
     complete: bool
     views: Views
+    batches_before: int = 0
 
 
 class EpochOutput(Protocol):
