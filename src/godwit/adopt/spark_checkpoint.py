@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 _AGGREGATE_FORMAT: Final = "spark.sql.streaming.aggregation.stateFormatVersion"
 _PANE: Final = f"{RESERVED_PREFIX}_pane"
 _ENDS: Final = (f"{RESERVED_PREFIX}_first", f"{RESERVED_PREFIX}_last")
+_ALL: Final = 1 << 20
+"""More partitions than a state has: a coalesce to so many changes nothing, and keeps Spark's
+optimizer from looking up fields of a struct by name, right above the reader.  The state of two sums
+has two fields of one name, and Spark would read one of them for both."""
 _SAVES: Final = {False: "stateStoreSave", True: "sessionWindowStateStoreSaveExec"}
 """Spark's name of the operator that keeps groups, or sessions."""
 
@@ -141,6 +145,12 @@ def read_progress(location: str) -> SparkProgress:
     )
 
 
+def began_in_spark(checkpoint: str) -> bool:
+    """Return whether a checkpoint has begun with the state of a Spark query."""
+    identity = stored_identity(CheckpointStorage.open(checkpoint))
+    return identity is not None and identity.batches_before > 0
+
+
 def has_epochs(checkpoint: str, former: str) -> bool:
     """Return whether a checkpoint has begun with the state of a Spark query.
 
@@ -200,6 +210,7 @@ def initial_state_from(
     rows = {}
     for operator, (number, _) in zip(stateful, described, strict=True):
         stored = _read(reader, "statestore", location, batchId=progress.batch, operatorId=number)
+        stored = stored.coalesce(_ALL)
         frame = _state_rows(
             stored,
             aggregates[operator.name],
@@ -244,11 +255,7 @@ def _log_directories(storage: CheckpointStorage) -> list[str]:
 
 
 def _reading_session(spark: SparkSession) -> SparkSession:
-    """Return a session of the same application that reads structs as a whole.
-
-    A buffer of two sums has two columns of one name, and Spark prunes the fields of a struct by
-    name: it would read one of them for both.
-    """
+    """Return a session of the same application that reads structs as a whole; see `_ALL`."""
     session = spark.newSession()
     for name in ("nestedSchemaPruning", "expression.nestedPruning"):
         session.conf.set(f"spark.sql.optimizer.{name}.enabled", "false")
@@ -352,7 +359,7 @@ def _state_rows(
         results += [
             sf.col(f"`{name}`").alias(own) for name, own in zip(state.session, _ENDS, strict=True)
         ]
-    else:
+    elif not state.by_window:
         pane = sf.timestamp_micros(sf.lit(END))
         if state.removed_by is not None:
             end = sf.expr(f"`{state.removed_by}` - interval 1 microsecond")

@@ -105,6 +105,7 @@ class AggregateState:
     keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
     # columns of the end of a group, and of start and end of a session, if it has them
     removed_by: str | None
+    by_window: bool  # the keys have start and end of a window
     session: tuple[str, str] | None
     results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
 
@@ -249,13 +250,14 @@ def _with_leaf(catalyst: Catalyst, plan: Any, path: Sequence[int], leaf: Any) ->
     return catalyst.with_children(plan, children)
 
 
-def translate(dataframe: DataFrame, *, mode: str, name: str) -> Query:
+def translate(dataframe: DataFrame, *, mode: str, name: str, whole_windows: bool = False) -> Query:
     """Return the flow of a streaming DataFrame.
 
-    `mode`: Spark's output mode. `name`: of the flow. Raises `UnsupportedQueryError` if a part of it
-    cannot be adopted.
+    `mode`: Spark's output mode. `name`: of the flow. `whole_windows`: windows that come out as they
+    grow have a state each, as in Spark, so that they can begin with Spark's. Raises
+    `UnsupportedQueryError` if a part of it cannot be adopted.
     """
-    return Translation(dataframe, mode=mode, name=name).run()
+    return Translation(dataframe, mode=mode, name=name, whole_windows=whole_windows).run()
 
 
 def is_stateful(node: Any) -> bool:
@@ -268,9 +270,11 @@ def is_stateful(node: Any) -> bool:
 class Translation:
     """One run of the translator, from the sources up."""
 
-    def __init__(self, dataframe: DataFrame, *, mode: str, name: str) -> None:
+    def __init__(
+        self, dataframe: DataFrame, *, mode: str, name: str, whole_windows: bool = False
+    ) -> None:
         self.catalyst = Catalyst(dataframe.sparkSession)
-        self.mode = mode
+        self.mode, self.whole_windows = mode, whole_windows
         self.plan = self.catalyst.without_ctes(analysed(dataframe))
         self.flow = Flow(name)
         self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
@@ -646,8 +650,9 @@ class Translation:
             AggregateState(
                 operator=name,
                 grouping=tuple(grouping),
-                keys=tuple(keys.columns),
+                keys=keys.of_groups(self.catalyst),
                 removed_by=keys.removed_by,
+                by_window=keys.panes is not None,
                 session=keys.session,
                 results=tuple(zip(results_named, functions, strict=True)),
             )
@@ -686,6 +691,8 @@ class Translation:
         Returns the plan to aggregate: the one before the windows, or `child`.
         """
         if keys.window is None or any(map(depends_on_order, functions)):
+            return child
+        if self.whole_windows and self.mode == "update":
             return child
         attribute, *own = keys.window
         read = [value for name, value in keys.columns if name not in own]
@@ -806,6 +813,15 @@ class _Keys:
             place = self._place(translation, name, expression, dtype, names)
             self.bound.append(Column(attribute=attribute, place=place))
         self.names = tuple(names)
+
+    def of_groups(self, catalyst: Catalyst) -> tuple[tuple[str, Any], ...]:
+        """Return column → expression over group keys: of windows start and end, and no time."""
+        if self.panes is None or self.window is None:
+            return tuple(self.columns)
+        attribute, time = self.window[0], self.panes[1]
+        bounds = enumerate((WINDOW_START, WINDOW_END))
+        own = [column for column in self.columns if column[0] != time]
+        return (*own, *((name, catalyst.field(attribute, ordinal)) for ordinal, name in bounds))
 
     def use_panes(self, window: TimeWindow, name: str, time: Any) -> None:
         """Replace the columns of the window by that of the time, from which it follows."""

@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from godwit.adopt.delivery import RowByRow
-from godwit.adopt.spark_checkpoint import has_epochs, initial_state_from
+from godwit.adopt.spark_checkpoint import began_in_spark, has_epochs, initial_state_from
 from godwit.adopt.targets import FORMATS, WAYS_OUT, Target, delivered, refused_setting
 from godwit.adopt.translate import Query as AdoptedQuery
 from godwit.adopt.translate import translate
@@ -467,7 +467,8 @@ class StreamWriter:
                 "The query has no checkpointLocation.",
                 'Set it, as in .option("checkpointLocation", "checkpoints/counts").',
             )
-        query = translate(self._dataframe, mode=self._mode, name="adopted")
+        begins = self._former is not None or began_in_spark(checkpoint)
+        query = translate(self._dataframe, mode=self._mode, name="adopted", whole_windows=begins)
         stream, sink = self._sink(query, table)
         query.flow.sink("output", stream, sink)
         return query.flow.start(

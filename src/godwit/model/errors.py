@@ -110,7 +110,7 @@ class UnsupportedQueryError(InvalidFlowError):
 
 
 class InvalidInputError(GodwitError):
-    """Rows given to `godwit.testing` do not fit a source: a column is missing, a type wrong.
+    """Rows given to `godwit.testing`, or as initial state, do not fit: a column or type is wrong.
 
     Examples
     --------

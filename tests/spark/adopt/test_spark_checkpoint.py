@@ -116,14 +116,42 @@ def test_a_query_goes_on_from_the_state_that_spark_has_written(
                     query = build(frames["s"])
                     run(query.writeStream, mode=mode, checkpoint=old)
                     shutil.copytree(old, copy)
-                    write(before, batches[3:])
-                    native = run(query.writeStream, mode=mode, checkpoint=copy)
-                    writer = gw.write_stream(query).from_spark_checkpoint(old)
-                    adopted = run(writer, mode=mode, checkpoint=new)
-                    assert native.batches
-                    assert_same(adopted.batches, native.batches)
+                    for batch in batches[3:]:  # the second start goes on from its own checkpoint
+                        write(before, [batch])
+                        native = run(query.writeStream, mode=mode, checkpoint=copy)
+                        writer = gw.write_stream(query).from_spark_checkpoint(old)
+                        adopted = run(writer, mode=mode, checkpoint=new)
+                        assert native.batches
+                        assert_same(adopted.batches, native.batches)
+                        shutil.rmtree(old, ignore_errors=True)
             except Exception as error:  # noqa: BLE001  all are reported together
                 failures.append(f"{name} ({mode}): {type(error).__name__}: {error}")
             finally:
                 spark.conf.unset(_PROVIDER)
     assert not failures, "\n\n".join(failures)
+
+
+def test_a_checkpoint_of_another_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(schema=_COLUMNS, batches=[_rows(random.Random(1), 0)])
+    with settings(spark), written(spark, {"s": stream}) as frames:
+        rows, old = frames["s"], str(tmp_path / "old")
+        run(rows.groupBy("k").agg(sf.sum("n")).writeStream, mode="update", checkpoint=old)
+        others = {
+            "another Spark query: it groups by": rows.groupBy("n").agg(sf.sum("n")),
+            "another Spark query: its aggregates": rows.groupBy("k").agg(sf.avg("n")),
+            "another Spark query: it has the operators": (
+                rows.withWatermark("ts", "1 minute")
+                .groupBy(sf.session_window("ts", "1 minute"), "k")
+                .agg(sf.sum("n"))
+            ),
+        }
+        for message, query in others.items():
+            mode = "append" if "operators" in message else "update"
+            writer = gw.write_stream(query).from_spark_checkpoint(old)
+            with pytest.raises(gw.errors.CheckpointError, match=message):
+                run(writer, mode=mode, checkpoint=str(tmp_path / "new"))
+        query = rows.groupBy("k").agg(sf.sum("n"))
+        run(gw.write_stream(query), mode="update", checkpoint=str(tmp_path / "new"))
+        writer = gw.write_stream(query).from_spark_checkpoint(old)
+        with pytest.raises(gw.errors.CheckpointError, match="began without the state"):
+            run(writer, mode="update", checkpoint=str(tmp_path / "new"))
