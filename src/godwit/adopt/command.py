@@ -6,20 +6,12 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.cli.command import Command
 from godwit.model.text import printable
 
 if TYPE_CHECKING:
     import argparse
 
     from godwit.adopt.spark_checkpoint import SparkProgress
-
-ADOPT: Final = Command(
-    module="godwit.adopt.command",
-    purpose="what the checkpoint of a stopped Spark query has, and how the query goes on here",
-    needs="pyspark",
-    install="pyspark",
-)
 
 _LINES: Final = """\
 To go on with this state, start the query that wrote it by

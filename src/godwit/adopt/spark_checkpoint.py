@@ -58,7 +58,7 @@ _AGGREGATE_FORMAT: Final = "spark.sql.streaming.aggregation.stateFormatVersion"
 _PANE: Final = f"{RESERVED_PREFIX}_pane"
 _ENDS: Final = (f"{RESERVED_PREFIX}_first", f"{RESERVED_PREFIX}_last")
 _ALL: Final = 1 << 20
-"""More partitions than a state has: a coalesce to so many changes nothing, and keeps Spark's
+"""More partitions than a state has: a coalesce to this number changes nothing, and keeps Spark's
 optimizer from looking up fields of a struct by name, right above the reader.  The state of two sums
 has two fields of one name, and Spark would read one of them for both."""
 _SAVES: Final = {False: "stateStoreSave", True: "sessionWindowStateStoreSaveExec"}

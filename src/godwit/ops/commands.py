@@ -38,3 +38,9 @@ ADVISE: Final = Command(
     needs="rich",
     install=_CLI,
 )
+ADOPT: Final = Command(
+    module="godwit.adopt.command",
+    purpose="what the checkpoint of a stopped Spark query has, and how the query goes on here",
+    needs="pyspark",
+    install="pyspark",
+)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sf
-from tests.support.native import Stream, assert_same, run, settings, write, written
+from tests.support.native import Batches, Stream, assert_same, run, settings, write, written
 
 import godwit as gw
 
@@ -116,14 +116,16 @@ def test_a_query_goes_on_from_the_state_that_spark_has_written(
                     query = build(frames["s"])
                     run(query.writeStream, mode=mode, checkpoint=old)
                     shutil.copytree(old, copy)
+                    native: Batches = {}
+                    adopted: Batches = {}
                     for batch in batches[3:]:  # the second start goes on from its own checkpoint
                         write(before, [batch])
-                        native = run(query.writeStream, mode=mode, checkpoint=copy)
+                        native |= run(query.writeStream, mode=mode, checkpoint=copy).batches
                         writer = gw.write_stream(query).from_spark_checkpoint(old)
-                        adopted = run(writer, mode=mode, checkpoint=new)
-                        assert native.batches
-                        assert_same(adopted.batches, native.batches)
+                        adopted |= run(writer, mode=mode, checkpoint=new).batches
                         shutil.rmtree(old, ignore_errors=True)
+                    assert native
+                    assert_same(adopted, native)
             except Exception as error:  # noqa: BLE001  all are reported together
                 failures.append(f"{name} ({mode}): {type(error).__name__}: {error}")
             finally:

@@ -31,7 +31,7 @@ def test_the_writer_has_the_names_of_sparks_writer() -> None:
     theirs = {name for name in dir(DataStreamWriter) if not name.startswith("_")}
     ours = {name for name in dir(gw.adopt.StreamWriter) if not name.startswith("_")}
     assert theirs - ours == {"clusterBy"}
-    assert ours - theirs == {"control", "settings"}
+    assert ours - theirs == {"control", "from_spark_checkpoint", "settings"}
 
 
 @pytest.mark.parametrize(
