@@ -192,11 +192,11 @@ def initial_state_from(
     described = _operators_in(reader, location)
     aggregates = {state.operator: state for state in query.aggregates}
     stateful = [o for o in flow.operators if not o.stateless and not o.part_of]
-    others = [o.name for o in stateful if o.name not in aggregates]
+    others = [o.name for o in stateful if o.name not in aggregates or len(stateful) > 1]
     if others:
         raise UnsupportedQueryError(
             f"The state of {listing(others)} cannot be taken over from Spark's.",
-            remedy="Aggregates and sessions can. Start the query without its state.",
+            remedy="The state of one aggregate can. Start the query without its state.",
             node="from_spark_checkpoint",
             place="",
         )
