@@ -5,7 +5,7 @@
 set -euo pipefail
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/env"
-"$work/env/bin/pip" install --quiet pyspark==4.0.0
+"$work/env/bin/pip" install --quiet pyspark==4.3.0
 cat > "$work/look.py" <<'PYTHON'
 import sys
 
