@@ -365,6 +365,13 @@ class Translation:
             handler = _HANDLERS.get(kind)
             if handler is None:
                 raise self.refused(node, "no operator does it yet", "Take it out of this query.")
+            if 0 < len(_watermarks(node)) < len(_watermarks(self.plan)):
+                raise self.refused(
+                    node,
+                    "its watermark in Spark is that of all streams of the query, and not all of "
+                    "them come by it",
+                    "Write its result by a query of its own.",
+                )
             return handler(self, node, [rows for rows, _ in below])
         if not changed:
             if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():

@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql import functions as sf
 from tests.support.native import Stream, compare
 
+import godwit as gw
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -86,3 +88,11 @@ def test_an_adopted_join_gives_the_batches_that_spark_gives(spark: SparkSession,
     keys: list[str | None] = ["a", "b", "c", "d", "e" if name.startswith("full") else None]
     parts = 2 if name.startswith("left") else 1  # with a restart
     compare(spark, _QUERIES[name], _input(len(name), keys), mode="append", parts=parts)
+
+
+def test_an_operator_on_one_side_alone_is_refused_for_its_watermark(spark: SparkSession) -> None:
+    rates = [spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")] * 2
+    first = rates[0].dropDuplicatesWithinWatermark(["value"]).alias("a")
+    query = first.join(rates[1].alias("b"), sf.expr("a.value = b.value"))
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="watermark in Spark is that of all"):
+        gw.read_plan(query)
