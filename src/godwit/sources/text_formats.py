@@ -5,7 +5,9 @@ that it begins in, so ranges that share their ends have every line once, whereve
 Files that are compressed, and CSV with line breaks within quotes, cannot be cut.
 
 Lines are parsed in large blocks.  Where the user wants to go on without those that cannot be read,
-a block that fails is halved until they are found, so a few of them cost little.
+a block of JSON that fails is halved until they are found, so a few of them cost little.  A block of
+CSV is parsed once more as texts, and its bad lines are searched for column by column; it is halved
+only if values in it seem to have line breaks.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
+from godwit.columns.arrays import values_of
 from godwit.columns.nested import has_leaf, leaves_of, with_leaves
 from godwit.columns.time_texts import has_offset, in_calendar
 from godwit.columns.types import is_date_or_timestamp, is_instant, is_list, is_temporal
@@ -54,8 +57,13 @@ from godwit.sources.text_values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from godwit.sources.directory import Directory, File
     from godwit.sources.file_formats import FileLayout
+
+    _Conversion = Callable[[pa.Array], pa.Array]
+    _Separated = tuple[pa.Table, list[tuple[bytes, str | None]]]  # rows; bad lines, reasons
 
 _BLOCK_BYTES: Final = 8 << 20
 _PROBE_BYTES: Final = 64 << 10
@@ -67,6 +75,7 @@ _CARRIAGE_RETURNS: Final = (
     "write them; write it with line feeds (LF or CR LF)"
 )
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
+_VALUES_AT_ONCE: Final = 256  # among which those that cannot be read are searched for
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
 _RETURN: Final = 0x0D
@@ -162,13 +171,19 @@ class _TextFormat(FileFormat):
             yield from _whole_lines(stream, end - begin)
 
     def _parse_readable(
-        self, text: bytes, parse: Callable[[bytes, bool], pa.Table], *, halved: bool = False
+        self,
+        text: bytes,
+        parse: Callable[[bytes, bool], pa.Table],
+        separate: Callable[[bytes], _Separated | None] | None = None,
+        *,
+        halved: bool = False,
     ) -> Iterator[pa.RecordBatch | BadLine]:
         """Yield the rows of lines parsed by `parse`, and bad lines if these are not refused.
 
-        Bad lines are found by bisection. `parse`: its second argument says to go by the rules of
-        `text_values` at once, since Arrow's fast parser has failed. `halved`: `text` is a part of
-        a block, so a value with line breaks may be cut.
+        `parse`: its second argument says to go by the rules of `text_values` at once, since Arrow's
+        fast parser has failed. `separate`: searches for the bad lines; where it returns ``None``,
+        they are found by bisection. `halved`: `text` is a part of a block, so a value with line
+        breaks may be cut.
         """
         if self._is_blank(text):
             return
@@ -181,13 +196,22 @@ class _TextFormat(FileFormat):
                 raise
             middle = text.rfind(b"\n", 0, len(text) // 2) + 1 or text.find(b"\n") + 1
             if middle in {0, len(text)}:
-                yield BadLine(text, str(error).partition("\n")[0])
+                yield BadLine(text, _reason(error))
                 return
         else:
             yield from rows.combine_chunks().to_batches()
             return
+        if separate is not None and (separated := separate(text)) is not None:
+            rows, bad = separated
+            yield from rows.combine_chunks().to_batches()
+            for line, reason in bad:
+                if reason is not None:
+                    yield BadLine(line, reason)
+                else:
+                    yield from self._parse_readable(line, parse, halved=True)
+            return
         for half in (text[:middle], text[middle:]):
-            yield from self._parse_readable(half, parse, halved=True)
+            yield from self._parse_readable(half, parse, separate, halved=True)
 
     def _is_blank(self, text: bytes) -> bool:
         """Return whether a text has nothing to parse."""
@@ -208,6 +232,65 @@ class _TextFormat(FileFormat):
     @abstractmethod
     def _infer(self, block: bytes) -> pa.Schema:
         """Return the schema inferred from a block of lines."""
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason for which a line cannot be read."""
+    return str(error).partition("\n")[0]
+
+
+def _cast(dtype: pa.DataType, array: pa.Array) -> pa.Array:
+    """Return an array in a type."""
+    return array.cast(dtype)
+
+
+def _convert_readable(
+    rows: pa.Table, converters: dict[str, _Conversion]
+) -> tuple[pa.Table, npt.NDArray[np.bool_], dict[int, str]]:
+    """Convert columns of the rows in which this is possible.
+
+    Returns them, which rows they are, and the others' reasons, of the first column that has any.
+    """
+    is_good, reasons = np.ones(rows.num_rows, bool), dict[int, str]()
+    later: dict[str, _Conversion] = {}
+    for name, convert in converters.items():
+        place = rows.schema.get_field_index(name)
+        column = rows.column(place).combine_chunks()
+        try:
+            rows = rows.set_column(place, name, convert(column))
+        except (ValueError, pa.ArrowException):
+            later[name] = convert
+            bad = _bad_values(column, convert)
+            is_good[[*bad]] = False
+            reasons = bad | reasons
+    if later:
+        rows, _, _ = _convert_readable(rows.filter(pa.array(is_good)), later)
+    return rows, is_good, reasons
+
+
+def _bad_values(column: pa.Array, convert: _Conversion) -> dict[int, str]:
+    """Return the rows with values that cannot be converted, with the reasons.
+
+    Equal values are converted once.
+    """
+    encoded = column.dictionary_encode()
+    values, reasons = encoded.dictionary, dict[int, str]()
+    parts = [(start, _VALUES_AT_ONCE) for start in range(0, len(values), _VALUES_AT_ONCE)]
+    while parts:
+        start, length = parts.pop()
+        part = values[start : start + length]
+        try:
+            convert(part)
+        except (ValueError, pa.ArrowException) as error:
+            if len(part) == 1:
+                reasons[start] = _reason(error)
+            else:
+                half = (len(part) + 1) // 2
+                parts += [(start, half), (start + half, len(part) - half)]
+    is_bad = np.zeros(len(values) + 1, bool)  # the last is null
+    is_bad[[*reasons]] = True
+    places = values_of(encoded.indices.fill_null(len(values)))
+    return {row: reasons[places[row]] for row in np.flatnonzero(is_bad[places]).tolist()}
 
 
 def _next_line_start(stream: Any, offset: int, size: int) -> int:
@@ -634,9 +717,8 @@ class CsvFormat(_TextFormat):
         marks = self._marks()
         present: list[str] = []
 
-        def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
-            """Parse a block of lines; `types`: as which Arrow is to read the columns."""
-            rows = self._parse_lines(lines, names or [], types, present)
+        def convert(rows: pa.Table) -> pa.Table:
+            """Return rows that Arrow has read, with their columns in the types of the fields."""
             for field in fields:
                 if field.name not in present:
                     continue
@@ -653,6 +735,38 @@ class CsvFormat(_TextFormat):
                 elif field.name in decimals:
                     column.validate(full=True)  # the parser takes more digits than there may be
             return rows
+
+        def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
+            """Parse a block of lines; `types`: as which Arrow is to read the columns."""
+            return convert(self._parse_lines(lines, names or [], types, present))
+
+        from_bytes = {n: t for n, t in texts.items() if pa.types.is_string(t)}
+        as_bytes = {**texts, **dict.fromkeys(from_bytes, pa.binary())}
+
+        def separate(text: bytes) -> _Separated | None:
+            """Return the rows of a block, and its bad lines with reasons; ``None`` if cut badly."""
+            if self._has_escaped_ends(text):
+                return None
+            lines, cut = self._cut_lines(text)
+            places, rows = self._parse_structure(lines, cut, names or [], as_bytes, present)
+            if rows is None:
+                return None
+            decode: dict[str, _Conversion] = {
+                n: partial(_cast, t) for n, t in from_bytes.items() if n in present
+            }
+            rows, is_text, _ = _convert_readable(rows, decode)
+            places = places[is_text]
+            parse: dict[str, _Conversion] = {
+                f.name: partial(from_text, field=f)
+                for f in fields
+                if f.name in present and not f.type.equals(texts[f.name])
+            }
+            rows, is_value, reasons = _convert_readable(rows, parse)
+            reasons = {places[row]: reason for row, reason in reasons.items()}
+            is_good = np.zeros(len(lines), bool)
+            is_good[places[is_value]] = True
+            bad = [(lines[n], reasons.get(n)) for n in np.flatnonzero(~is_good).tolist()]
+            return rows, bad
 
         parse_all = _usual_first(
             partial(parse_as, types), partial(parse_as, {**types, **usual}) if usual else None
@@ -681,7 +795,69 @@ class CsvFormat(_TextFormat):
             present[:] = [name for name in types if name in names] or names[:1]
             if fields and present[0] not in types:
                 _check_delimiter(names, str(self._parse["delimiter"]))
-            yield from self._parse_readable(text, parsed)
+            yield from self._parse_readable(text, parsed, separate)
+
+    def _cut_lines(self, text: bytes) -> tuple[list[bytes], npt.NDArray[np.intp]]:
+        """Return the lines of a text that are not blank, and the places of the whole ones."""
+        lines = [line for line in io.BytesIO(text) if not self._is_blank(line)]
+        if not (self._has_open_quote(text) or _has_lone_return(text)):
+            return lines, np.arange(len(lines))
+        places = [n for n, line in enumerate(lines) if self._is_whole(line)]
+        return lines, np.array(places, np.intp)
+
+    def _has_escaped_ends(self, text: bytes) -> bool:
+        """Return whether an escape character may join lines of a text."""
+        escape = str(self._parse["escape_char"] or "").encode()
+        return bool(escape) and (escape + b"\n" in text or escape + b"\r" in text)
+
+    def _is_whole(self, line: bytes) -> bool:
+        """Return whether a line neither begins nor ends within a value."""
+        try:
+            self._check_line_ends(line)
+        except ValueError:
+            return False
+        return not self._has_open_quote(line)
+
+    def _parse_structure(
+        self,
+        lines: list[bytes],
+        places: npt.NDArray[np.intp],  # of the whole lines
+        names: list[str],
+        types: dict[str, pa.DataType],
+        columns: list[str],
+    ) -> tuple[npt.NDArray[np.intp], pa.Table | None]:
+        """Return the places of the lines with a value for each column, and these as a table.
+
+        ``None``: the lines cannot be told apart.
+        """
+        for _ in range(2):
+            text = b"".join([lines[place] for place in places.tolist()])
+            if not text:
+                return places, pa.table({name: pa.array([], types[name]) for name in columns})
+            try:
+                return places, self._parse_lines(text, names, types, columns)
+            except ValueError:
+                wrong = self._wrong_rows(text, names)
+                if not wrong or max(wrong) >= len(places):
+                    break
+                places = np.delete(places, wrong)
+        return places, None
+
+    def _wrong_rows(self, text: bytes, names: list[str]) -> list[int]:
+        """Return which rows of a text have too few or too many values."""
+        wrong: list[int] = []
+
+        def skip(row: pacsv.InvalidRow) -> str:
+            wrong.append(row.number - 1)
+            return "skip"
+
+        # The handler gets texts, so it must not meet bytes that are not UTF-8.
+        delimiter = str(self._parse["delimiter"]).encode()
+        letter = next(each for each in b"wxyz" if each not in self._marks() + delimiter)
+        text = text.translate(bytes(range(128)) + bytes([letter]) * 128)
+        with contextlib.suppress(pa.ArrowException):
+            self._parse_csv(text, names, dict.fromkeys(names, pa.binary()), names[:1], skip)
+        return wrong
 
     def check_schema(self, schema: pa.Schema) -> None:
         for field in schema:
@@ -789,12 +965,13 @@ class CsvFormat(_TextFormat):
         names: list[str] | None,  # of the columns in the text; ``None``: in its first line
         types: dict[str, pa.DataType],  # column → type
         columns: list[str] | None,  # those to return; ``None``: all
+        handle_wrong: Callable[[pacsv.InvalidRow], str] | None = None,  # rows of other lengths
     ) -> pa.Table:
         """Return lines of CSV as a table, parsed by Arrow."""
         return pacsv.read_csv(
             io.BytesIO(text),
             pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
-            pacsv.ParseOptions(**self._parse),
+            pacsv.ParseOptions(**self._parse, invalid_row_handler=handle_wrong),
             pacsv.ConvertOptions(
                 column_types=types,
                 include_columns=columns,

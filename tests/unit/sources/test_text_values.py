@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -568,3 +569,82 @@ def test_delimiters_at_the_end_of_lines_are_columns_without_a_name(
     assert rows == [{name: row[name] for name in "ab" if name in columns} for row in both]
     with pytest.raises(InvalidFlowError, match="has a column named ''"):
         gw.sources.csv(tmp_path).schema  # noqa: B018  the property raises
+
+
+BAD_TEXTS = ("", "x", "N/A", "1.5", "0x1F", "1e2", " 7 ", "9" * 30, '"8"', '""', '"a,b"', "\u00fc")
+
+
+def drawn_line(draw: random.Random) -> bytes:
+    """Line of CSV for three columns that may have any fault."""
+    cells = [str(draw.randrange(9)), f"n{draw.randrange(9)}", f"2026-01-0{draw.randrange(1, 9)}"]
+    while draw.random() < 0.3:
+        cells[draw.randrange(3)] = draw.choice(BAD_TEXTS)
+    if draw.random() < 0.1:
+        cells = cells[1:] if draw.random() < 0.5 else [*cells, "1"]
+    line = ",".join(cells).encode()
+    if draw.random() < 0.1:
+        place = draw.randrange(len(line))
+        line = line[:place] + draw.choice([b'"', b'""', b"\xff", b"\r", b"\\", b" "]) + line[place:]
+    return line + draw.choice([b"", b"", b"\r"])
+
+
+def read_and_refused(source: gw.sources.Source) -> tuple[list[Any], list[tuple[bytes, str]]]:
+    source.open(None)
+    batches = [
+        batch
+        for split in source.splits(source.start(), source.latest(source.start()), 1)
+        for batch in source.read(split, source.schema.names)
+    ]
+    source.close()
+    refused = [batch.rows for batch in batches if isinstance(batch, gw.sources.Unreadable)]
+    return (
+        [row for b in batches if isinstance(b, pa.RecordBatch) for row in b.to_pylist()],
+        [(r["value"], r["error"]) for rows in refused for r in rows.to_pylist()],
+    )
+
+
+@pytest.mark.parametrize("schema", ["n bigint, s string, d date", "n string, s string, d date"])
+@pytest.mark.parametrize("escape", [None, "\\"])
+@pytest.mark.parametrize("seed", range(2))
+def test_lines_of_a_block_are_read_or_refused_as_they_are_alone(
+    schema: str, escape: str | None, seed: int, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    lines = [drawn_line(draw) for _ in range(120)]
+    open_quotes = [
+        (line.replace(b'\\"', b"") if escape else line).count(b'"') % 2 == 1 for line in lines
+    ]
+    options: dict[str, Any] = {"schema": schema, "on_bad": "skip", "escape": escape}
+    for directory in ("alone", "together"):
+        (tmp_path / directory).mkdir()
+    for number, line in enumerate(lines):
+        if not open_quotes[number]:
+            (tmp_path / f"alone/{number:03}.csv").write_bytes(b"n,s,d\n" + line + b"\n")
+    (tmp_path / "together/1.csv").write_bytes(b"n,s,d\n" + b"\n".join(lines) + b"\n")
+    alone = read_and_refused(gw.sources.csv(tmp_path / "alone", **options))
+    rows, refused = read_and_refused(gw.sources.csv(tmp_path / "together", **options))
+    assert rows == alone[0]
+    cut = {line.rstrip(b"\r") for line, is_open in zip(lines, open_quotes, strict=True) if is_open}
+    assert [each for each in refused if each[0] not in cut] == alone[1]
+    assert {value for value, _ in refused} >= cut
+    assert 20 < len(rows) < len(lines) - 20
+
+
+@pytest.mark.parametrize(("bad", "calls"), [("x", 8), ("3,4", 40)])
+def test_a_bad_line_costs_few_passes(
+    bad: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"{n},{bad if n % 100 == 0 else n}" for n in range(2000)]
+    (tmp_path / "1.csv").write_text("\n".join(["a,b", *lines]))
+    parsed = []
+    read_csv = pacsv.read_csv
+
+    def count(*arguments: Any) -> pa.Table:
+        parsed.append(arguments)
+        return read_csv(*arguments)
+
+    monkeypatch.setattr(pacsv, "read_csv", count)
+    source = gw.sources.csv(tmp_path, schema="a bigint, b bigint", on_bad="skip")
+    rows, refused = read_and_refused(source)
+    assert (len(rows), len(refused)) == (1980, 20)
+    assert len(parsed) <= calls
