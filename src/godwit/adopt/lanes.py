@@ -77,6 +77,14 @@ class Translator(Protocol):
     ) -> Adopted:
         """Return the rows of an operator that does what a node does."""
 
+    def rows_of_source(
+        self, columns: Sequence[tuple[str, Any]], plan: Any
+    ) -> tuple[Stream, str | None]:
+        """Return the rows of a stateless plan, and the column that marks rows for watermarks."""
+
+    def result_of(self, stream: Stream, attributes: Sequence[Any], names: Sequence[str]) -> Adopted:
+        """Return the rows of an operator whose columns are those of a node's output."""
+
     @staticmethod
     def conjuncts(condition: Any) -> list[Any]:
         """Return the parts of a condition that are joined by ``AND``."""

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.adopt.lanes import Adopted
-    from godwit.adopt.translate import Translation
+    from godwit.adopt.lanes import Adopted, Translator
 
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -40,7 +39,7 @@ class _Rows:
     """The columns of the rows that a function gets, and those that its operator reads beside."""
 
     def __init__(
-        self, translation: Translation, node: Any, keys: Sequence[Any], data: Sequence[Any]
+        self, translation: Translator, node: Any, keys: Sequence[Any], data: Sequence[Any]
     ) -> None:
         catalyst = translation.catalyst
         self.columns: list[tuple[str, Any]] = []  # name → expression of Spark's
@@ -73,7 +72,7 @@ class _Rows:
         self.event_time = self._event_time(translation, data, names)
 
     def _event_time(
-        self, translation: Translation, data: Sequence[Any], names: dict[int, str]
+        self, translation: Translator, data: Sequence[Any], names: dict[int, str]
     ) -> str | None:
         """Return the column by which rows are late: a time with a watermark, or a window's end."""
         for attribute in data:
@@ -98,7 +97,7 @@ class _Rows:
 
 
 def transform_with_state(
-    translation: Translation, node: Any, below: list[Adopted | None]
+    translation: Translator, node: Any, below: list[Adopted | None]
 ) -> Adopted:
     """Translate ``TransformWithStateInPySpark``: rows and pandas forms."""
     child, number = node.child(), int(node.groupingAttributesLen())
@@ -127,7 +126,7 @@ def transform_with_state(
 
 
 def apply_in_pandas_with_state(
-    translation: Translation, node: Any, below: list[Adopted | None]
+    translation: Translator, node: Any, below: list[Adopted | None]
 ) -> Adopted:
     """Translate ``FlatMapGroupsInPandasWithState``."""
     rows = _Rows(
@@ -147,7 +146,7 @@ def apply_in_pandas_with_state(
 
 
 def _adopted(
-    translation: Translation,
+    translation: Translator,
     node: Any,
     below: list[Adopted | None],
     rows: _Rows,
@@ -177,7 +176,7 @@ def _adopted(
     return translation.result_of(add_to_flow(translation.flow, added), attributes, output.names)
 
 
-def _output_schema(translation: Translation, attributes: Sequence[Any]) -> pa.Schema:
+def _output_schema(translation: Translator, attributes: Sequence[Any]) -> pa.Schema:
     """Return the columns that a function returns, by Spark's names if these are unique."""
     names = [str(attribute.name()) for attribute in attributes]
     if len({name.lower() for name in names}) < len(names) or any(
@@ -192,7 +191,7 @@ def _output_schema(translation: Translation, attributes: Sequence[Any]) -> pa.Sc
     return schema
 
 
-def _function_of(translation: Translation, node: Any) -> Any:
+def _function_of(translation: Translator, node: Any) -> Any:
     """Return the function of a node's ``PythonUDF``, as PySpark pickled it."""
     udf = node.functionExpr()
     if kind_of(udf) != "PythonUDF":
@@ -208,7 +207,7 @@ def _function_of(translation: Translation, node: Any) -> Any:
     return loaded[0]
 
 
-def _initial_state(translation: Translation, node: Any) -> InitialState:
+def _initial_state(translation: Translator, node: Any) -> InitialState:
     """Return the rows of a node's initial state, which is read now."""
     catalyst, plan = translation.catalyst, node.initialState()
     output, number = to_list(plan.output()), int(node.initGroupingAttrsLen())
@@ -225,13 +224,13 @@ def _initial_state(translation: Translation, node: Any) -> InitialState:
     )
 
 
-def _max_chunk(translation: Translation) -> int:
+def _max_chunk(translation: Translator) -> int:
     """Return the maximum number of rows of a DataFrame, by the session's settings."""
     number = int(translation.catalyst.spark.conf.get(_RECORDS, str(MAX_CHUNK)) or MAX_CHUNK)
     return number if number > 0 else 2**31 - 1
 
 
-def _max_bytes(translation: Translation) -> int | None:
+def _max_bytes(translation: Translator) -> int | None:
     """Return about how many bytes a DataFrame may have, by the session's settings."""
     text = translation.catalyst.spark.conf.get(_BYTES, None)
     digits = re.fullmatch(r"(\d+)b?", str(text).lower())
