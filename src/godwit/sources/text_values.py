@@ -10,7 +10,7 @@ results are not used where they may differ (`has_small_numbers`, `has_hexadecima
   a number beyond the largest one is refused. A double halfway between two narrower floats does not
   say which of them is nearer, so the text of such a number is read again (`TextsNeededError`).
 - ``-0`` is the negative zero of a float in text. In JSON it is a whole number, so it is zero, as
-  Spark reads it; ``-0.0`` is the negative zero.
+  Spark reads it; ``-0.0`` is the negative zero. A zero that is the key of a map has no sign.
 - ``NaN`` and the infinities have names in text; JSON has none of them.
 - Times are text in ISO 8601, bytes in JSON are Base64.
 """
@@ -396,6 +396,8 @@ def _exact_numbers(value: Any, dtype: pa.DataType, texts: _Texts) -> Any:
         names: list[Any] = [str(name) for name in value]
         if names and not is_text(dtype.key_type):
             names = texts.values(names, dtype.key_type)  # those of equal values are equal
+            if pa.types.is_floating(dtype.key_type):  # a zero without a sign, as in Spark
+                names = [abs(name) if name == 0 else name for name in names]
         items = [_exact_numbers(item, dtype.item_type, texts) for item in value.values()]
         return dict(zip(names, items, strict=True))
     if type(value) is msgspec.Raw:

@@ -466,6 +466,21 @@ def test_of_two_keys_of_equal_value_the_last_one_counts(
 
 @pytest.mark.parametrize("reader", ["json", "messages"])
 @pytest.mark.parametrize("dtype", ["double", "float"])
+def test_a_zero_that_is_the_key_of_a_map_has_no_sign(
+    reader: str, dtype: str, tmp_path: Path
+) -> None:
+    schema = f"m map<{dtype}, int>, l array<map<{dtype}, {dtype}>>"
+    line = b'{"m":{"-0.0":1,"2":2},"l":[{"-0":-0.0,"0.0":-0.0,"-1":1}]}'
+    if reader == "messages":
+        got = gw.formats.json(schema).decode([line], ["m", "l"]).rows.to_pylist()
+    else:
+        got = read_files("json", line, tmp_path, schema=schema)
+    right = {"m": [(0.0, 1), (2.0, 2)], "l": [[(0.0, -0.0), (-1.0, 1.0)]]}
+    assert str(got) == str([right])
+
+
+@pytest.mark.parametrize("reader", ["json", "messages"])
+@pytest.mark.parametrize("dtype", ["double", "float"])
 def test_the_whole_number_zero_has_no_sign_in_json(reader: str, dtype: str, tmp_path: Path) -> None:
     schema = f"v {dtype}, l array<{dtype}>, s struct<a {dtype}>, m map<string, {dtype}>"
     schema += f", w {dtype}"  # halfway between two floats, so texts are read again
