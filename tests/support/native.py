@@ -269,6 +269,8 @@ def _compared(
                 checkpoint=f"{checkpoints}/adopted",
                 after=after,
             )
+            twice = adopted.keys() & ours.batches.keys()
+            assert not twice, f"the function got batches again after a restart: {sorted(twice)}"
             native |= theirs.batches
             adopted |= ours.batches
             if theirs.schema is not None and ours.schema is not None:

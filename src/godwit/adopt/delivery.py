@@ -6,11 +6,14 @@ over them (`godwit.adopt.translate.Finish`), and the sink gets the result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.sinks.simple_sinks import ForeachSink
 
 if TYPE_CHECKING:
@@ -22,12 +25,41 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import EpochOutput, SinkContext
 
 
-class DeliveredResult(ForeachSink):
-    """Calls a function with a batch's result, a DataFrame, and the number of the batch."""
+_LAST: Final = "delivered.json"
 
-    def __init__(self, fn: Callable[[Any, int], object], finish: Finish | None) -> None:
+
+class DeliveredResult(ForeachSink):
+    """Calls a function with a batch's result, a DataFrame, and the number of the batch.
+
+    `checkpoint`: directory in which the last batch is recorded for which the function returned, so
+    that another start does not call it again, as Spark would not; by default it is called again.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any, int], object],
+        finish: Finish | None,
+        *,
+        checkpoint: str | None = None,
+    ) -> None:
         super().__init__(fn)
         self._finish = finish
+        self._storage = None if checkpoint is None else CheckpointStorage.open(checkpoint)
+        self._last: bytes | None = None  # the recorded batch; ``None`` if it is not read yet
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Call the user's function with the rows of a batch, unless it returned for it before."""
+        if self._storage is None:
+            super().deliver(output)
+            return
+        point = json.dumps(asdict(output.point)).encode()
+        if self._last is None:
+            recorded = _LAST in self._storage.list("")
+            self._last = self._storage.read(_LAST).to_pybytes() if recorded else b""
+        if self._last != point:
+            super().deliver(output)
+            self._storage.write_atomic(_LAST, point)
+            self._last = point
 
     def open(self, context: SinkContext) -> None:
         """Remember how many batches Spark's query had before."""

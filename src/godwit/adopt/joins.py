@@ -20,6 +20,8 @@ from godwit.adopt.joined_rows import (
 )
 from godwit.adopt.lanes import Computed, Packed
 from godwit.adopt.plan import (
+    SESSION_WINDOW,
+    TIME_WINDOW,
     WATERMARK_DELAY,
     children_of,
     id_of,
@@ -175,6 +177,7 @@ def _add_columns(
     """Add the columns of the keys of a side, and of its rows; `key_names`: of the other side."""
     keys = []
     for key in side.keys:
+        _check_struct(translation, node, key)
         parts: list[tuple[str, Any]] = []
         _place(translation, node, "key", key, parts, is_key=True)
         keys += parts
@@ -186,6 +189,17 @@ def _add_columns(
         side.places.append((attribute, place))
     side.columns = keys + rows
     side.names = [name for name, _ in rows]
+
+
+def _check_struct(translation: Translator, node: Any, key: Any) -> None:
+    """Refuse a key that is a struct, of which Spark finds null fields equal; windows have none."""
+    metadata = metadata_of(key) if kind_of(key) == "AttributeReference" else {}
+    if isinstance(type_of(key), StructType) and not {TIME_WINDOW, SESSION_WINDOW} & {*metadata}:
+        raise translation.refused(
+            node,
+            f"its key {key.sql()} is a struct, whose fields may be null",
+            "Compare the fields by =.",
+        )
 
 
 def _place(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
 """Key of a column's metadata: it has event times, or windows of these, that a watermark follows."""
+TIME_WINDOW: Final = "spark.timeWindow"
+"""Key of a column's metadata: it has windows of one length."""
 SESSION_WINDOW: Final = "spark.sessionWindow"
 """Key of a column's metadata: it has session windows."""
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"

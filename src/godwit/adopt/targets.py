@@ -84,10 +84,13 @@ def refused_setting(message: str, remedy: str) -> UnsupportedQueryError:
 
 
 def delivered(
-    query: Query, function: Callable[[Any, int], object]
+    query: Query, function: Callable[[Any, int], object], checkpoint: str | None = None
 ) -> tuple[Stream, DeliveredResult]:
-    """Return the sink that calls a function with the result of every batch, and its stream."""
-    return query.stream, DeliveredResult(function, query.finish)
+    """Return the sink that calls a function with the result of every batch, and its stream.
+
+    `checkpoint`: see `DeliveredResult`.
+    """
+    return query.stream, DeliveredResult(function, query.finish, checkpoint=checkpoint)
 
 
 def _memory(target: Target, query: Query) -> tuple[Stream, Sink]:

@@ -25,6 +25,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, Stru
 from godwit.adopt.aggregates import call_of, depends_on_order
 from godwit.adopt.duplicates import deduplicate
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
+from godwit.adopt.joined_rows import EXPIRES, IS_LEFT, LATE_BY, PASSES
 from godwit.adopt.joins import join
 from godwit.adopt.lanes import (
     ONLY_TIME,
@@ -78,6 +79,11 @@ if TYPE_CHECKING:
 
 _TIME: Final = "event_time_ms"
 """Column of a source: the event time that Spark's watermark sees, in whole milliseconds."""
+_OWN_NAMES: Final = (
+    *(_TIME, ONLY_TIME, EXPIRES, IS_LEFT, LATE_BY, PASSES, WINDOW_START, WINDOW_END),
+    *KEY_OF_ALL.names,
+)
+"""Columns that operators add to those of the plan."""
 _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 
@@ -278,7 +284,7 @@ class Translation:
         self.plan = self.catalyst.without_ctes(analysed(dataframe))
         self.flow = Flow(name)
         self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
-        self._used: dict[str, int] = {}
+        self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
         self._aggregates: list[AggregateState] = []
 
     def run(self) -> Query:
@@ -351,8 +357,12 @@ class Translation:
         """Return a name that no other column or operator of the flow has: numbered if needed."""
         plain = re.sub(r"\W+", "_", name).strip("_").lower()[:40].strip("_") or "column"
         plain = plain if plain[0].isalpha() else f"c_{plain}"
-        number = self._used[plain] = self._used.get(plain, 0) + 1
-        return plain if number == 1 else self.unique(f"{plain}_{number}")
+        result = plain
+        while result in self._used:
+            self._used[plain] = self._used.get(plain, 1) + 1
+            result = f"{plain}_{self._used[plain]}"
+        self._used[result] = 1
+        return result
 
     # -- nodes ---------------------------------------------------------------------------------
 

@@ -500,7 +500,7 @@ class StreamWriter:
         )
         if self._batches is not None:
             target.check(())
-            return delivered(query, self._batches)
+            return delivered(query, self._batches, self._options["checkpointlocation"])
         return FORMATS[self._format](target, query)
 
 

@@ -96,3 +96,20 @@ def test_an_operator_on_one_side_alone_is_refused_for_its_watermark(spark: Spark
     query = first.join(rates[1].alias("b"), sf.expr("a.value = b.value"))
     with pytest.raises(gw.errors.UnsupportedQueryError, match="watermark in Spark is that of all"):
         gw.read_plan(query)
+
+
+def test_structs_are_no_keys_of_a_join_since_spark_finds_their_nulls_equal(
+    spark: SparkSession,
+) -> None:
+    rates = spark.readStream.format("rate").load().select(sf.struct("value").alias("s"))
+    query = rates.alias("a").join(rates.alias("b"), sf.expr("a.s = b.s"))
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="fields may be null"):
+        gw.read_plan(query)
+
+
+def test_columns_of_a_join_may_have_any_name(spark: SparkSession) -> None:
+    names = ("expires", "is_left", "late_by", "passes", "window_start", "event_time_ms")
+    rates = spark.readStream.format("rate").load()
+    rows = rates.select("value", *(sf.col("value").alias(name) for name in names))
+    flow, _ = gw.read_plan(rows.join(rates.select("value"), "value"))
+    assert len(flow.operators) == 1

@@ -54,17 +54,17 @@ def _windows(s: DataFrame) -> DataFrame:
 
 
 def _one_text(s: DataFrame) -> DataFrame:
-    """Columns of one name of two frames, and two functions of one name."""
+    """Columns of one name of two frames, functions of one name, and long texts of one beginning."""
     other = s.sparkSession.createDataFrame([("a", 10), ("b", 20)], "k string, n int")
     double, square = (
         sf.udf(lambda n: n and 2 * n, "int"),
         sf.udf(lambda n: n and n * n, "int"),
     )
-    return (
-        s.join(other, s["k"] == other["k"])
-        .groupBy(s["k"])
-        .agg(sf.sum(s["n"]), sf.sum(other["n"]), sf.sum(double(s["n"])), sf.sum(square(s["n"])))
-    )
+    results = [
+        *(sf.sum(column) for column in (s["n"], other["n"], double(s["n"]), square(s["n"]))),
+        *(sf.sum(sf.when(s["n"] + other["n"] > limit, s["n"])) for limit in (11, 12, 13)),
+    ]
+    return s.join(other, s["k"] == other["k"]).groupBy(s["k"]).agg(*results)
 
 
 _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
