@@ -10,6 +10,7 @@ from godwit import sinks
 from godwit.adopt.delivery import DeliveredResult, MemoryTable, print_batch
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import did_you_mean, listing
+from godwit.sinks.file_systems import exists, open_file_system
 from godwit.sinks.simple_sinks import NoopSink
 from godwit.sources.message_formats import MessageFormat
 
@@ -123,8 +124,16 @@ def _noop(target: Target, query: Query) -> tuple[Stream, Sink]:
 def _parquet(target: Target, query: Query) -> tuple[Stream, Sink]:
     """Return the sink of a directory of Parquet files."""
     target.check(("path", "compression"), modes=("append",), partitions=True)
+    path = target.require("path", 'start("out/")')
+    filesystem, directory = open_file_system(path)
+    if exists(filesystem, f"{directory}/_spark_metadata"):
+        raise refused_setting(
+            f"The directory {path!r} has '_spark_metadata', the log of a sink of Spark's: readers "
+            "take only the files that it names, and would not see those of this query.",
+            "Give a new directory.",
+        )
     sink = sinks.parquet(
-        target.require("path", 'start("out/")'),
+        path,
         partition_by=target.partition_by,
         compression=target.options.get("compression", "snappy"),
     )

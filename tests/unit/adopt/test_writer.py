@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
-from godwit.adopt.targets import Target
+from godwit.adopt.targets import FORMATS, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class _Frame:
@@ -91,3 +92,11 @@ def test_an_option_that_a_sink_does_not_have_is_refused_by_name(
 ) -> None:
     with pytest.raises(gw.errors.UnsupportedQueryError, match=message):
         target.check(options, modes=("append",))
+
+
+def test_a_directory_with_the_log_of_sparks_sink_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    target = Target(format="parquet", mode="append", options={"path": str(tmp_path)})
+    query: Any = None
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="would not see"):
+        FORMATS["parquet"](target, query)
