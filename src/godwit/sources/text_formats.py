@@ -161,7 +161,8 @@ class _TextFormat(FileFormat):
         """Yield the lines that begin in a range of a file, in blocks of whole lines."""
         file, path = part.file, directory.full_path(part.file.path)
         if not self._is_divisible(file):
-            with directory.filesystem.open_input_stream(path, compression="detect") as stream:
+            compression = "brotli" if path.endswith(".br") else "detect"  # which lacks it
+            with directory.filesystem.open_input_stream(path, compression=compression) as stream:
                 yield from _whole_lines(stream, None if self.cuttable else -1)
             return
         with directory.filesystem.open_input_file(path) as stream:

@@ -663,3 +663,17 @@ def test_a_bad_line_costs_few_passes(
     rows, refused = read_and_refused(source)
     assert (len(rows), len(refused)) == (1980, 20)
     assert len(parsed) <= calls
+
+
+@pytest.mark.parametrize(
+    ("ending", "codec"),
+    [("gz", "gzip"), ("bz2", "bz2"), ("zst", "zstd"), ("lz4", "lz4"), ("br", "brotli")],
+)
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_compressed_files_of_text_are_read(
+    kind: str, ending: str, codec: str, tmp_path: Path
+) -> None:
+    text = b"a\n1\n2\n" if kind == "csv" else b'{"a":1}\n{"a":2}\n'
+    with pa.output_stream(str(tmp_path / f"1.{kind}.{ending}"), compression=codec) as stream:
+        stream.write(text)
+    assert rows_of(getattr(gw.sources, kind)(tmp_path)) == [{"a": 1}, {"a": 2}]
