@@ -90,9 +90,10 @@ queries: list[gw.types.Query] = []
 def note_lanes(directory: Path, _step: str, _epoch: int) -> None:
     """Write down the pids of the resident lanes there are, and how many epochs they have worked."""
     for query in queries:
-        lanes: Any = query._run.cluster.resident
+        cluster: Any = query._run.cluster
+        lanes = cluster.resident
         if lanes is not None and lanes.pids:
-            (directory / "lanes").write_text(json.dumps([*lanes.pids.values()]))
+            (directory / "lanes").write_text(json.dumps(sorted({*lanes.pids.values()})))
             (directory / "worked").write_text(str(lanes.epochs))
 
 

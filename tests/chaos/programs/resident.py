@@ -43,7 +43,8 @@ def killed(cluster: LocalCluster, spark: SparkSession, directory: Path, seed: in
         name=directory.name,
         lanes=gw.Lanes(resident=True),
     )
-    resident: Any = query._run.cluster.resident
+    spark_cluster: Any = query._run.cluster
+    resident = spark_cluster.resident
     assert resident is not None
     worked = []
 
