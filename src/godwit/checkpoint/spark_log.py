@@ -55,9 +55,9 @@ def check_no_spark_query(storage: CheckpointStorage) -> None:
             f"The directory {storage.uri!r} {relation} the checkpoint of a Spark query (there is "
             f"{(own or below)[0]!r}), not of a flow.",
             remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
-            "To carry over the state of the Spark query, read it by Spark's state reader and give "
-            "it to the flow as a source (guide 'Moving a job here', section 'State of a query that "
-            "runs today').",
+            "To go on with the state of the Spark query, name its directory by "
+            "gw.write_stream(df).from_spark_checkpoint(...) (guide 'Your job as it is', section "
+            "'With the state it has').",
             uri=storage.uri,
         )
 
