@@ -178,12 +178,12 @@ def text_of(draw: random.Random) -> tuple[str, str]:
 def build_of(text: str) -> Callable[..., DataFrame]:
     """Return the function that builds a query, given as text."""
 
-    def build(**streams: DataFrame) -> DataFrame:
+    def query_over(**streams: DataFrame) -> DataFrame:
         """Build the query over its streams."""
         query: DataFrame = eval(text, {"F": F, **streams})
         return query
 
-    return build
+    return query_over
 
 
 def draw_case(draw: random.Random) -> tuple[str, Case]:

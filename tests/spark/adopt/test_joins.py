@@ -51,11 +51,11 @@ def _timed(left: DataFrame, right: DataFrame) -> tuple[DataFrame, DataFrame]:
 def _join(how: str, condition: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
     """Return a join of two streams with watermarks."""
 
-    def build(left: DataFrame, right: DataFrame) -> DataFrame:
+    def query_over(left: DataFrame, right: DataFrame) -> DataFrame:
         left, right = _timed(left, right)
         return left.join(right, sf.expr(condition), how)
 
-    return build
+    return query_over
 
 
 def _of_windows(left: DataFrame, right: DataFrame) -> DataFrame:

@@ -112,14 +112,14 @@ def _processor(*, pandas: bool) -> StatefulProcessor:
 
 
 def _transform(pandas: bool) -> Callable[[DataFrame], DataFrame]:
-    def build(s: DataFrame) -> DataFrame:
+    def query_over(s: DataFrame) -> DataFrame:
         grouped = s.withWatermark("ts", "1 minute").where("n is null or n < 5").groupBy("k")
         call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
         return call(
             _processor(pandas=pandas), "k string, said string, times int", "Append", "EventTime"
         )
 
-    return build
+    return query_over
 
 
 def _with_initial_state(s: DataFrame) -> DataFrame:
@@ -194,5 +194,5 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 def test_an_adopted_function_gives_the_batches_that_spark_gives(
     spark: SparkSession, query: str
 ) -> None:
-    build, mode = _QUERIES[query]
-    compare(spark, build, _input(), mode=mode, parts=1 if query == "pandas" else 2)
+    query_over, mode = _QUERIES[query]
+    compare(spark, query_over, _input(), mode=mode, parts=1 if query == "pandas" else 2)
