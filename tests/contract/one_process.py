@@ -139,6 +139,8 @@ class OneProcess:
         How lanes write; small snapshots and files by default, so that there are some.
     """
 
+    migrations_by_hand = True  # whether a user asks for the migrations of `migrate`
+
     columns = _ROWS
     """Of the source."""
 
@@ -357,7 +359,12 @@ class OneProcess:
         name = f"m{self._migrations}"
         self.coordinator.migrate(
             MigrationRequested(
-                id=name, component=component, target=target, strategy=strategy, bounds=bounds
+                id=name,
+                component=component,
+                target=target,
+                strategy=strategy,
+                bounds=bounds,
+                by_hand=self.migrations_by_hand,
             )
         )
         return name

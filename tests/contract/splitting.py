@@ -29,7 +29,9 @@ __all__ = ["Decided"]
 
 
 class Decided(WindowsApart):
-    """Windows that are split and combined as costs say."""
+    """Windows that are split and combined as costs say; a controller asks for migrations."""
+
+    migrations_by_hand = False
 
     def __init__(
         self,

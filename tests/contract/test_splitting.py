@@ -92,8 +92,9 @@ def test_a_driver_that_dies_with_a_decision_goes_on_in_the_form_of_the_last_comm
     run.start({"a": 2, "b": 1, "c": 1})
     assert run.form() == "combined"  # one operator is two from here on
     random = Random(6)
-    while not run.reasons:
-        stream(run, 1, history, random)
+    for _ in range(20):
+        if not run.reasons:
+            stream(run, 1, history, random)
     assert run.form() == "split"
     history.epoch(20, when)
     run.start({"x": 1, "y": 2})
