@@ -31,7 +31,10 @@ def run_to_its_end(flow: gw.Flow, namespace: dict[str, Any]) -> dict[str, gw.sin
             kept[name] = gw.sinks.memory()
             flow.sink(f"kept_{name}", value, kept[name])
     flow.start(
-        checkpoint="end", trigger={"availableNow": True}, close_at_end=True, name="to its end"
+        checkpoint=f"end-{flow.name}",
+        trigger={"availableNow": True},
+        close_at_end=True,
+        name="to its end",
     ).awaitTermination()
     return kept
 
@@ -52,7 +55,10 @@ def spark_in(directory: Path, spark: SparkSession) -> Iterator[None]:
 
 
 # run by tests/unit/test_testing_guide.py and tests/unit/sources/test_guide.py
-WITHOUT_SPARK = ("async", "batches", "broadcast", "feedback", "testing", "sources", "typed-rows")
+WITHOUT_SPARK = (
+    *("async", "batches", "broadcast", "feedback", "sources", "stateful-processors", "testing"),
+    "typed-rows",
+)
 
 
 @pytest.mark.spark

@@ -20,7 +20,9 @@ def test_every_block_of_the_guide_to_testing_runs() -> None:
         exec(compile(block.code, PAGES["testing"].name, "exec"), namespace)  # the page's own code
 
 
-@pytest.mark.parametrize("page", ["async", "batches", "broadcast", "feedback", "typed-rows"])
+@pytest.mark.parametrize(
+    "page", ["async", "batches", "broadcast", "feedback", "stateful-processors", "typed-rows"]
+)
 def test_every_block_of_a_guide_that_needs_no_spark_runs(page: str) -> None:
     namespace: dict[str, Any] = {"gw": gw}
     for block in blocks_of(page):
