@@ -66,7 +66,7 @@ class InitialRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialPosition:
-    """Where sources and event time stand when a flow begins with state."""
+    """Positions of sources, and the event time, with which a flow begins with state."""
 
     batch: BatchRef | None = None  # last batch of the sources whose rows are in the state
     # event time in microseconds up to which windows have been emitted and timers have fired
