@@ -11,7 +11,7 @@ from godwit.model.text import printable
 if TYPE_CHECKING:
     import argparse
 
-    from godwit.adopt.spark_checkpoint import SparkProgress
+    from godwit.adopt.spark_checkpoint import StoppedQuery
 
 _LINES: Final = """\
 To go on with this state, start the query that wrote it by
@@ -54,7 +54,7 @@ def _run_adopt(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(progress: SparkProgress) -> dict[str, Any]:
+def _as_json(progress: StoppedQuery) -> dict[str, Any]:
     """Return the progress of a query as plain values."""
     watermark = None
     if progress.watermark_ms > 0:

@@ -13,7 +13,7 @@ from godwit.adopt import group_state, stateful_processor
 from godwit.adopt.group_state import GroupStateOperator
 from godwit.adopt.spark_functions import RowColumns, function_node
 from godwit.adopt.spark_rows import read_spark_schema
-from godwit.adopt.stateful_processor import InitialState, TransformOperator
+from godwit.adopt.stateful_processor import InitialTable, TransformOperator
 from godwit.api.checks import operator_fields
 from godwit.api.streams import add_to_flow
 from godwit.columns.types import to_schema
@@ -95,7 +95,7 @@ def transform_with_state(
     if initial_state is not None:
         rows = _table(initial_state, where)
         _check_initial(rows, stream.keys, where)
-        initial = InitialState(keys=rows.select(list(stream.keys)), rows=rows)
+        initial = InitialTable(keys=rows.select(list(stream.keys)), rows=rows)
     spec = stateful_processor.spec_of(
         processor,
         time_mode=time_mode,

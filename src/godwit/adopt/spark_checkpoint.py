@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from godwit.adopt.translate import AggregateState, Query
+    from godwit.adopt.translate import AdoptedQuery, AggregateState
     from godwit.plan.compiled import CompiledFlow
 
 _AGGREGATE_FORMAT: Final = "spark.sql.streaming.aggregation.stateFormatVersion"
@@ -66,7 +66,7 @@ _SAVES: Final = {False: "stateStoreSave", True: "sessionWindowStateStoreSaveExec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkProgress:
+class StoppedQuery:
     """Progress of a Spark query in its checkpoint's logs."""
 
     query_id: str
@@ -80,7 +80,7 @@ class SparkProgress:
     num_sources: int
 
 
-def read_progress(location: str) -> SparkProgress:
+def read_progress(location: str) -> StoppedQuery:
     """Read the logs of a stopped Spark query.
 
     Raises `CheckpointError` if there is no Spark query, it has committed no batch, or its logs have
@@ -133,7 +133,7 @@ def read_progress(location: str) -> SparkProgress:
                 files[path] = content
     begun = json.loads(head)
     ended = json.loads(files[f"commits/{batch}"].splitlines()[1])
-    return SparkProgress(
+    return StoppedQuery(
         query_id=str(json.loads(metadata)["id"]),
         batch=batch,
         offsets=offsets,
@@ -171,7 +171,7 @@ def has_epochs(checkpoint: str, former: str) -> bool:
 
 
 def initial_state_from(
-    location: str, spark: SparkSession, query: Query, flow: CompiledFlow
+    location: str, spark: SparkSession, query: AdoptedQuery, flow: CompiledFlow
 ) -> InitialState:
     """Return the state and progress of a stopped Spark query for the flow of the same query.
 
@@ -239,7 +239,7 @@ def initial_state_from(
     )
 
 
-def _copy_logs(progress: SparkProgress, storage: CheckpointStorage) -> None:
+def _copy_logs(progress: StoppedQuery, storage: CheckpointStorage) -> None:
     """Write the logs of Spark's engine into a new checkpoint."""
     for directory in _log_directories(storage):
         for path in storage.list(directory):
@@ -263,7 +263,7 @@ def _reading_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def _check_stopped(spark: SparkSession, progress: SparkProgress, location: str) -> None:
+def _check_stopped(spark: SparkSession, progress: StoppedQuery, location: str) -> None:
     """Raise if the query is active in this application."""
     if any(str(query.id) == progress.query_id for query in spark.streams.active):
         raise CheckpointError(
@@ -273,7 +273,7 @@ def _check_stopped(spark: SparkSession, progress: SparkProgress, location: str) 
         )
 
 
-def _sources_of(query: Query) -> int:
+def _sources_of(query: AdoptedQuery) -> int:
     """Return the number of different streams that a query reads."""
     streams: list[Any] = []
     for frame in query.flow.sources.values():

@@ -68,7 +68,7 @@ _OTHER: Final = re.compile(r"[^a-z0-9_]|_(?=x)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitialState:
+class InitialTable:
     """Rows of an initial state, and their keys. Picklable."""
 
     keys: pa.Table  # a column for each of the operator's key columns, in their order
@@ -85,7 +85,7 @@ class ProcessorSpec:
     form: str  # "row" or "pandas": what it gets and returns
     variables: tuple[Variable, ...]
     deleted: frozenset[str] = frozenset()  # names of states that it deletes
-    initial: InitialState | None = None
+    initial: InitialTable | None = None
     max_chunk: int = MAX_CHUNK  # maximum number of rows of a DataFrame
     max_bytes: int | None = None  # and about how many bytes it may have
 
@@ -141,7 +141,7 @@ def spec_of(
     *,
     time_mode: str,
     pandas: bool,
-    initial: InitialState | None,
+    initial: InitialTable | None,
     where: str,
     operator: str,
     max_chunk: int = MAX_CHUNK,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.adopt.translate import Query
+    from godwit.adopt.translate import AdoptedQuery
     from godwit.api.streams import Stream
     from godwit.sinks.sink import Sink
 
@@ -85,7 +85,7 @@ def refused_setting(message: str, remedy: str) -> UnsupportedQueryError:
 
 
 def delivered(
-    query: Query, function: Callable[[Any, int], object], checkpoint: str | None = None
+    query: AdoptedQuery, function: Callable[[Any, int], object], checkpoint: str | None = None
 ) -> tuple[Stream, DeliveredResult]:
     """Return the sink that calls a function with the result of every batch, and its stream.
 
@@ -94,7 +94,7 @@ def delivered(
     return query.stream, DeliveredResult(function, query.finish, checkpoint=checkpoint)
 
 
-def _memory(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _memory(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink that keeps the rows in a temporary view of the query's name."""
     target.check(())
     if target.query_name is None:
@@ -104,7 +104,7 @@ def _memory(target: Target, query: Query) -> tuple[Stream, Sink]:
     return delivered(query, MemoryTable(target.query_name, complete=target.mode == "complete"))
 
 
-def _console(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _console(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink that prints every batch."""
     target.check(("numRows", "truncate"))
     show = partial(
@@ -115,13 +115,13 @@ def _console(target: Target, query: Query) -> tuple[Stream, Sink]:
     return delivered(query, show)
 
 
-def _noop(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _noop(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink that discards all rows."""
     target.check(())
     return query.stream, NoopSink()
 
 
-def _parquet(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _parquet(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a directory of Parquet files."""
     target.check(("path", "compression"), modes=("append",), partitions=True)
     path = target.require("path", 'start("out/")')
@@ -140,7 +140,7 @@ def _parquet(target: Target, query: Query) -> tuple[Stream, Sink]:
     return query.result_stream("the format 'parquet'"), sink
 
 
-def _delta(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _delta(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a Delta table."""
     target.check(("path",), modes=("append", "complete"), partitions=True)
     path = target.require("path", 'start("out/table")')
@@ -148,7 +148,7 @@ def _delta(target: Target, query: Query) -> tuple[Stream, Sink]:
     return query.result_stream("the format 'delta'"), sink
 
 
-def _iceberg(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _iceberg(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of an Iceberg table."""
     target.check(("path", "fanout-enabled"), modes=("append", "complete"))
     name = target.table or target.require("path", 'toTable("catalog.namespace.table")')
@@ -189,7 +189,7 @@ class ValueColumn(MessageFormat):
 _BROKER: Final = "kafka."
 
 
-def _kafka(target: Target, query: Query) -> tuple[Stream, Sink]:
+def _kafka(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a topic of Kafka."""
     target.check(("topic", "includeHeaders", "kafka.bootstrap.servers"), prefix=_BROKER)
     servers = target.require("kafka.bootstrap.servers", '"host:9092"')
@@ -226,7 +226,7 @@ def _without(names: tuple[str, ...], rows: pa.Table) -> pa.Table:
     return rows.drop_columns(list(names))
 
 
-FORMATS: Final[dict[str, Callable[[Target, Query], tuple[Stream, Sink]]]] = {
+FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]] = {
     "parquet": _parquet,
     "delta": _delta,
     "iceberg": _iceberg,

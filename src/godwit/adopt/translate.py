@@ -117,7 +117,7 @@ class AggregateState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class AdoptedQuery:
     """A query of Spark's as a flow without its sink."""
 
     flow: Flow
@@ -256,7 +256,9 @@ def _with_leaf(catalyst: Catalyst, plan: Any, path: Sequence[int], leaf: Any) ->
     return catalyst.with_children(plan, children)
 
 
-def translate(dataframe: DataFrame, *, mode: str, name: str, whole_windows: bool = False) -> Query:
+def translate(
+    dataframe: DataFrame, *, mode: str, name: str, whole_windows: bool = False
+) -> AdoptedQuery:
     """Return the flow of a streaming DataFrame.
 
     `mode`: Spark's output mode. `name`: of the flow. `whole_windows`: windows that come out as they
@@ -287,7 +289,7 @@ class Translation:
         self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
         self._aggregates: list[AggregateState] = []
 
-    def run(self) -> Query:
+    def run(self) -> AdoptedQuery:
         """Translate the plan."""
         self._check_for_streaming()
         policy = self.catalyst.spark.conf.get(_POLICY, "min")
@@ -305,7 +307,7 @@ class Translation:
         else:
             stream = rows.stream
             finish = None if rows.plan is None else Finish(self.catalyst, rows)
-        return Query(
+        return AdoptedQuery(
             flow=self.flow,
             stream=stream,
             finish=finish,

@@ -19,7 +19,7 @@ from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_l
 from godwit.adopt.row_forms import MAX_CHUNK
 from godwit.adopt.spark_functions import RowColumns, function_node
 from godwit.adopt.spark_rows import schema_of_java
-from godwit.adopt.stateful_processor import InitialState, TransformOperator
+from godwit.adopt.stateful_processor import InitialTable, TransformOperator
 from godwit.api.streams import add_to_flow
 from godwit.columns.types import is_key_type
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
@@ -207,7 +207,7 @@ def _function_of(translation: Translator, node: Any) -> Any:
     return loaded[0]
 
 
-def _initial_state(translation: Translator, node: Any) -> InitialState:
+def _initial_state(translation: Translator, node: Any) -> InitialTable:
     """Return the rows of a node's initial state, which is read now."""
     catalyst, plan = translation.catalyst, node.initialState()
     output, number = to_list(plan.output()), int(node.initGroupingAttrsLen())
@@ -218,7 +218,7 @@ def _initial_state(translation: Translator, node: Any) -> InitialState:
         )
     )
     table = frame.toArrow()
-    return InitialState(
+    return InitialTable(
         keys=table.select(names[:number]),
         rows=table.select(names[number:]).rename_columns([str(a.name()) for a in output[number:]]),
     )

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from godwit.adopt.delivery import RowByRow
 from godwit.adopt.spark_checkpoint import began_in_spark, has_epochs, initial_state_from
 from godwit.adopt.targets import FORMATS, WAYS_OUT, Target, delivered, refused_setting
-from godwit.adopt.translate import Query as AdoptedQuery
-from godwit.adopt.translate import translate
+from godwit.adopt.translate import AdoptedQuery, translate
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
@@ -197,12 +196,13 @@ class StreamWriter:
 
     @user_call
     def format(self, source: str) -> Self:
-        """Set the format: ``"parquet"`` (the default), ``"memory"``, ``"console"`` or ``"noop"``.
+        """Set the format of the sink; ``"parquet"`` by default.
 
         Parameters
         ----------
         source
-            Name of the format.
+            ``"parquet"``, ``"delta"``, ``"iceberg"``, ``"kafka"``, ``"memory"``, ``"console"`` or
+            ``"noop"``.
 
         Raises
         ------
