@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DecimalType
 
-from godwit.adopt.aggregates import REPLACED
+from godwit.adopt.aggregate_functions import REPLACED
 from godwit.adopt.plan import Catalyst, analysed, children_of, kind_of, to_list, type_of
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.ownership import stored_identity

@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
-from godwit.adopt.aggregates import call_of, depends_on_order
+from godwit.adopt.aggregate_functions import call_of, depends_on_order
 from godwit.adopt.duplicates import deduplicate
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
 from godwit.adopt.joined_rows import EXPIRES, IS_LEFT, LATE_BY, PASSES
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from godwit.adopt.aggregates import Call
+    from godwit.adopt.aggregate_functions import Call
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import KeyedOperator
 
