@@ -12,12 +12,17 @@ from godwit.adopt.stateless import StatelessPart, read_stateless
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql.types import DataType
+
+    from godwit.adopt.aggregates import AggregateState
     from godwit.adopt.plan import Catalyst
     from godwit.api.streams import Stream
     from godwit.model.errors import UnsupportedQueryError
     from godwit.plan.nodes import CustomNode
     from godwit.spark.flow import Flow
 
+TIME: Final = "event_time_ms"
+"""Column of a timed stream: the event time that Spark's watermark sees, in whole milliseconds."""
 ONLY_TIME: Final = "moves_watermark_only"
 """Column of a timed stream that is true in rows that move the watermark and do no more."""
 
@@ -60,12 +65,18 @@ class Translator(Protocol):
     catalyst: Catalyst
     plan: Any  # of the whole query
     flow: Flow
+    mode: str  # Spark's output mode
+    whole_windows: bool  # windows that come out as they grow have a state each, as in Spark
+    aggregates: list[AggregateState]  # those translated so far
 
     def unique(self, name: str) -> str:
         """Return a name that no other column or operator of the flow has."""
 
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:
         """Return the error that a node of the plan cannot be adopted."""
+
+    def check_key(self, expression: Any, name: str, dtype: DataType) -> None:
+        """Raise if rows cannot be grouped by values of a type."""
 
     def inputs(
         self, columns: Sequence[tuple[str, Any]], plan: Any, below: Adopted | None, *, timed: bool

@@ -84,6 +84,11 @@ def references(expression: Any) -> set[int]:
     return {id_of(e) for e in walk(expression) if kind_of(e) == "AttributeReference"}
 
 
+def watermarks_of(plan: Any) -> list[Any]:
+    """Return the watermark nodes of a plan."""
+    return [node for node in walk(plan) if kind_of(node) == "EventTimeWatermark"]
+
+
 def place_of(node: Any) -> str:
     """Return the place of a node in the user's text, such as ``line 2: count(*)``; or nothing.
 

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from godwit.adopt.translate import AdoptedQuery, AggregateState
+    from godwit.adopt.aggregates import AggregateState
+    from godwit.adopt.translate import AdoptedQuery
     from godwit.plan.compiled import CompiledFlow
 
 _AGGREGATE_FORMAT: Final = "spark.sql.streaming.aggregation.stateFormatVersion"

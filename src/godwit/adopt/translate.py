@@ -14,21 +14,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
-from godwit.adopt.aggregate_functions import call_of, depends_on_order
+from godwit.adopt.aggregates import aggregate
 from godwit.adopt.duplicates import deduplicate
-from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
 from godwit.adopt.joined_rows import EXPIRES, IS_LEFT, LATE_BY, PASSES
 from godwit.adopt.joins import join
 from godwit.adopt.lanes import (
     ONLY_TIME,
+    TIME,
     Adopted,
     Column,
     Packed,
@@ -37,50 +36,38 @@ from godwit.adopt.lanes import (
     value_of,
 )
 from godwit.adopt.plan import (
-    SESSION_WINDOW,
-    WATERMARK_DELAY,
     Catalyst,
     analysed,
     children_of,
     id_of,
     kind_of,
-    metadata_of,
     place_of,
-    references,
     to_list,
-    type_of,
     walk,
+    watermarks_of,
 )
-from godwit.adopt.sessions import SparkSessions
 from godwit.adopt.stateless import read_stateless
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
-from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
 from godwit.columns.types import is_key_type
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
-from godwit.operators import aggregates as gw
 from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
-from godwit.plan.nodes import CustomNode
 from godwit.spark.flow import Flow
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.spark.stages.source_rows import arrow_schema
-from godwit.time.event_time import RowTime
-from godwit.time.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
-    from godwit.adopt.aggregate_functions import Call
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.operator import KeyedOperator
+    from godwit.adopt.aggregates import AggregateState
+    from godwit.plan.nodes import CustomNode
 
-_TIME: Final = "event_time_ms"
-"""Column of a source: the event time that Spark's watermark sees, in whole milliseconds."""
+
 _OWN_NAMES: Final = (
-    *(_TIME, ONLY_TIME, EXPIRES, IS_LEFT, LATE_BY, PASSES, WINDOW_START, WINDOW_END),
+    *(TIME, ONLY_TIME, EXPIRES, IS_LEFT, LATE_BY, PASSES, WINDOW_START, WINDOW_END),
     *KEY_OF_ALL.names,
 )
 """Columns that operators add to those of the plan."""
@@ -100,20 +87,6 @@ _STATEFUL: Final = frozenset(
     }
 )
 _CAUSES_DROPS: Final = frozenset({"Generate", "GlobalLimit", "Join", "LocalLimit", "Sample"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateState:
-    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
-
-    operator: str
-    grouping: tuple[Any, ...]  # group keys of Spark's
-    keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
-    # columns of the end of a group, and of start and end of a session, if it has them
-    removed_by: str | None
-    by_window: bool  # the keys have start and end of a window
-    session: tuple[str, str] | None
-    results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,13 +260,13 @@ class Translation:
         self.flow = Flow(name)
         self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
         self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
-        self._aggregates: list[AggregateState] = []
+        self.aggregates: list[AggregateState] = []
 
     def run(self) -> AdoptedQuery:
         """Translate the plan."""
         self._check_for_streaming()
         policy = self.catalyst.spark.conf.get(_POLICY, "min")
-        if policy != "min" and len(_watermarks(self.plan)) > 1:
+        if policy != "min" and len(watermarks_of(self.plan)) > 1:
             raise self.refused(
                 self.plan,
                 f"{_POLICY} is {policy!r}, so that rows of slower streams are dropped",
@@ -312,7 +285,7 @@ class Translation:
             stream=stream,
             finish=finish,
             result_columns=names,
-            aggregates=tuple(self._aggregates),
+            aggregates=tuple(self.aggregates),
         )
 
     def _check_for_streaming(self) -> None:
@@ -377,7 +350,7 @@ class Translation:
             handler = _HANDLERS.get(kind)
             if handler is None:
                 raise self.refused(node, "no operator does it yet", "Take it out of this query.")
-            if 0 < len(_watermarks(node)) < len(_watermarks(self.plan)):
+            if 0 < len(watermarks_of(node)) < len(watermarks_of(self.plan)):
                 raise self.refused(
                     node,
                     "its watermark in Spark is that of all streams of the query, and not all of "
@@ -432,7 +405,7 @@ class Translation:
     def sources(self, columns: Sequence[tuple[str, Any]], plan: Any, *, timed: bool) -> Stream:
         """Return the rows of a stateless plan as a stream with these columns.
 
-        `timed`: with the event time of the plan's watermark, in `_TIME`.
+        `timed`: with the event time of the plan's watermark, in `TIME`.
         """
         parts = [self._source(columns, part, timed=timed) for part in self._branches(plan, timed)]
         first, *others = parts
@@ -456,7 +429,7 @@ class Translation:
             return stream, arrow_schema(list(self.flow.sources.values())[-1])
         every = list(columns)
         if timed:
-            every += [(_TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
+            every += [(TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
         if not every:
             every = [("row", self.catalyst.literal(True))]
         return in_lanes(self.catalyst, below, every, plan)
@@ -469,7 +442,7 @@ class Translation:
         The second value is the column that is true in rows that move the watermark and do no more;
         ``None`` without a watermark.
         """
-        timed = bool(_watermarks(plan))
+        timed = bool(watermarks_of(plan))
         return self.sources(columns, plan, timed=timed), ONLY_TIME if timed else None
 
     @staticmethod
@@ -523,7 +496,7 @@ class Translation:
 
     def _unions(self, plan: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the unions of rows that have watermarks, from the top, with their paths."""
-        if kind_of(plan) == "Union" and _watermarks(plan):
+        if kind_of(plan) == "Union" and watermarks_of(plan):
             yield path, plan
         for number, child in enumerate(children_of(plan)):
             yield from self._unions(child, (*path, number))
@@ -533,7 +506,7 @@ class Translation:
         catalyst = self.catalyst
         named = [catalyst.alias(value, name) for name, value in columns]
         name = self.unique("input")
-        marks = _watermarks(plan)
+        marks = watermarks_of(plan)
         if not timed or not marks:
             if timed:
                 raise self.refused(
@@ -553,25 +526,25 @@ class Translation:
         (mark,) = marks
         event_time = mark.eventTime()
         carried = self._carried(plan, event_time)
-        whole = catalyst.project([*named, catalyst.alias(event_time, _TIME)], carried)
+        whole = catalyst.project([*named, catalyst.alias(event_time, TIME)], carried)
         frame = catalyst.dataframe(self.without_watermarks(whole))
         seen = self._seen_apart(whole, mark)
         if seen is not None:
             times = catalyst.dataframe(
-                catalyst.project([catalyst.alias(event_time, _TIME)], self.without_watermarks(seen))
+                catalyst.project([catalyst.alias(event_time, TIME)], self.without_watermarks(seen))
             )
             nothing = [
                 sf.lit(None).cast(field.dataType).alias(field.name)
                 for field in frame.schema.fields[:-1]
             ]
-            frame = frame.withColumn(_TIME, sf.lit(None).cast("timestamp"))
+            frame = frame.withColumn(TIME, sf.lit(None).cast("timestamp"))
             frame = frame.withColumn(ONLY_TIME, sf.lit(False)).unionAll(
-                times.select(*nothing, _TIME).withColumn(ONLY_TIME, sf.lit(True))
+                times.select(*nothing, TIME).withColumn(ONLY_TIME, sf.lit(True))
             )
         else:
             frame = frame.withColumn(ONLY_TIME, sf.lit(False))
-        frame = frame.withColumn(_TIME, sf.expr(f"timestamp_millis(unix_millis({_TIME}))"))
-        time = {"event_time": _TIME, "slack": catalyst.delay_of(mark), "max_ahead": _NO_LIMIT}
+        frame = frame.withColumn(TIME, sf.expr(f"timestamp_millis(unix_millis({TIME}))"))
+        time = {"event_time": TIME, "slack": catalyst.delay_of(mark), "max_ahead": _NO_LIMIT}
         return self._add_source(plan, name, frame, **time)
 
     def _add_source(self, plan: Any, name: str, frame: DataFrame, **time: Any) -> Stream:
@@ -625,368 +598,6 @@ class Translation:
         same = _conditions(own[-1][0]) == _conditions(native[-1][0])
         return None if same and not drops else native[-1][0].child()
 
-    # -- aggregates ----------------------------------------------------------------------------
-
-    def aggregate(self, node: Any, below: list[Adopted | None]) -> Adopted:
-        """Translate an ``Aggregate``, or a ``Distinct``, which groups by all columns."""
-        if kind_of(node) == "Distinct":
-            grouping = results = to_list(node.output())
-            child = node.child()
-        else:
-            grouping, results = to_list(node.groupingExpressions()), _results_of(node)
-            child = node.child()
-        keys = _Keys(self, node, grouping)
-        functions = _functions_in(results)
-        calls = [(function, self._call(node, function)) for function in functions]
-        if below[0] is None:
-            child = self._with_panes(keys, functions, calls, child)
-        aggregates: dict[str, Aggregate] = {}
-        arguments: list[tuple[str, Any]] = []  # text alone does not tell two expressions apart
-        for function, call in calls:
-            names = []
-            for argument in call.arguments:
-                known = (name for name, value in arguments if value.semanticEquals(argument))
-                name = next(known, None)
-                if name is None:
-                    name = self.unique(f"of_{argument.sql()}")
-                    arguments.append((name, argument))
-                names.append(name)
-            aggregates[self.unique(str(function.sql()))] = call.make(names)
-        results_named = list(aggregates)
-        if not aggregates:
-            aggregates[self.unique("count")] = gw.count()
-        timed = self.mode != "complete" and bool(_watermarks(child))
-        columns = [*keys.columns, *arguments]
-        stream, schema = self.inputs(columns, child, below[0], timed=timed)
-        name = self.unique("aggregate")
-        make = partial(_grouped, name, keys, aggregates, mode=self.mode, timed=timed)
-        action = f"aggregate {', '.join(str(f.sql()) for f in functions) or 'distinct rows'}"
-        operator = CustomNode(
-            name=name, upstream=stream.node, keys=keys.names, make=make, action=action
-        )
-        self.flow._add_operator(operator)  # noqa: SLF001  as streams do
-        self._aggregates.append(
-            AggregateState(
-                operator=name,
-                grouping=tuple(grouping),
-                keys=keys.of_groups(self.catalyst),
-                removed_by=keys.removed_by,
-                by_window=keys.panes is not None,
-                session=keys.session,
-                results=tuple(zip(results_named, functions, strict=True)),
-            )
-        )
-        attributes = [function.resultAttribute() for function in functions]
-        self._check_types(aggregates, dict(zip(results_named, functions, strict=True)), schema)
-        bound = [
-            *keys.bound,
-            *(
-                Column(attribute=attribute, place=column)
-                for attribute, column in zip(attributes, results_named, strict=True)
-            ),
-        ]
-
-        def change(expression: Any) -> Any:
-            """Replace a group key, or an aggregate, by the column that has it."""
-            if kind_of(expression) == "AggregateExpression":
-                return next(
-                    attribute
-                    for function, attribute in zip(functions, attributes, strict=True)
-                    if function.semanticEquals(expression)
-                )
-            return keys.attribute_of(expression)
-
-        rewritten = [self.catalyst.rewrite(result, change) for result in results]
-        plan = self.catalyst.project([self.catalyst.named(e) for e in rewritten], child)
-        return Adopted(
-            stream=Stream(self.flow, operator), columns=tuple(bound), plan=plan, path=(0,)
-        )
-
-    def _with_panes(
-        self, keys: _Keys, functions: list[Any], calls: list[tuple[Any, Call]], child: Any
-    ) -> Any:
-        """Let windows of one length be panes, if that gives the same result.
-
-        Returns the plan to aggregate: the one before the windows, or `child`.
-        """
-        if keys.window is None or any(map(depends_on_order, functions)):
-            return child
-        if self.whole_windows and self.mode == "update":
-            return child
-        attribute, *own = keys.window
-        read = [value for name, value in keys.columns if name not in own]
-        read += [argument for _, call in calls for argument in call.arguments]
-        if any(id_of(attribute) in references(value) for value in read):
-            return child
-        panes = windows_of(self.catalyst, child, attribute)
-        if panes is None or len(_watermarks(child)) != 1:
-            return child
-        window, time, before = panes
-        keys.use_panes(window, self.unique(str(time.name())), time)
-        return before
-
-    def _call(self, node: Any, function: Any) -> Call:
-        """Return the aggregate for one of Spark's; errors name its place."""
-        try:
-            return call_of(self.catalyst, function)
-        except UnsupportedQueryError as error:
-            place = place_of(function) or place_of(node)
-            where = f" ({place})" if place else ""
-            raise UnsupportedQueryError(
-                f"Aggregate{where}: {error.message}",
-                remedy=error.remedy,
-                node=error.context["node"],
-                place=place,
-            ) from None
-
-    def _check_types(
-        self, aggregates: dict[str, Aggregate], functions: dict[str, Any], schema: pa.Schema
-    ) -> None:
-        """Raise if the result of an aggregate has another type than Spark's analyser gives it."""
-        for name, function in functions.items():
-            try:
-                output = aggregates[name].bind(schema).output
-            except InvalidFlowError as error:
-                raise self.refused(function, error.message.rstrip("."), error.remedy) from None
-            result = StructType([StructField("result", type_of(function))])
-            spark = arrow_schema_of(result, zone="UTC").field(0)
-            if not _same_type(output, spark.type):
-                raise self.refused(
-                    function,
-                    f"its result has type {output}, and Spark's has {spark.type}",
-                    "Cast its argument, or its result.",
-                )
-
-
-class _Keys:
-    """The columns of an aggregate's group keys."""
-
-    def __init__(self, translation: Translation, node: Any, grouping: Sequence[Any]) -> None:
-        self._grouping = list(grouping)
-        self._attributes: list[Any] = []
-        self.columns: list[tuple[str, Any]] = []  # name → expression of Spark's
-        self.names: tuple[str, ...] = ()
-        self.removed_by: str | None = None
-        self.session: tuple[str, str] | None = None  # columns of a row's own session
-        # window that a watermark follows: its attribute, and the columns of start and end
-        self.window: tuple[Any, str, str] | None = None
-        self.panes: tuple[TimeWindow, str] | None = None  # windows, and the column of their time
-        self.bound: list[Column] = []
-        catalyst = translation.catalyst
-        names: list[str] = []
-        for expression in self._grouping:
-            is_named = kind_of(expression) in {"AttributeReference", "Alias"}
-            name = expression.name() if is_named else str(expression.sql())
-            attribute = (
-                expression
-                if kind_of(expression) == "AttributeReference"
-                else catalyst.alias(expression, name).toAttribute()
-            )
-            self._attributes.append(attribute)
-            metadata = metadata_of(attribute)
-            dtype = type_of(expression)
-            if SESSION_WINDOW in metadata:
-                if translation.mode == "complete":
-                    raise translation.refused(
-                        node,
-                        "sessions do not come out in complete mode",
-                        'Use outputMode("append").',
-                    )
-                self.session = (
-                    translation.unique(f"{name}_from"),
-                    translation.unique(f"{name}_to"),
-                )
-                self.columns += [
-                    (column, catalyst.field(expression, ordinal))
-                    for ordinal, column in enumerate(self.session)
-                ]
-                window = Packed(fields=(("start", WINDOW_START), ("end", WINDOW_END)))
-                self.bound.append(Column(attribute=attribute, place=window))
-                continue
-            if WATERMARK_DELAY in metadata and translation.mode != "complete":
-                if self.removed_by is not None:
-                    raise translation.refused(
-                        node,
-                        "a watermark follows several of its group keys",
-                        "Group by one of the windows or times.",
-                    )
-                if isinstance(dtype, StructType):
-                    start, end = (
-                        translation.unique(f"{name}_start"),
-                        translation.unique(f"{name}_end"),
-                    )
-                    self.columns += [
-                        (start, catalyst.field(expression, 0)),
-                        (end, catalyst.field(expression, 1)),
-                    ]
-                    names.append(start)
-                    self.removed_by = end
-                    window = Packed(fields=(("start", start), ("end", end)))
-                    self.bound.append(Column(attribute=attribute, place=window))
-                    self.window = (attribute, start, end)
-                else:
-                    self.removed_by = translation.unique(name)
-                    self.columns.append((self.removed_by, expression))
-                    self.bound.append(Column(attribute=attribute, place=self.removed_by))
-                continue
-            place = self._place(translation, name, expression, dtype, names)
-            self.bound.append(Column(attribute=attribute, place=place))
-        self.names = tuple(names)
-
-    def of_groups(self, catalyst: Catalyst) -> tuple[tuple[str, Any], ...]:
-        """Return column → expression over group keys: of windows start and end, and no time."""
-        if self.panes is None or self.window is None:
-            return tuple(self.columns)
-        attribute, time = self.window[0], self.panes[1]
-        bounds = enumerate((WINDOW_START, WINDOW_END))
-        own = [column for column in self.columns if column[0] != time]
-        return (*own, *((name, catalyst.field(attribute, ordinal)) for ordinal, name in bounds))
-
-    def use_panes(self, window: TimeWindow, name: str, time: Any) -> None:
-        """Replace the columns of the window by that of the time, from which it follows."""
-        assert self.window is not None, "windows are given"
-        attribute, start, end = self.window
-        columns = [column for column in self.columns if column[0] not in (start, end)]
-        self.columns = [*columns, (name, time)]
-        self.names = tuple(column for column in self.names if column != start)
-        self.removed_by, self.panes = None, (window, name)
-        place = Packed(fields=(("start", WINDOW_START), ("end", WINDOW_END)))
-        self.bound = [
-            Column(attribute=attribute, place=place) if column.attribute is attribute else column
-            for column in self.bound
-        ]
-
-    def _place(
-        self, translation: Translation, name: str, expression: Any, dtype: Any, names: list[str]
-    ) -> Place:
-        """Add the columns of a key, one for each field of a struct; return their place.
-
-        `names`: those of the columns so far.
-        """
-        catalyst = translation.catalyst
-        if not isinstance(dtype, StructType):
-            translation.check_key(expression, name, dtype)
-            own = translation.unique(name)
-            self.columns.append((own, _normal(catalyst, expression, dtype)))
-            names.append(own)
-            return own
-        is_null = None
-        if expression.nullable():
-            is_null = translation.unique(f"{name}_is_null")
-            self.columns.append((is_null, catalyst.expressions.IsNull(expression)))
-            names.append(is_null)
-        fields = tuple(
-            (
-                field.name,
-                self._place(
-                    translation,
-                    f"{name}_{field.name}",
-                    catalyst.field(expression, ordinal),
-                    field.dataType,
-                    names,
-                ),
-            )
-            for ordinal, field in enumerate(dtype.fields)
-        )
-        return Packed(fields=fields, is_null=is_null)
-
-    def attribute_of(self, expression: Any) -> Any:
-        """Return the column of a group key; ``None`` for another expression."""
-        for key, attribute in zip(self._grouping, self._attributes, strict=True):
-            if expression.semanticEquals(key):
-                return attribute
-        return None
-
-
-def _normal(catalyst: Catalyst, expression: Any, dtype: Any) -> Any:
-    """Return a key with one NaN and one zero, as Spark groups by them."""
-    if not isinstance(dtype, FloatType | DoubleType):
-        return expression
-    return catalyst.normalized(expression)
-
-
-def _grouped(
-    name: str,
-    group: _Keys,
-    aggregates: dict[str, Aggregate],
-    schemas: Sequence[pa.Schema],
-    *,
-    mode: str,
-    timed: bool,
-) -> KeyedOperator:
-    """Return the operator of an aggregate over a stream with these columns."""
-    (schema,) = schemas
-    keys = group.names
-    own = pa.schema([schema.field(key) for key in keys] or KEY_OF_ALL)
-    read = {column for aggregate in aggregates.values() for column in aggregate.columns}
-    inputs = pa.schema([field for field in schema if field.name in read])
-    if not timed:
-        return GroupedAggregates(
-            name=name,
-            keys=own,
-            inputs=inputs,
-            aggregates=aggregates,
-            mode="complete" if mode == "complete" else "update",
-        )
-    if group.session is not None:
-        start, end = group.session
-        return SparkSessions(
-            name=name,
-            keys=keys,
-            arriving=schema,
-            start=start,
-            end=end,
-            only_time=ONLY_TIME,
-            inputs=inputs,
-            aggregates=aggregates,
-        )
-    if group.panes is not None:
-        window, time = group.panes
-        return SparkWindows(
-            name=name,
-            keys=tuple(own.names),
-            arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
-            time=RowTime(column=time),
-            inputs=inputs,
-            aggregates=aggregates,
-            grid=PaneGrid.of(window),
-            update=mode == "update",
-            only_time=ONLY_TIME,
-        )
-    return GroupsInTime(
-        name=name,
-        keys=own,
-        arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
-        time=_TIME,
-        removed_by=group.removed_by,
-        only_time=ONLY_TIME,
-        inputs=inputs,
-        aggregates=aggregates,
-        append=mode == "append",
-    )
-
-
-def _results_of(node: Any) -> list[Any]:
-    """Return the results of an ``Aggregate``."""
-    return to_list(node.aggregateExpressions())
-
-
-def _functions_in(results: Sequence[Any]) -> list[Any]:
-    """Return the distinct aggregate functions in expressions, in order."""
-    functions: list[Any] = []
-    for result in results:
-        for part in walk(result):
-            if kind_of(part) == "AggregateExpression" and not any(
-                known.semanticEquals(part) for known in functions
-            ):
-                functions.append(part)
-    return functions
-
-
-def _watermarks(plan: Any) -> list[Any]:
-    """Return the watermark nodes of a plan."""
-    return [node for node in walk(plan) if kind_of(node) == "EventTimeWatermark"]
-
 
 def _path_to(plan: Any, mark: Any) -> list[tuple[Any, Any]] | None:
     """Return the nodes from the top of a plan to a watermark, each with the one below it."""
@@ -1033,20 +644,11 @@ def _conjuncts(condition: Any) -> list[Any]:
     return [part for side in children_of(condition) for part in _conjuncts(side)]
 
 
-def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
-    """Return whether two types are the same but for names of fields and for zones."""
-    if pa.types.is_list(own) and pa.types.is_list(spark):
-        return _same_type(own.value_type, spark.value_type)
-    if pa.types.is_timestamp(own) and pa.types.is_timestamp(spark):
-        return (own.tz is None) == (spark.tz is None)
-    return bool(own == spark)
-
-
 _HANDLERS: Final[dict[str, Callable[[Translation, Any, list[Adopted | None]], Adopted]]] = {
-    "Aggregate": Translation.aggregate,
+    "Aggregate": aggregate,
     "Deduplicate": deduplicate,
     "DeduplicateWithinWatermark": deduplicate,
-    "Distinct": Translation.aggregate,
+    "Distinct": aggregate,
     "Join": join,
     "FlatMapGroupsInPandasWithState": apply_in_pandas_with_state,
     "TransformWithStateInPySpark": transform_with_state,

@@ -1,0 +1,285 @@
+"""Spark's ``Aggregate`` as an operator of a flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from godwit.adopt.aggregate_functions import call_of, depends_on_order
+from godwit.adopt.group_keys import GroupKeys
+from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
+from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, Column
+from godwit.adopt.plan import (
+    id_of,
+    kind_of,
+    place_of,
+    references,
+    to_list,
+    type_of,
+    walk,
+    watermarks_of,
+)
+from godwit.adopt.sessions import SparkSessions
+from godwit.adopt.windows import SparkWindows, windows_of
+from godwit.api.streams import Stream
+from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
+from godwit.operators import aggregates as gw
+from godwit.plan.nodes import CustomNode
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
+from godwit.time.event_time import RowTime
+from godwit.time.grid import PaneGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.adopt.aggregate_functions import Call
+    from godwit.adopt.lanes import Translator
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.operator import KeyedOperator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateState:
+    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
+
+    operator: str
+    grouping: tuple[Any, ...]  # group keys of Spark's
+    keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
+    # columns of the end of a group, and of start and end of a session, if it has them
+    removed_by: str | None
+    by_window: bool  # the keys have start and end of a window
+    session: tuple[str, str] | None
+    results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
+
+
+def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
+    """Translate an ``Aggregate``, or a ``Distinct``, which groups by all columns."""
+    if kind_of(node) == "Distinct":
+        grouping = results = to_list(node.output())
+        child = node.child()
+    else:
+        grouping, results = to_list(node.groupingExpressions()), _results_of(node)
+        child = node.child()
+    keys = GroupKeys(translation, node, grouping)
+    functions = _functions_in(results)
+    calls = [(function, _call(translation, node, function)) for function in functions]
+    if below[0] is None:
+        child = _with_panes(translation, keys, functions, calls, child)
+    aggregates: dict[str, Aggregate] = {}
+    arguments: list[tuple[str, Any]] = []  # text alone does not tell two expressions apart
+    for function, call in calls:
+        names = []
+        for argument in call.arguments:
+            known = (name for name, value in arguments if value.semanticEquals(argument))
+            name = next(known, None)
+            if name is None:
+                name = translation.unique(f"of_{argument.sql()}")
+                arguments.append((name, argument))
+            names.append(name)
+        aggregates[translation.unique(str(function.sql()))] = call.make(names)
+    results_named = list(aggregates)
+    if not aggregates:
+        aggregates[translation.unique("count")] = gw.count()
+    timed = translation.mode != "complete" and bool(watermarks_of(child))
+    columns = [*keys.columns, *arguments]
+    stream, schema = translation.inputs(columns, child, below[0], timed=timed)
+    name = translation.unique("aggregate")
+    make = partial(_grouped, name, keys, aggregates, mode=translation.mode, timed=timed)
+    action = f"aggregate {', '.join(str(f.sql()) for f in functions) or 'distinct rows'}"
+    operator = CustomNode(
+        name=name, upstream=stream.node, keys=keys.names, make=make, action=action
+    )
+    translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
+    translation.aggregates.append(
+        AggregateState(
+            operator=name,
+            grouping=tuple(grouping),
+            keys=keys.of_groups(translation.catalyst),
+            removed_by=keys.removed_by,
+            by_window=keys.panes is not None,
+            session=keys.session,
+            results=tuple(zip(results_named, functions, strict=True)),
+        )
+    )
+    attributes = [function.resultAttribute() for function in functions]
+    _check_types(translation, aggregates, dict(zip(results_named, functions, strict=True)), schema)
+    bound = [
+        *keys.bound,
+        *(
+            Column(attribute=attribute, place=column)
+            for attribute, column in zip(attributes, results_named, strict=True)
+        ),
+    ]
+
+    def change(expression: Any) -> Any:
+        """Replace a group key, or an aggregate, by the column that has it."""
+        if kind_of(expression) == "AggregateExpression":
+            return next(
+                attribute
+                for function, attribute in zip(functions, attributes, strict=True)
+                if function.semanticEquals(expression)
+            )
+        return keys.attribute_of(expression)
+
+    rewritten = [translation.catalyst.rewrite(result, change) for result in results]
+    plan = translation.catalyst.project([translation.catalyst.named(e) for e in rewritten], child)
+    return Adopted(
+        stream=Stream(translation.flow, operator), columns=tuple(bound), plan=plan, path=(0,)
+    )
+
+
+def _with_panes(
+    translation: Translator,
+    keys: GroupKeys,
+    functions: list[Any],
+    calls: list[tuple[Any, Call]],
+    child: Any,
+) -> Any:
+    """Let windows of one length be panes, if that gives the same result.
+
+    Returns the plan to aggregate: the one before the windows, or `child`.
+    """
+    if keys.window is None or any(map(depends_on_order, functions)):
+        return child
+    if translation.whole_windows and translation.mode == "update":
+        return child
+    attribute, *own = keys.window
+    read = [value for name, value in keys.columns if name not in own]
+    read += [argument for _, call in calls for argument in call.arguments]
+    if any(id_of(attribute) in references(value) for value in read):
+        return child
+    panes = windows_of(translation.catalyst, child, attribute)
+    if panes is None or len(watermarks_of(child)) != 1:
+        return child
+    window, time, before = panes
+    keys.use_panes(window, translation.unique(str(time.name())), time)
+    return before
+
+
+def _call(translation: Translator, node: Any, function: Any) -> Call:
+    """Return the aggregate for one of Spark's; errors name its place."""
+    try:
+        return call_of(translation.catalyst, function)
+    except UnsupportedQueryError as error:
+        place = place_of(function) or place_of(node)
+        where = f" ({place})" if place else ""
+        raise UnsupportedQueryError(
+            f"Aggregate{where}: {error.message}",
+            remedy=error.remedy,
+            node=error.context["node"],
+            place=place,
+        ) from None
+
+
+def _check_types(
+    translation: Translator,
+    aggregates: dict[str, Aggregate],
+    functions: dict[str, Any],
+    schema: pa.Schema,
+) -> None:
+    """Raise if the result of an aggregate has another type than Spark's analyser gives it."""
+    for name, function in functions.items():
+        try:
+            output = aggregates[name].bind(schema).output
+        except InvalidFlowError as error:
+            raise translation.refused(function, error.message.rstrip("."), error.remedy) from None
+        result = StructType([StructField("result", type_of(function))])
+        spark = arrow_schema_of(result, zone="UTC").field(0)
+        if not _same_type(output, spark.type):
+            raise translation.refused(
+                function,
+                f"its result has type {output}, and Spark's has {spark.type}",
+                "Cast its argument, or its result.",
+            )
+
+
+def _grouped(
+    name: str,
+    group: GroupKeys,
+    aggregates: dict[str, Aggregate],
+    schemas: Sequence[pa.Schema],
+    *,
+    mode: str,
+    timed: bool,
+) -> KeyedOperator:
+    """Return the operator of an aggregate over a stream with these columns."""
+    (schema,) = schemas
+    keys = group.names
+    own = pa.schema([schema.field(key) for key in keys] or KEY_OF_ALL)
+    read = {column for aggregate in aggregates.values() for column in aggregate.columns}
+    inputs = pa.schema([field for field in schema if field.name in read])
+    if not timed:
+        return GroupedAggregates(
+            name=name,
+            keys=own,
+            inputs=inputs,
+            aggregates=aggregates,
+            mode="complete" if mode == "complete" else "update",
+        )
+    if group.session is not None:
+        start, end = group.session
+        return SparkSessions(
+            name=name,
+            keys=keys,
+            arriving=schema,
+            start=start,
+            end=end,
+            only_time=ONLY_TIME,
+            inputs=inputs,
+            aggregates=aggregates,
+        )
+    if group.panes is not None:
+        window, time = group.panes
+        return SparkWindows(
+            name=name,
+            keys=tuple(own.names),
+            arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
+            time=RowTime(column=time),
+            inputs=inputs,
+            aggregates=aggregates,
+            grid=PaneGrid.of(window),
+            update=mode == "update",
+            only_time=ONLY_TIME,
+        )
+    return GroupsInTime(
+        name=name,
+        keys=own,
+        arriving=schema if keys else pa.schema([*KEY_OF_ALL, *schema]),
+        time=TIME,
+        removed_by=group.removed_by,
+        only_time=ONLY_TIME,
+        inputs=inputs,
+        aggregates=aggregates,
+        append=mode == "append",
+    )
+
+
+def _results_of(node: Any) -> list[Any]:
+    """Return the results of an ``Aggregate``."""
+    return to_list(node.aggregateExpressions())
+
+
+def _functions_in(results: Sequence[Any]) -> list[Any]:
+    """Return the distinct aggregate functions in expressions, in order."""
+    functions: list[Any] = []
+    for result in results:
+        for part in walk(result):
+            if kind_of(part) == "AggregateExpression" and not any(
+                known.semanticEquals(part) for known in functions
+            ):
+                functions.append(part)
+    return functions
+
+
+def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
+    """Return whether two types are the same but for names of fields and for zones."""
+    if pa.types.is_list(own) and pa.types.is_list(spark):
+        return _same_type(own.value_type, spark.value_type)
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(spark):
+        return (own.tz is None) == (spark.tz is None)
+    return bool(own == spark)
