@@ -6,7 +6,7 @@ of every batch (`Finish`), or becomes a map in the lanes (`godwit.adopt.lanes`).
 
 Event times follow Spark's plan, too: a watermark sees the rows that reach its node after Spark's
 optimizer has moved filters below it.  Where the operator does not get exactly these rows, rows with
-nothing but an event time are sent along for the watermark (`_Rows.only_time`).
+nothing but an event time are sent along for the watermark (`godwit.adopt.lanes.ONLY_TIME`).
 """
 
 from __future__ import annotations
