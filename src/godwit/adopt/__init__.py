@@ -1,8 +1,5 @@
-"""Streaming queries of Spark's, run by Godwit as they are: `write_stream`, `sql`, `read_plan`."""
+"""Streaming queries of Spark's, run by Godwit as they are.
 
-from __future__ import annotations
-
-from godwit.adopt.explain import explain
-from godwit.adopt.writer import StreamWriter, read_plan, sql, write_stream
-
-__all__ = ["StreamWriter", "explain", "read_plan", "sql", "write_stream"]
+`writer` has what users call, `translate` makes a flow of a plan.  The package imports neither:
+lanes need the operators alone.
+"""

@@ -226,7 +226,8 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
 
 def only_rows(rows: pa.RecordBatch, only_time: str) -> pa.RecordBatch:
     """Return rows without those that only move the watermark."""
-    return rows.filter(pc.invert(rows.column(only_time)))
+    moving = rows.column(only_time)
+    return rows.filter(pc.invert(moving)) if moving.true_count else rows
 
 
 def leave_out(

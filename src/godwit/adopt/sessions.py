@@ -12,10 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from godwit.adopt.grouped import leave_out, only_rows
 from godwit.columns.arrays import column_of, values_of
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.time.event_time import RowTime
+from godwit.time.grid import END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,9 +76,16 @@ class SparkSessions(SessionCompute):
         marks = column_of(self.entry_marks(rows, times), None, moment)
         return self.with_panes(rows, marks), left_out, arrivals
 
-    def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:  # noqa: ARG002
-        """Return the event time of each row: rows of one time are of one session."""
-        return times
+    def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
+        """Return a value per row; rows of a key are combined only if their values are equal.
+
+        If the order of rows matters, it is the row's event time.
+        """
+        if not self.commutative:
+            return times
+        # Rows less than every gap apart meet.
+        shortest = max(int(np.min(values_of(rows.column(self._end)) - times, initial=END)), 1)
+        return times // shortest * shortest
 
     def closes(self, time: EpochTime) -> bool:
         """Return whether the watermark has advanced, so that a batch runs without rows."""
