@@ -142,7 +142,7 @@ def aggregates() -> gw.Flow:
     )
     whole = rows.key_by().compute(name="whole", total=gw.sum("v"), output="complete")
     changes = rows.key_by("k", "g").compute(name="counts", rows=gw.count(), output="changes")
-    sizes = changes.key_by("rows").compute(name="sizes", keys=gw.count())
+    sizes = changes.as_rows().key_by("rows").compute(name="sizes", keys=gw.count())
     return _finished(flow, every=every, whole=whole, sizes=sizes)
 
 

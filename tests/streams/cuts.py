@@ -341,6 +341,7 @@ def _changes_of(drawn: Drawn) -> None:
         lambda s: (
             s.key_by("k")
             .compute(name="counts", rows=gw.count(), output="changes")
+            .as_rows()
             .key_by("rows")
             .compute(name="then", keys=gw.sum("change"), output="changes")
         ),

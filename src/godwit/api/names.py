@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_STREAM = ("map", "union", "drop_duplicates", "key_by", "feed_back_to")
-_KEYED = ("compute", "process", "window", "join", "join_newest")
+_STREAM = (
+    *("map", "union", "drop_duplicates", "key_by", "feed_back_to"),
+    *("as_changes", "as_upserts", "as_rows"),
+)
+_KEYED = ("compute", "process", "window", "join", "join_newest", "latest")
 
 _MEANT = {
     **dict.fromkeys(

@@ -67,6 +67,8 @@ from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
     JoinNode,
+    KindNode,
+    LatestNode,
     MapNode,
     ProcessNode,
     SourceNode,
@@ -75,6 +77,7 @@ from godwit.plan.nodes import (
     UnionNode,
     WindowedNode,
     branches_of,
+    kind_of,
     sources_of,
 )
 from godwit.time.durations import microseconds
@@ -240,6 +243,76 @@ class Stream:
             check_same_flow(self.flow, other.flow, where)
         nodes = (self.node, *(other.node for other in others))
         return Stream(self.flow, UnionNode(upstreams=nodes))
+
+    @user_call
+    def as_changes(self) -> Stream:
+        """Take the rows for changes of a table, by the sign in their column ``change``.
+
+        Returns
+        -------
+        Stream
+            The same rows. Operators that take changes subtract rows whose ``change`` is -1;
+            starting the flow with others after this stream is refused.
+
+        Raises
+        ------
+        InvalidFlowError
+            When the flow is explained or started: if there is no column ``change`` of type tinyint
+            (int8).
+
+        Examples
+        --------
+        >>> orders = flow.source("orders", gw.testing.stream("id long, amount long, change byte"))
+        >>> orders.as_changes().key_by("id").compute(amount=gw.sum("amount"))
+        <Stream of flow 'delays': operator 'orders_amount_by_id'>
+        """
+        return Stream(self.flow, KindNode(upstream=self.node, emits="changes"))
+
+    @user_call
+    def as_upserts(self) -> Stream:
+        """Take the rows for upserts and deletes by key, by the sign in their column ``change``.
+
+        A row whose ``change`` is 1 replaces the row of its key; one with -1 deletes it, and may
+        have no values but its key. ``key_by(...).latest()`` makes changes of upserts.
+
+        Returns
+        -------
+        Stream
+            The same rows. Starting the flow with operators after this stream that do not take
+            upserts is refused.
+
+        Raises
+        ------
+        InvalidFlowError
+            When the flow is explained or started: if there is no column ``change`` of type tinyint
+            (int8).
+
+        Examples
+        --------
+        >>> orders = flow.source("orders", gw.testing.stream("id long, amount long, change byte"))
+        >>> orders.as_upserts().key_by("id").latest()
+        <Stream of flow 'delays': operator 'orders_latest_by_id'>
+        """
+        return Stream(self.flow, KindNode(upstream=self.node, emits="upserts"))
+
+    @user_call
+    def as_rows(self) -> Stream:
+        """Take changes for rows: the sign becomes a column ``change`` like any other.
+
+        Returns
+        -------
+        Stream
+            The same rows; for any operator. Rows whose ``change`` is -1 are processed like others.
+
+        Examples
+        --------
+        >>> per_plane = flights.key_by("plane").compute(flights=gw.count(), output="changes")
+        >>> per_plane.as_rows().key_by("flights").compute(updates=gw.count())
+        <Stream of flow 'delays': operator 'flights_updates_by_flights'>
+        """
+        if kind_of(self.node) == "rows":
+            return self
+        return Stream(self.flow, KindNode(upstream=self.node, emits="rows"))
 
     @user_call
     def feed_back_to(self, loop: Stream) -> None:
@@ -522,6 +595,55 @@ class KeyedStream:
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
         node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
         return add_to_flow(self.flow, node)
+
+    @user_call
+    def latest(self, *, order_by: str | None = None, name: str | Identity | None = None) -> Stream:
+        """Keep the newest row of each key as a table, and emit its changes.
+
+        Parameters
+        ----------
+        order_by
+            Column whose greatest value has the newest row, such as a version or a log position;
+            older rows that come later are left out. A row without a value is newer than those
+            before it. By default the row that arrives last is the newest.
+        name
+            The operator's name, under which its state is stored; `godwit.types.Identity` to rename
+            the operator or to let it start empty. By default made of the source and the key, such
+            as ``orders_latest_by_id``.
+
+        Returns
+        -------
+        Stream
+            Changes, for ``compute`` and sinks: the former row of a key with ``change`` -1, the new
+            one with 1. The stream may have rows, each of which replaces the row of its key, or
+            upserts and deletes (`Stream.as_upserts`, `gw.formats.debezium`). State is one row for
+            each key; with `order_by` also the version of each deleted key.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is no key. If the column does not exist, or a column's type cannot be stored,
+            when the flow is explained or started.
+
+        Examples
+        --------
+        >>> newest = of_rows.key_by("plane").latest()
+        >>> delays.sink("newest", newest, gw.sinks.noop())
+        >>> gw.testing.run(delays, {"flights": ROWS}).rows("newest")["change"].to_pylist()
+        [1]
+        """
+        if not self.keys:
+            raise InvalidFlowError(
+                f"{self._call_text('latest')} has no key.",
+                remedy='Name the key of the table, as in key_by("id").latest().',
+            )
+        if order_by is not None and (not isinstance(order_by, str) or order_by in self.keys):
+            raise InvalidFlowError(
+                f"{self._call_text('latest')} was given order_by={order_by!r}.",
+                remedy="Name a column that is not of the key, as text.",
+            )
+        options = self._node_fields(name, "latest")
+        return add_to_flow(self.flow, LatestNode(order_by=order_by, **options))
 
     @overload
     def process(

@@ -31,6 +31,7 @@ from godwit.checkpoint.evolution import (
 )
 from godwit.columns.failures import FAILURES, failed
 from godwit.columns.groups import group_rows
+from godwit.columns.signed import CHANGE, with_sign
 from godwit.columns.types import columns_text
 from godwit.model.errors import (
     EpochFailedError,
@@ -66,8 +67,6 @@ IntArray = npt.NDArray[np.int64]
 OutputMode = Literal["update", "complete", "changes"]
 """Keys that an epoch changed, all keys, or what no longer holds of a key and what does now."""
 _MAX_TRIED: Final = 10_000  # rows that are tried alone to find the one that fails
-CHANGE: Final = pa.field("change", pa.int8())
-"""Column of changes: -1 on a result that no longer holds, 1 on one that does now."""
 
 
 class ComputeOperator(KeyedOperator):
@@ -275,11 +274,9 @@ class ComputeOperator(KeyedOperator):
         stored = pa.array(known)
         before = self.finish(keys.filter(stored), prior.filter(stored))
         same = np.zeros(len(known), np.bool_)
-        same[known] = _same_rows(before, after.filter(stored))
+        same[known] = same_rows(before, after.filter(stored))
         parts = [
-            part.filter(pa.array(mask)).append_column(
-                CHANGE, pa.array(np.full(int(mask.sum()), sign, np.int8))
-            )
+            with_sign(part.filter(pa.array(mask)), sign)
             for part, mask, sign in ((before, ~same[known], -1), (after, ~same, 1))
         ]
         return pa.concat_batches(parts)
@@ -389,7 +386,7 @@ def _with_columns_of(wide: ComputeOperator, states: pa.RecordBatch) -> pa.Record
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return a mask of equal rows; null equals null, nested values never count as equal."""
     same = np.ones(left.num_rows, np.bool_)
     for before, after in zip(left.columns, right.columns, strict=True):

@@ -25,6 +25,7 @@ from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
 from godwit.operators.hot_keys.grid import PART
 from godwit.operators.in_order import InOrder
+from godwit.operators.latest import LatestOperator
 from godwit.operators.passing import PassRows
 from godwit.plan.binding import (
     check_storable,
@@ -33,6 +34,7 @@ from godwit.plan.binding import (
     keyed_operator,
     windowed_operator,
 )
+from godwit.plan.changes import check_kinds, check_sign, table_keys
 from godwit.plan.compiled import (
     CompiledFlow,
     Component,
@@ -56,6 +58,7 @@ from godwit.plan.nodes import (
     CustomNode,
     DropDuplicatesNode,
     JoinNode,
+    LatestNode,
     OperatorNode,
     PassNode,
     ProcessNode,
@@ -63,6 +66,7 @@ from godwit.plan.nodes import (
     StreamNode,
     WindowedNode,
     branches_of,
+    kind_of,
     levels_of,
     sources_of,
     streams_read_by,
@@ -88,6 +92,7 @@ def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str
     event time. `zone`: the session's time zone.
     """
     _check_all_used(flow)
+    check_kinds(flow)
     return _Compilation(flow, resolve, retimed, zone).run()
 
 
@@ -237,8 +242,10 @@ class _Compilation:
 
     def bind(self, node: OperatorNode) -> list[Input]:
         """Bind an operator to the types of its columns; return its inputs."""
-        schema, origin = self.columns.of(node.upstream)
         where = f"Operator {node.name!r}"
+        for stream in streams_read_by(node):
+            check_sign(stream, *self.columns.of(stream), where)
+        schema, origin = self.columns.of(node.upstream)
         keys = _keys_of(node.name, node.keys, schema, origin)
         if isinstance(node, JoinNode):
             return self.bind_join(node, (schema, origin))
@@ -248,6 +255,8 @@ class _Compilation:
             return self.bind_rows(node, schema)
         if isinstance(node, DropDuplicatesNode):
             return self.bind_duplicates(node, schema, origin)
+        if isinstance(node, LatestNode):
+            return self.bind_latest(node, schema, origin)
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             node = _with_expressions(node, schema)
             inputs = pa.schema(
@@ -368,6 +377,21 @@ class _Compilation:
         columns = _keys_first(schema, node.keys)
         return self.inputs(node.name, node.upstream, node.keys, columns, time=column)
 
+    def bind_latest(self, node: LatestNode, schema: pa.Schema, origin: str) -> list[Input]:
+        """Bind an operator of the newest row of each key, and return its inputs.
+
+        `schema`, `origin`: columns of its stream, and the stream's description for errors.
+        """
+        where = f"Operator {node.name!r}"
+        if node.order_by is not None:
+            _checked_column(schema, node.order_by, f"{where} orders by", origin)
+        check_storable(node.name, schema, "stores the newest row of each key")
+        self.operators[node.name] = LatestOperator(
+            name=node.name, keys=node.keys, columns=schema, order_by=node.order_by
+        )
+        columns = _keys_first(schema, node.keys)
+        return self.inputs(node.name, node.upstream, node.keys, columns)
+
     def bind_rows(self, node: PassNode, schema: pa.Schema) -> list[Input]:
         """Bind an operator that passes rows on to a sink, and return its inputs."""
         by = node.row_keys if set(node.row_keys) <= set(schema.names) else ()
@@ -456,7 +480,9 @@ class _Compilation:
     def outputs(self) -> Iterable[Output]:
         """Yield the outputs: of sinks, and of late, rejected and unreadable rows."""
         for sink in self.flow.sinks:
-            schema, _ = self.columns.of(sink.upstream)
+            schema, origin = self.columns.of(sink.upstream)
+            check_sign(sink.upstream, schema, origin, f"Sink {sink.name!r}")
+            of_table = table_keys(sink.upstream)
             (branch,) = branches_of(sink.upstream)
             feed = branch.feed
             assert not isinstance(feed, SourceNode)  # Flow.sink refuses such a stream
@@ -476,6 +502,8 @@ class _Compilation:
                 ),
                 sink=sink.sink,
                 formerly=sink.formerly,
+                kind=kind_of(sink.upstream),
+                table_keys=of_table if set(of_table) <= set(schema.names) else (),
             )
             yield from self.rejects_of(sink.name, feed.name, sink.sink)
         for node in self.flow.operators:

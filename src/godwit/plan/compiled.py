@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.checkpoint.records import StateId
+    from godwit.columns.signed import Kind
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.feedback import Feedback
     from godwit.plan.maps import ArrowMap
@@ -105,6 +106,9 @@ class Output:
     # source whose rows these are that could not be read; `operator` is one that it feeds
     unreadable_of: str = ""
     formerly: str = ""  # name that the user says it had before
+    kind: Kind = "rows"  # whether rows have a sign; see `godwit.columns.signed`
+    # columns that identify a row of the table whose changes these are; empty: not known
+    table_keys: tuple[str, ...] = ()
 
     @property
     def is_result(self) -> bool:

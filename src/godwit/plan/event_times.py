@@ -25,6 +25,7 @@ from godwit.plan.nodes import (
     CustomNode,
     DropDuplicatesNode,
     JoinNode,
+    LatestNode,
     PassNode,
     ProcessNode,
     SourceNode,
@@ -275,7 +276,7 @@ def delay_us(
         if not lengths:
             raise _unbounded_delay(operator, column, feed, "sessions are as long as rows make them")
         return max(lengths)
-    if isinstance(feed, ComputeNode | ProcessNode | PassNode):
+    if isinstance(feed, ComputeNode | LatestNode | ProcessNode | PassNode):
         return of(feed.upstream, column)
     if isinstance(feed, DropDuplicatesNode):
         judged = feed.within_us is not None and column in time_columns(feed.upstream)

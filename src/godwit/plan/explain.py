@@ -29,6 +29,7 @@ from godwit.plan.nodes import (
     CustomNode,
     DropDuplicatesNode,
     JoinNode,
+    LatestNode,
     PassNode,
     ProcessNode,
     WindowedNode,
@@ -413,6 +414,9 @@ def action_of(node: OperatorNode) -> str:
         return f"drop duplicates by {', '.join(node.keys)}{within}"
     if isinstance(node, JoinNode):
         return _join_in_words(node)
+    if isinstance(node, LatestNode):
+        newest = "" if node.order_by is None else f" by {node.order_by}"
+        return f"newest row of each {', '.join(node.keys)}{newest}"
     if isinstance(node, ComputeNode) and node.windows is not None:
         windows = f" per window: {node.windows}"
     results = (

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from godwit.columns.signed import Kind
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames, StateColumns
@@ -47,6 +48,11 @@ class SourceNode:
         """True if maps after the source take Arrow tables, and not DataFrames."""
         return self.own is not None
 
+    @property
+    def emits(self) -> Kind:
+        """Kind of the source's rows."""
+        return "rows" if self.own is None else self.own.kind
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapNode:
@@ -66,6 +72,14 @@ class UnionNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KindNode:
+    """The rows of `upstream`, taken for rows or changes as the user says."""
+
+    upstream: StreamNode
+    emits: Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _KeyedNode:
     """Fields of every keyed operator."""
 
@@ -78,6 +92,16 @@ class _KeyedNode:
     starts_empty: bool = False  # whatever state others leave behind
     named: bool = True  # the user chose its name
 
+    @property
+    def takes(self) -> tuple[Kind, ...]:
+        """Kinds of streams that the operator reads; see `godwit.columns.signed`."""
+        return ("rows",)
+
+    @property
+    def emits(self) -> Kind:
+        """Kind of the stream that the operator emits."""
+        return "rows"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComputeNode(_KeyedNode):
@@ -86,6 +110,31 @@ class ComputeNode(_KeyedNode):
     aggregates: Mapping[str, Aggregate]  # name of the result → aggregate
     mode: OutputMode = "update"
     windows: RowWindows | None = None  # windows of rows that are aggregated; ``None``: all rows
+
+    @property
+    def emits(self) -> Kind:
+        """Changes, or upserts of keys whose rows may all be deleted; else rows."""
+        if self.mode == "changes":
+            return "changes"
+        has_deletes = self.mode == "update" and kind_of(self.upstream) == "changes"
+        return "upserts" if has_deletes else "rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LatestNode(_KeyedNode):
+    """The newest row of each key, as changes."""
+
+    order_by: str | None = None  # column that says which row is newer; ``None``: the later one
+
+    @property
+    def takes(self) -> tuple[Kind, ...]:
+        """Rows, each of which replaces the one before it, and upserts with deletes."""
+        return ("rows", "upserts")
+
+    @property
+    def emits(self) -> Kind:
+        """Changes of the table of the newest rows."""
+        return "changes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,6 +206,16 @@ class PassNode(_KeyedNode):
 
     row_keys: tuple[str, ...] = ()  # columns by which the sink's target tells rows apart
 
+    @property
+    def takes(self) -> tuple[Kind, ...]:
+        """Rows of any kind."""
+        return ("rows", "changes", "upserts")
+
+    @property
+    def emits(self) -> Kind:
+        """The kind of the rows that it passes on."""
+        return kind_of(self.upstream)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinNode(_KeyedNode):
@@ -214,9 +273,16 @@ class FeedbackNode:
 
 
 OperatorNode: TypeAlias = (
-    ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode | PassNode | CustomNode
+    ComputeNode
+    | LatestNode
+    | ProcessNode
+    | WindowedNode
+    | DropDuplicatesNode
+    | JoinNode
+    | PassNode
+    | CustomNode
 )
-StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
+StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | KindNode | OperatorNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -251,8 +317,9 @@ def branches_of(node: StreamNode) -> tuple[Branch, ...]:
     The branch of an operator's own stream is that operator, without maps.
     """
     maps: list[MapNode] = []
-    while isinstance(node, MapNode):
-        maps.append(node)
+    while isinstance(node, MapNode | KindNode):
+        if isinstance(node, MapNode):
+            maps.append(node)
         node = node.upstream
     after = tuple(reversed(maps))
     if isinstance(node, UnionNode):
@@ -262,6 +329,13 @@ def branches_of(node: StreamNode) -> tuple[Branch, ...]:
             for branch in branches_of(upstream)
         )
     return (Branch(feed=node, maps=after),)
+
+
+def kind_of(node: StreamNode) -> Kind:
+    """Return the kind of a stream's rows; that of a union is its first stream's."""
+    while isinstance(node, MapNode | UnionNode):
+        node = node.upstream if isinstance(node, MapNode) else node.upstreams[0]
+    return node.emits
 
 
 def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
@@ -278,7 +352,7 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
             sources.append(node)
         elif isinstance(node, UnionNode):
             pending += reversed(node.upstreams)
-        elif isinstance(node, MapNode):
+        elif isinstance(node, MapNode | KindNode):
             pending.append(node.upstream)
         else:
             pending += reversed(streams_read_by(node))

@@ -19,7 +19,15 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.plan.maps import ArrowMap, bind_map
-from godwit.plan.nodes import Branch, MapNode, SourceNode, StreamNode, UnionNode, branches_of
+from godwit.plan.nodes import (
+    Branch,
+    KindNode,
+    MapNode,
+    SourceNode,
+    StreamNode,
+    UnionNode,
+    branches_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,7 +74,7 @@ class StreamColumns:
 
     def _check_union(self, node: StreamNode) -> None:
         """Refuse a union of streams with different columns, anywhere upstream."""
-        while isinstance(node, MapNode):
+        while isinstance(node, MapNode | KindNode):
             node = node.upstream
         if isinstance(node, UnionNode):
             first, *others = (self.of(upstream) for upstream in node.upstreams)

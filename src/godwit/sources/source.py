@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from godwit.columns.signed import Kind
+
 Position: TypeAlias = Any
 """Progress in a source: a number, text, bytes, ``None``, or lists and dicts of these."""
 
@@ -159,6 +161,11 @@ class Source(ABC):
     arrival_time
         Name of the timestamp column with a row's arrival time at the source, such as a broker's
         timestamp, from which latency is measured; ``None`` if there is none.
+    kind
+        ``"rows"``; ``"changes"`` or ``"upserts"`` if the rows are changes of a table, with a column
+        ``change`` (int8): 1 for a row that is inserted, -1 for one that is deleted.
+    table_keys
+        Columns that identify a row of the table, if `kind` is not ``"rows"``.
     unreadable
         Columns of `Unreadable.rows`; ``None`` if `read` never yields `Unreadable`.
     rejects
@@ -190,6 +197,8 @@ class Source(ABC):
     """
 
     arrival_time: str | None = None
+    kind: Kind = "rows"
+    table_keys: tuple[str, ...] = ()
     unreadable: pa.Schema | None = None
     rejects: Any = None
 

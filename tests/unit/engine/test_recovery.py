@@ -181,7 +181,9 @@ def of_results(*readers: str, output: Any = "changes", name: str = "per_key") ->
         of = gw.count() if output == "update" else gw.sum("change")
         made.sink(
             reader,
-            results.key_by("n").compute(name=gw.types.Identity(reader, starts_empty=True), keys=of),
+            results.as_rows()
+            .key_by("n")
+            .compute(name=gw.types.Identity(reader, starts_empty=True), keys=of),
             FakeSink(),
         )
     return made.compile(resolver(made))
@@ -195,7 +197,7 @@ def of_one_of_two(read: str) -> CompiledFlow:
         results = rows.key_by("k").compute(name=name, n=gw.count(), output="changes")
         made.sink(name, results, FakeSink())
         if name == read:
-            reader = results.key_by("n").compute(name="a", keys=gw.sum("change"))
+            reader = results.as_rows().key_by("n").compute(name="a", keys=gw.sum("change"))
     made.sink("a", reader, FakeSink())
     return made.compile(resolver(made))
 

@@ -77,7 +77,7 @@ def test_results_of_results_are_those_of_the_newest_results_alone(seed: int) -> 
     flow = gw.Flow("flights")
     planes = flow.source("planes", gw.testing.stream("plane string"))
     flights = planes.key_by("plane").compute(flights=gw.count(), output="changes")
-    busy = flights.key_by("flights").compute(planes=gw.sum("change"))
+    busy = flights.as_rows().key_by("flights").compute(planes=gw.sum("change"))
     flow.sink("busy", busy, gw.sinks.noop())
     played = gw.testing.cluster(flow, executors=2)
     seen: Counter[str] = Counter()

@@ -168,7 +168,7 @@ def test_results_of_a_whole_stream_feed_other_operators() -> None:
     flow = gw.Flow("whole")
     rows = flow.source("rows", gw.testing.stream(COLUMNS))
     sums = rows.key_by("k").compute(total=gw.sum("v"), output="changes")
-    every = sums.key_by().compute(total=gw.sum("total * change"), name="all")
+    every = sums.as_rows().key_by().compute(total=gw.sum("total * change"), name="all")
     flow.sink("out", every.key_by().compute(top=gw.max("total"), name="top"), gw.sinks.noop())
     run = gw.testing.run(flow, {"rows": ROWS}, epochs=3)
     assert run.current("out").to_pylist() == [{"top": 66}]
