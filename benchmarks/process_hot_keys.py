@@ -25,12 +25,13 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
+from godwit.checkpoint.records import Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun
 from godwit.local.sources import lane_inputs
-from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided
+from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
 from godwit.operators.hot_keys.orders import parts_for
 from godwit.operators.states.declared import ValueState
 

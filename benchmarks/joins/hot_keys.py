@@ -24,8 +24,9 @@ from benchmarks.lane_times import LaneTimes
 from benchmarks.options import read_options
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
+from godwit.checkpoint.records import Grid
 from godwit.local.sources import lane_inputs
-from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided
+from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
 from godwit.operators.hot_keys.orders import parts_for
 
 COLUMNS = {"k": pa.int64(), "ts": TIME, "v": pa.float64()}

@@ -34,7 +34,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
-from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.records import BatchRef, Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
@@ -44,7 +44,7 @@ from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, Policy, Strategy
 from godwit.migration.inputs import MigrationRequested
 from godwit.model.assignment import Assignment
-from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided, key_group_of_part
+from godwit.operators.hot_keys.grid import WHOLE, hash_undivided, key_group_of_part
 
 if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream

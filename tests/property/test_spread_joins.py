@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.oracles.meeting import Interval, Newest
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided
+from godwit.checkpoint.records import Grid
+from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
 from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.records import BatchRef, Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
@@ -27,7 +27,7 @@ from godwit.local.sources import lane_inputs
 from godwit.migration import Strategy
 from godwit.migration.inputs import MigrationRequested
 from godwit.model.assignment import Assignment
-from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided
+from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
 
 S = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

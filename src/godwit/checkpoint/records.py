@@ -252,24 +252,31 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: NumberOrNone = -1  # the last earlier epoch that had something for it; -1 if none had
 
 
-class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of one hot key of an operator (`godwit.operators.hot_keys.grid`)."""
 
-    # rows, columns: among how many parts rows of the left of a join, and of the right, are
-    # divided; of any other operator there is one column
+    # rows, columns: numbers of parts among which rows of the left of a join, and of the right, are
+    # divided; other operators have one column
     rows: int
     columns: int
-    parts: tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...]  # numbers of the parts, row by row
-    # of a former grid: watermark that has passed all that its rows can meet, in microseconds
-    over: EventTime
+    # numbers of the parts, row by row; each part has a key group of its own
+    parts: tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...]
+    # of a former grid: watermark that has passed all rows that its rows can match, in microseconds;
+    # by default it holds no rows
+    over: EventTime = -(2**61)
 
 
-class SpreadKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key whose rows are spread over several key groups."""
+class HotKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key whose rows are spread over several key groups, or have been until a while ago."""
 
-    hash: int  # of its key columns
+    hash: int  # of its key columns; keys of one hash are spread together
     key: str  # its values as JSON, for people
-    grids: tuple[SpreadGrid, ...]  # former ones that still hold rows, and last the one of now
+    grids: tuple[Grid, ...]  # former grids that still hold rows, and last the present one
+
+    @property
+    def grid(self) -> Grid:
+        """Present division of the key into parts, to which new rows go."""
+        return self.grids[-1]
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,7 +330,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # that hold anything of the other slot (`godwit.operators.windows.slots`)
     slots: dict[str, list[SlotValues]] = msgspec.field(default_factory=dict)
     # operator → its keys whose rows are spread from the next epoch on, as the epoch leaves them
-    spreads: dict[str, tuple[SpreadKey, ...]] = msgspec.field(default_factory=dict)
+    spreads: dict[str, tuple[HotKey, ...]] = msgspec.field(default_factory=dict)
     # sink with rows → its description
     sinks: dict[str, SinkRecord] = msgspec.field(default_factory=dict)
     # The earliest epoch whose state can still be read once this record is there. Set by the commit

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from godwit.checkpoint.records import Grid
 from godwit.control.planners.spreading import SidesOfKey, choose_shape
 from godwit.control.policy import Hysteresis, check_epoch_settings
 from godwit.engine.changes import Proposal
@@ -25,10 +26,7 @@ from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.key_groups import OperatorWork
-from godwit.operators.hot_keys.grid import (
-    WHOLE,
-    Grid,
-)
+from godwit.operators.hot_keys.grid import WHOLE
 from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.chains import Chains
     from godwit.checkpoint.evolution import FlowVersion, OperatorVersion
-    from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
+    from godwit.checkpoint.records import BatchRef, CommitRecord, HotKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Cluster, Executor
     from godwit.engine.initial_state import InitialState, WrittenInitialState
@@ -141,7 +141,7 @@ class Recovery:
             newest=self._watermarks(latest.newest),
             closed=self._by_present_state_names(latest.expired),
             slots=slots,
-            spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
+            spreads={name: Spreads.of(*keys) for name, keys in spreads.items()},
             reached=self._by_present_state_names(latest.reached),
             retained=self._by_present_state_names(latest.retained),
         )
@@ -419,7 +419,7 @@ def _check_slots_remain(flow: CompiledFlow, recorded: Collection[str]) -> None:
             )
 
 
-def _check_merge_remains(flow: CompiledFlow, recorded: Mapping[str, Sequence[SpreadKey]]) -> None:
+def _check_merge_remains(flow: CompiledFlow, recorded: Mapping[str, Sequence[HotKey]]) -> None:
     """Raise if an operator lost its ``merge=`` while keys still have state in parts.
 
     `recorded`: present name of an operator → its divided keys. Raises `CheckpointMismatchError`,

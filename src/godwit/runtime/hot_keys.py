@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit.checkpoint.records import Grid
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.hot_keys.grid import WHOLE, Grid, hash_undivided, keys_as_json
+from godwit.operators.hot_keys.grid import WHOLE, hash_undivided, keys_as_json
 from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for
 
 if TYPE_CHECKING:

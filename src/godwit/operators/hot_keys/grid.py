@@ -32,24 +32,23 @@ changes as in smooth migration, Madsen et al. (Enorm) §4.5: old state ends wher
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec.structs import replace
 
-from godwit.checkpoint.records import SpreadGrid, SpreadKey
+from godwit.checkpoint.records import Grid, HotKey
 from godwit.columns.arrays import mask_of
 from godwit.columns.hashing import canonical_keys, hash_int32, hash_keys, is_hashable
 from godwit.columns.python_values import python_values
 from godwit.model.key_groups import KeyWork, OperatorWork, key_groups_of, summed
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from godwit.columns.groups import Groups
     from godwit.model.key_groups import KeyGroupLoad
@@ -62,77 +61,35 @@ MAX_PARTS: Final = 256
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Parts of a key in rows and columns."""
-
-    rows: int  # among which rows of the left are divided
-    columns: int  # among which rows of the right are
-    parts: tuple[int, ...]  # numbers of the parts, each with a key group of its own
-    # Of a former grid: watermark that has passed all that it can meet. Microseconds.
-    over: int = BEGINNING
-
-    def __post_init__(self) -> None:
-        assert self.rows * self.columns == len(set(self.parts)) == len(self.parts)
-
-    def parts_of_rows(self, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Return the parts to which rows of a side are sent, shape ``(rows, copies)``.
-
-        `values`: shape ``(rows,)``: hash of each row, which decides its part.
-        """
-        cells = np.array(self.parts, np.int32).reshape(self.rows, self.columns)
-        lines = cells if side == 0 else cells.T
-        chosen: npt.NDArray[np.int32] = lines[(values % np.uint64(len(lines))).astype(np.intp)]
-        return chosen
-
-
 WHOLE: Final = Grid(rows=1, columns=1, parts=(0,))
 """The grid of a key that is not spread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotKey:
-    """A key that is spread, or has been until a while ago."""
+def parts_of_rows(grid: Grid, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+    """Return the parts of a grid to which rows of a side are sent, shape ``(rows, copies)``.
 
-    key: str  # its values as JSON, for people
-    grids: tuple[Grid, ...]  # former ones that still hold rows, and last the one of now
-
-    @property
-    def grid(self) -> Grid:
-        """Present division of the key into parts, to which new rows go."""
-        return self.grids[-1]
+    `values`: shape ``(rows,)``: hash of each row, which decides its part.
+    """
+    cells = np.array(grid.parts, np.int32).reshape(grid.rows, grid.columns)
+    lines = cells if side == 0 else cells.T
+    chosen: npt.NDArray[np.int32] = lines[(values % np.uint64(len(lines))).astype(np.intp)]
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreads:
     """Keys of one operator that are spread, in one epoch; picklable."""
 
-    # hash of the key columns → the key; keys of one hash are spread together
-    keys: Mapping[int, HotKey] = field(default_factory=dict)
+    keys: Mapping[int, HotKey] = field(default_factory=dict)  # by their hashes
 
     @classmethod
-    def of(cls, recorded: Iterable[SpreadKey]) -> Spreads:
-        """Read the hot keys of an operator from a commit record."""
-        return cls(
-            keys={
-                hot_key.hash: HotKey(
-                    key=hot_key.key,
-                    grids=msgspec.convert(hot_key.grids, tuple[Grid, ...], from_attributes=True),
-                )
-                for hot_key in recorded
-            }
-        )
+    def of(cls, *hot_keys: HotKey) -> Spreads:
+        """Return these hot keys of one operator, such as those of a commit record."""
+        return cls(keys={hot_key.hash: hot_key for hot_key in hot_keys})
 
-    def recorded(self) -> tuple[SpreadKey, ...]:
+    def recorded(self) -> tuple[HotKey, ...]:
         """Return the hot keys as a commit record stores them."""
-        return tuple(
-            SpreadKey(
-                hash=key_hash,
-                key=hot_key.key,
-                grids=msgspec.convert(hot_key.grids, tuple[SpreadGrid, ...], from_attributes=True),
-            )
-            for key_hash, hot_key in sorted(self.keys.items())
-        )
+        return tuple(self.keys[key_hash] for key_hash in sorted(self.keys))
 
     def grid_of(self, key_hash: int) -> Grid:
         """Return the present division of a key into parts, to which new rows go."""
@@ -153,24 +110,24 @@ class Spreads:
         now = self.grid_of(key_hash)
         if self.is_changing(key_hash) or set(now.parts) & set(grid.parts):
             return self
-        changed = HotKey(key=key, grids=(replace(now, over=over), grid))
-        return Spreads(keys={**self.keys, key_hash: changed})
+        changed = HotKey(hash=key_hash, key=key, grids=(replace(now, over=over), grid))
+        return Spreads.of(*self.keys.values(), changed)
 
     def expired_at(self, closed: int) -> Spreads:
         """Return the hot keys without former grids whose rows expired by watermark `closed`."""
-        keys = {}
-        for key_hash, hot_key in self.keys.items():
-            grids = (*(g for g in hot_key.grids[:-1] if g.over > closed), hot_key.grid)
-            if grids != (WHOLE,):
-                keys[key_hash] = replace(hot_key, grids=grids)
-        return Spreads(keys=keys)
+        remaining = (
+            replace(
+                hot_key,
+                grids=(*(g for g in hot_key.grids[:-1] if g.over > closed), hot_key.grid),
+            )
+            for hot_key in self.keys.values()
+        )
+        return Spreads.of(*(hot_key for hot_key in remaining if hot_key.grids != (WHOLE,)))
 
     @property
     def current(self) -> Spreads:
         """Hot keys with the present division into parts only, without former ones."""
-        return Spreads(
-            keys={h: replace(hot_key, grids=hot_key.grids[-1:]) for h, hot_key in self.keys.items()}
-        )
+        return Spreads.of(*(replace(key, grids=key.grids[-1:]) for key in self.keys.values()))
 
     @property
     def former_parts(self) -> dict[int, tuple[int, ...]]:
@@ -212,7 +169,7 @@ class Spreads:
             which = np.flatnonzero(hashes == key_hash)
             values = _hashes_of_values(rows.take(pa.array(which)))
             for grid in (grids := self.keys[key_hash].grids):
-                targets = grid.parts_of_rows(side, values)
+                targets = parts_of_rows(grid, side, values)
                 taken.append(np.repeat(which, targets.shape[1]))
                 parts.append(targets.ravel())
                 probes.append(np.full(targets.size, grid is not grids[-1]))
@@ -233,7 +190,7 @@ class EvenSpread:
         """Divide the rows of every key evenly among all parts; see `Spreads.route_rows`."""
         grid = Grid(rows=self.parts, columns=1, parts=tuple(range(self.parts)))
         values = np.zeros(len(hashes), np.uint64) if side else _hashes_of_values(rows)
-        targets = grid.parts_of_rows(side, values)
+        targets = parts_of_rows(grid, side, values)
         row = np.repeat(np.arange(len(hashes)), targets.shape[1])
         return row, targets.ravel(), np.zeros(len(row), np.bool_)
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.checkpoint.records import Grid
     from godwit.model.assignment import Assignment
-    from godwit.operators.hot_keys.grid import Grid, Spreads
+    from godwit.operators.hot_keys.grid import Spreads
     from godwit.operators.operator import KeyedOperator
 
 _CANDIDATES: Final = 64

@@ -8,7 +8,8 @@ import pyarrow as pa
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.operators.hot_keys.grid import WHOLE, Grid, Spreads
+from godwit.checkpoint.records import Grid
+from godwit.operators.hot_keys.grid import WHOLE, Spreads
 from godwit.operators.hot_keys.orders import SpreadOrders
 from godwit.time.grid import BEGINNING
 

@@ -16,6 +16,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.records import Grid, HotKey
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.columns.groups import group_rows
@@ -35,14 +36,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.key_groups import KeyGroupLoad, KeyWork, OperatorWork
-from godwit.operators.hot_keys.grid import (
-    WHOLE,
-    Grid,
-    HotKey,
-    Spreads,
-    hash_undivided,
-    work_by_time,
-)
+from godwit.operators.hot_keys.grid import WHOLE, Spreads, hash_undivided, work_by_time
 from godwit.plan.grouping import regrouped
 from godwit.time.event_time import EpochTime
 
@@ -207,7 +201,7 @@ def test_rows_of_hot_keys_are_dealt_by_their_values_and_others_stay() -> None:
     operator = compiled().operator("p")
     rows = pa.record_batch({"k": ["hot", "cold"] * 50, "v": list(range(100))})
     grid = Grid(rows=2, columns=1, parts=(5, 6))
-    spreads = Spreads(keys={HASH: HotKey(key="", grids=(WHOLE, grid))})
+    spreads = Spreads.of(HotKey(hash=HASH, key="", grids=(WHOLE, grid)))
     arranged, left_out, _ = operator.arrange(rows, EpochTime(spreads=spreads))
     assert left_out is None
     assert arranged.schema.names == ["k", "__godwit_part", "v"]
