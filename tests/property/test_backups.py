@@ -28,7 +28,7 @@ from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks
 from godwit.model.errors import SinkError
-from godwit.plan.compiled import Output
+from godwit.plan.compiled import SinkOutput
 
 if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
@@ -142,7 +142,7 @@ class BackedUpQuery:
 
 
 def _flow(sink: Sink) -> CompiledFlow:
-    out = Output(name="out", operator="o", maps=(), schema=ROWS, keys=(), sink=sink)
+    out = SinkOutput(name="out", operator="o", maps=(), schema=ROWS, keys=(), sink=sink)
     operator = SimpleNamespace(complete=False)
     return cast(
         "CompiledFlow",

@@ -15,11 +15,8 @@ ROOT = Path(godwit.__file__).parent
 # Each of them names the other in annotations; this list may only become shorter.
 ANNOTATED = [
     {"api.flow", "api.streams"},
-    {"control.settings", "control.styles"},
     {"migration.coordinator", "migration.protocol", "migration.regrouping"},
-    {"operators.asynchronous", "operators.asynchronous_calls"},
     {"operators.broadcast", "operators.operator"},
-    {"runtime.repartitioning", "runtime.run"},
 ]
 
 

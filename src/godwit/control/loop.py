@@ -29,8 +29,8 @@ from godwit.control.planning import Planning, resource_usage
 from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.rebalancing import LaneBalancing, LaneChange, Rebalance, Rebalancing
 from godwit.control.resizing import Resizing
+from godwit.control.settings import STATIC
 from godwit.control.statistics import Statistics
-from godwit.control.styles import STATIC
 from godwit.engine.changes import Proposal
 from godwit.model import events
 from godwit.model.decision_events import ManualChange

@@ -33,10 +33,10 @@ from godwit.control.executor_speeds import changed_speed
 from godwit.control.interfaces import MeasuredProblem
 from godwit.control.latency_model import Learning, modelled_latency_s
 from godwit.control.scaling import LoadRange
-from godwit.control.settings import Budget
+from godwit.control.settings import Budget, load_style
 from godwit.control.situation import ScalingSituation, StageLoad, Station
 from godwit.control.statistics import AssignmentPeriod, ComponentStatistics
-from godwit.control.styles import Turn, load_style
+from godwit.control.styles import PlacementStyle, Turn
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
@@ -378,7 +378,8 @@ class Planning:
         self._changed_in = 0  # period in which these, or places of key groups, last changed
         self._random = np.random.default_rng(0)
         self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
-        self._style = load_style(settings)(settings, topology, announce, targets=targets)
+        style: type[PlacementStyle] = load_style(settings)
+        self._style = style(settings, topology, announce, targets=targets)
         self._failure = ""
         self._learning = Learning()
         # the last period in which nothing changed

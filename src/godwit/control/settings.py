@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from godwit.control.forecast import Forecast
 from godwit.control.scaling import custom
-from godwit.control.styles import BY_PLAN, STATIC, load_style
 from godwit.migration.strategy import Bounds
 from godwit.model import plugins
 from godwit.model.errors import GodwitError, InvalidControlError, PluginError
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from godwit.time.durations import Duration
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
+
+BY_PLAN, STATIC = "resource_centric", "static"
+"""Elasticities that need no other style of placement (`godwit.control.styles`)."""
 
 
 @user_class
@@ -598,3 +601,18 @@ def _check_kind(name: str, value: object, kind: type) -> None:
             f"The setting {name} of the controller is {value!r}.",
             remedy=f"Give a {room}.{kind.__name__}(...).",
         )
+
+
+def load_style(settings: Control) -> Any:
+    """Return the class of the placement style that settings ask for (`godwit.control.styles`).
+
+    Raises
+    ------
+    PluginError
+        If its package is not installed, or it cannot be imported.
+    """
+    if settings.elasticity not in (BY_PLAN, STATIC):
+        return plugins.load("policies", settings.elasticity)
+    known = settings.registered if settings.elasticity == BY_PLAN else None
+    style = "" if known is None else known.style
+    return resolve_name(style or "godwit.control.styles:PlacementStyle")

@@ -12,10 +12,8 @@ down to the moves that pay, by `godwit.control.planning`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.model import plugins
 from godwit.placement.registry import some_traffic
 
 if TYPE_CHECKING:
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
     from godwit.engine.topology import Topology
     from godwit.placement import Problem, Solution
     from godwit.placement.arrays import IntArray
-
-BY_PLAN, STATIC = "resource_centric", "static"
-"""Elasticities that need no other style."""
 
 
 class TryPlan(Protocol):
@@ -108,21 +103,3 @@ class PlacementStyle:
         """Return the executor of each key group, shape ``(m,)``."""
         del measured
         return turn.search()
-
-
-def load_style(settings: Control) -> type[PlacementStyle]:
-    """Return the class of the style that settings ask for.
-
-    Raises
-    ------
-    PluginError
-        If its package is not installed, or it cannot be imported.
-    """
-    known: Any = settings.registered
-    if settings.elasticity not in (BY_PLAN, STATIC):
-        known = plugins.load("policies", settings.elasticity)
-    elif settings.elasticity == BY_PLAN and known is not None and known.style:
-        known = resolve_name(known.style)
-    else:
-        return PlacementStyle
-    return known  # type: ignore[no-any-return]

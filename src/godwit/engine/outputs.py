@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef
     from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.plan.compiled import CompiledFlow, SinkOutput
     from godwit.plan.staging import RowCheck
     from godwit.sinks.continuity import OnDivergence, Way
     from godwit.sinks.sink import EpochOutput, Sink
@@ -159,7 +159,7 @@ class Deliveries:
 
 
 def _previous_names(
-    outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
+    outputs: Iterable[SinkOutput], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
     """Return sink → its name in the last record, for sinks that the record has.
 
@@ -173,7 +173,7 @@ def _previous_names(
         """Return true if a sink was recorded under this name and is not matched yet."""
         return name in recorded and name not in former.values()
 
-    def match(output: Output, old: str) -> None:
+    def match(output: SinkOutput, old: str) -> None:
         """Match a sink with the recorded sink `old`, unless that is matched already."""
         if free(old):
             former[output.name] = old
@@ -200,13 +200,13 @@ def _previous_names(
     return former
 
 
-def _target(output: Output) -> str:
+def _target(output: SinkOutput) -> str:
     """Return the target of a sink; empty if it is unknown."""
     return output.sink.destination or ""
 
 
 def _previous_derived_name(
-    output: Output, former: Mapping[str, str], old_names: Mapping[str, str]
+    output: SinkOutput, former: Mapping[str, str], old_names: Mapping[str, str]
 ) -> str:
     """Return the previous name of a sink, which may be named after another sink or an operator.
 
@@ -254,7 +254,7 @@ class SessionPort(Protocol):
 class StagedOutput:
     """Rows of one epoch for one sink (see `godwit.sinks.EpochOutput`)."""
 
-    output: Output  # the sink, as the flow describes it
+    output: SinkOutput  # the sink, as the flow describes it
     epoch: int
     complete: bool | None  # the whole result; ``None``: as declared when the sink was opened
     point: HistoryPoint  # the epoch in its history
@@ -412,7 +412,7 @@ class OpenSinks:
             self.close()
             raise
 
-    def _open(self, output: Output) -> None:
+    def _open(self, output: SinkOutput) -> None:
         """Open a sink; raise if it is in use by another query."""
         _, owner = _serving.setdefault(id(output.sink), (output.sink, self))
         if owner is not self:
@@ -433,7 +433,7 @@ class OpenSinks:
             )
         )
 
-    def _continue(self, output: Output, way: Way) -> None:
+    def _continue(self, output: SinkOutput, way: Way) -> None:
         """Check that a sink's target and the checkpoint agree, and prepare the next delivery.
 
         `way`: the user's choice for a target that has diverged.
@@ -494,7 +494,7 @@ class OpenSinks:
                 self._discard_unfinished_rejects(output, record.epoch)
             _deliver(output, staged)
 
-    def _discard_unfinished_rejects(self, output: Output, epoch: int) -> None:
+    def _discard_unfinished_rejects(self, output: SinkOutput, epoch: int) -> None:
         """Discard the rejected rows of a delivery that did not complete."""
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
@@ -502,7 +502,7 @@ class OpenSinks:
                 self._diverted.delete(self._deliveries.states[output.name].writer, epoch)
 
     def _output_of(
-        self, output: Output, record: CommitRecord, *, again: bool
+        self, output: SinkOutput, record: CommitRecord, *, again: bool
     ) -> StagedOutput | None:
         """Return an epoch's rows for one sink; ``None`` if the sink is newer than the epoch.
 
@@ -555,7 +555,7 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
     ]
 
 
-def _deliver(output: Output, epoch: EpochOutput) -> None:
+def _deliver(output: SinkOutput, epoch: EpochOutput) -> None:
     """Deliver an epoch to a sink; errors that are not Godwit's become `SinkError`."""
     try:
         output.sink.deliver(epoch)

@@ -15,7 +15,7 @@ from godwit.sinks.sink import SinkContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.plan.compiled import CompiledFlow, SinkOutput
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import Views
 
@@ -28,7 +28,7 @@ def check_columns_of_sinks(flow: CompiledFlow) -> None:
             check(context_of(output, flow))
 
 
-def try_sink(output: Output, flow: CompiledFlow, query_id: str) -> RowCheck | None:
+def try_sink(output: SinkOutput, flow: CompiledFlow, query_id: str) -> RowCheck | None:
     """Check a sink's target without changing it; return the check for its rows.
 
     Raises `SinkError` if the target cannot take the rows, or cannot be reached.
@@ -65,7 +65,7 @@ class _NoViews:
 
 
 def context_of(
-    output: Output,
+    output: SinkOutput,
     flow: CompiledFlow,
     *,
     query_id: str = "",

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from godwit.migration.state import ComponentView
     from godwit.model.events import Event
     from godwit.operators.hot_keys.orders import SpreadKeyOver
-    from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.plan.compiled import CompiledFlow, SinkOutput
     from godwit.plan.staging import RowCheck
     from godwit.store.local_store import LocalState
 
@@ -107,7 +107,7 @@ class LocalRun(FlowRun):
         emit: Callable[[Event], None] = lambda _: None,
         on_commit: Callable[[EpochOutcome], None] = lambda _: None,
         on_delivery: Callable[[CommitRecord], None] = lambda _: None,
-        row_check: Callable[[Output, str], RowCheck | None] = lambda _output, _query_id: None,
+        row_check: Callable[[SinkOutput, str], RowCheck | None] = lambda _output, _query_id: None,
         # starts another run, whose operators have these partitioning columns
         place_by: Callable[[Mapping[str, tuple[str, ...]]], None] = lambda _placed: None,
     ) -> None:

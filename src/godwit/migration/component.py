@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from godwit.migration.inputs import MigrationRequested
     from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import RunState
+    from godwit.migration.state import ProtocolState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class TrackedComponent:
 
     # Queries.
 
-    def lag(self, run: RunState, key_group: int, executor: str) -> int:
+    def lag(self, run: ProtocolState, key_group: int, executor: str) -> int:
         """Return the number of epochs that the copy at `executor` lacks at the next epoch."""
         version = self.suspended.get(key_group, run.horizon)
         return max(version - run.copies.reach(self.name, executor, key_group), 0)
@@ -157,7 +157,7 @@ class TrackedComponent:
 
     # At the end of an epoch.
 
-    def committed(self, run: RunState, outcome: EpochOutcome) -> None:
+    def committed(self, run: ProtocolState, outcome: EpochOutcome) -> None:
         """Update the component after a commit; `run` still has the commit before."""
         view = run.component_views[self.name]
         waited = set(outcome.waited.get(self.name, ()))
@@ -180,7 +180,7 @@ class TrackedComponent:
             self.drop(run, executor, key_groups)
         self.retired.clear()
 
-    def expire(self, run: RunState) -> None:
+    def expire(self, run: ProtocolState) -> None:
         """Repeat orders for copies that failed or timed out; give up after too many attempts."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
@@ -206,7 +206,7 @@ class TrackedComponent:
 
     # Transfers and switches.
 
-    def start_transfers(self, run: RunState) -> bool:
+    def start_transfers(self, run: ProtocolState) -> bool:
         """Order copies to be warmed within the limits: suspended key groups, then planned moves.
 
         Planned moves wait while any key group is suspended, since its rows wait. Returns true if a
@@ -252,7 +252,7 @@ class TrackedComponent:
         return any(t.warm for g, t in self.transfers.items() if g not in known)
 
     def _record_transfers(
-        self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
+        self, run: ProtocolState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
         """Record transfers for the next moves within the limits.
 
@@ -276,7 +276,7 @@ class TrackedComponent:
                 warm=self.lag(run, move.key_group, move.destination) <= bounds.max_lag,
             )
 
-    def switch(self, run: RunState) -> None:
+    def switch(self, run: ProtocolState) -> None:
         """Switch key groups with warm copies, and begin a queued migration, between epochs."""
         migration = self.migration
         ready, load = self._ready_transfers(run), set[int]()
@@ -315,7 +315,7 @@ class TrackedComponent:
         run.announce(events.KeyGroupsLoaded, self.name, load)
         run.announce(events.KeyGroupsResumed, self.name, resumed)
 
-    def _ready_transfers(self, run: RunState) -> list[int]:
+    def _ready_transfers(self, run: ProtocolState) -> list[int]:
         """Return the key groups whose copies are up to date; order copies that lag once more."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
@@ -341,13 +341,13 @@ class TrackedComponent:
         complete = not migration.moves and planned <= set(ready)
         return ready if complete else [g for g in ready if g not in planned]
 
-    def _bounds(self, run: RunState, transfer: Transfer) -> Bounds:
+    def _bounds(self, run: ProtocolState, transfer: Transfer) -> Bounds:
         """Return the limits of a transfer: those of its migration, or those of recovery."""
         if transfer.planned and self.migration is not None:
             return self.migration.bounds
         return run.policy.recovery
 
-    def finish(self, run: RunState) -> None:
+    def finish(self, run: ProtocolState) -> None:
         """End the migration in progress if it has no moves left; called between epochs."""
         migration = self.migration
         if migration is None or self._has_moves_left or run.committed <= migration.ends_after:
@@ -357,14 +357,14 @@ class TrackedComponent:
             run, MigrationOutcome.CANCELLED if nothing_left else MigrationOutcome.FINISHED
         )
 
-    def end_migration(self, run: RunState, outcome: MigrationOutcome) -> None:
+    def end_migration(self, run: ProtocolState, outcome: MigrationOutcome) -> None:
         """End the migration in progress with an outcome."""
         migration, self.migration = self.migration, None
         if migration is not None:
             run.orders.append(migration.end(outcome))
 
     def withdraw(
-        self, run: RunState, reason: str, *, onto: str | None = None, only: int | None = None
+        self, run: ProtocolState, reason: str, *, onto: str | None = None, only: int | None = None
     ) -> None:
         """Cancel moves that have not switched: all, those to executor `onto`, or that of `only`."""
         migration = self.migration
@@ -390,7 +390,7 @@ class TrackedComponent:
     # The assignment and the copies.
 
     def arranged(
-        self, run: RunState, places: Mapping[int, str], *, align: bool = False
+        self, run: ProtocolState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
         """Return the next assignment, with key groups moved; see `arrange`.
 
@@ -408,7 +408,7 @@ class TrackedComponent:
             align=align,
         )
 
-    def switch_to(self, run: RunState, assignment: Assignment) -> None:
+    def switch_to(self, run: ProtocolState, assignment: Assignment) -> None:
         """Use an assignment from the next epoch on, and order the switch."""
         if assignment == self.assignment:
             return
@@ -417,7 +417,7 @@ class TrackedComponent:
             self.migration.ends_after = run.horizon
         run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
 
-    def drop(self, run: RunState, executor: str, key_groups: Iterable[int]) -> None:
+    def drop(self, run: ProtocolState, executor: str, key_groups: Iterable[int]) -> None:
         """Order the deletion of an executor's copies, except those in use or being warmed."""
         if executor not in run.executors:
             return
@@ -434,7 +434,7 @@ class TrackedComponent:
             )
 
 
-def relocate(component: TrackedComponent, run: RunState) -> None:
+def relocate(component: TrackedComponent, run: ProtocolState) -> None:
     """Assign key groups of lost executors to other executors, from the next epoch on."""
     component.orphaned |= not run.executors
     gone = [
@@ -451,7 +451,9 @@ def relocate(component: TrackedComponent, run: RunState) -> None:
     suspend_or_load(component, run, lost)
 
 
-def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int]) -> dict[int, str]:
+def _new_places(
+    component: TrackedComponent, run: ProtocolState, lost: Iterable[int]
+) -> dict[int, str]:
     """Return new executors for lost key groups: as planned, else by freshest copy, else evenly."""
     places: dict[int, str] = {}
     homeless: list[int] = []
@@ -480,7 +482,9 @@ def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int])
     )
 
 
-def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iterable[int]) -> None:
+def suspend_or_load(
+    component: TrackedComponent, run: ProtocolState, key_groups: Iterable[int]
+) -> None:
     """Suspend key groups without an up-to-date copy at their executor, or order these loaded."""
     suspended, load = [], []
     for g in key_groups:

@@ -23,7 +23,7 @@ from godwit.migration.copies import Copies
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
-from godwit.migration.state import ProtocolView, RunState
+from godwit.migration.state import ProtocolState, ProtocolView
 from godwit.migration.strategy import Policy
 from godwit.model import events
 from godwit.model.errors import MigrationError
@@ -67,7 +67,7 @@ class MigrationProtocol:
     ) -> None:
         policy = policy or Policy()
         self._holds: tuple[str, ...] = ()
-        self._run = RunState(
+        self._run = ProtocolState(
             run_id=started.run_id,
             policy=policy,
             on_cold=policy.on_start,

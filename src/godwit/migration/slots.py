@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.migration.component import TrackedComponent
-    from godwit.migration.state import RunState, SlotPair
+    from godwit.migration.state import ProtocolState, SlotPair
 
 
-def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
+def pair_of(run: ProtocolState, component: str) -> tuple[SlotPair, int] | None:
     """Return a component's slots (of two-phase windows), and its number among them (0 or 1).
 
     ``None`` if it has no slots.
@@ -40,7 +40,7 @@ def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
 
 
 def taken_by(
-    component: TrackedComponent, run: RunState
+    component: TrackedComponent, run: ProtocolState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
     """Return the key groups whose rows a slot takes, and those that are switching smoothly.
 
@@ -57,7 +57,7 @@ def taken_by(
 
 
 def _pair_and_other(
-    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: ProtocolState
 ) -> tuple[SlotPair, int, TrackedComponent] | None:
     """Return a component's slot pair, its slot (0 or 1), and the component of the other slot.
 
@@ -73,7 +73,7 @@ def _pair_and_other(
 
 
 def instant_key_groups(
-    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: ProtocolState
 ) -> frozenset[int]:
     """Return the key groups of two-phase windows that can migrate without state.
 
@@ -95,7 +95,7 @@ def instant_key_groups(
 
 
 def activate_standby(
-    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: ProtocolState
 ) -> None:
     """Switch migrating key groups to their empty standby slots; called between epochs."""
     migration = component.migration

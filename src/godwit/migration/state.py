@@ -132,7 +132,7 @@ class SlotPair:
 
 
 @dataclass(slots=True, kw_only=True)
-class RunState:
+class ProtocolState:
     """State that all components of a run share: executors, epochs, and orders so far."""
 
     run_id: str  # unique to the run

@@ -19,9 +19,6 @@ from godwit.time.durations import Duration, microseconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.operators.asynchronous_calls import AsyncCalls
-    from godwit.operators.calls import Calls
-
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +140,3 @@ def settings_for(
     if not awaited:
         return None
     return Async() if settings is None else settings
-
-
-def caller_for(calls: Calls, settings: Async | None) -> Calls | AsyncCalls:
-    """Return the plain or asynchronous caller for a user's functions."""
-    if settings is None:
-        return calls
-    from godwit.operators.asynchronous_calls import AsyncCalls  # noqa: PLC0415  has an event loop
-
-    return AsyncCalls(calls, settings)

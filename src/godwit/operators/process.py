@@ -29,7 +29,6 @@ from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import UTC, KeyRows, rows_as_tuples
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
-from godwit.operators.asynchronous import caller_for
 from godwit.operators.calls import (
     NO_TIMERS,
     CalledKey,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.columns.python_values import Columns
     from godwit.operators.asynchronous import Async
+    from godwit.operators.asynchronous_calls import AsyncCalls
     from godwit.operators.calls import TimerClock, Timing
     from godwit.operators.operator import Changed, EntryColumns, OperatorInput
     from godwit.operators.states.stored import Entries
@@ -120,6 +120,15 @@ def next_due(
             times = times if rows.removed is None else times[~rows.removed]
             earliest |= due.due_at(int(times.min(initial=END)))
     return earliest
+
+
+def caller_for(calls: Calls, settings: Async | None) -> Calls | AsyncCalls:
+    """Return the plain or asynchronous caller for a user's functions."""
+    if settings is None:
+        return calls
+    from godwit.operators.asynchronous_calls import AsyncCalls  # noqa: PLC0415  has an event loop
+
+    return AsyncCalls(calls, settings)
 
 
 class ProcessOperator(KeyedOperator):

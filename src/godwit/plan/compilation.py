@@ -39,7 +39,7 @@ from godwit.plan.compiled import (
     CompiledFlow,
     Component,
     Input,
-    Output,
+    SinkOutput,
     SourceInput,
     UpstreamInput,
 )
@@ -477,7 +477,7 @@ class _Compilation:
             for number, branch in enumerate(branches_of(stream), first)
         ]
 
-    def outputs(self) -> Iterable[Output]:
+    def outputs(self) -> Iterable[SinkOutput]:
         """Yield the outputs: of sinks, and of late, rejected and unreadable rows."""
         for sink in self.flow.sinks:
             schema, origin = self.columns.of(sink.upstream)
@@ -489,7 +489,7 @@ class _Compilation:
             # What such operators emit are rows, which their keys do not tell apart.
             rows = isinstance(feed, DropDuplicatesNode | JoinNode | PassNode)
             complete_key = not rows and set(feed.keys) <= set(schema.names)
-            yield Output(
+            yield SinkOutput(
                 name=sink.name,
                 operator=feed.name,
                 maps=self.columns.arrow_maps(branch),
@@ -517,7 +517,7 @@ class _Compilation:
                 assert left_out is not None, "operators over event time leave rows out"
                 left_out = visible_schema(left_out)
                 check_column_names(left_out.names, f"Late rows of {node.name!r}")
-                yield Output(
+                yield SinkOutput(
                     name=name,
                     operator=node.name,
                     maps=(),
@@ -532,7 +532,7 @@ class _Compilation:
             if own.rejects is not None:
                 yield from self.unreadable_of(source, own)
 
-    def unreadable_of(self, source: str, origin: Source) -> Iterable[Output]:
+    def unreadable_of(self, source: str, origin: Source) -> Iterable[SinkOutput]:
         """Yield the output for rows that a source cannot read, if the user gave a sink for them.
 
         Refuses such a sink if the source reads every row.
@@ -549,7 +549,7 @@ class _Compilation:
             )
         reads = (o for o in self.flow.operators if source in self.sources_read_by(o))
         operator = next(reads).name
-        yield Output(
+        yield SinkOutput(
             name=name,
             operator=operator,
             maps=(),
@@ -565,7 +565,7 @@ class _Compilation:
         branches = [branch for stream in streams_read_by(node) for branch in branches_of(stream)]
         return {b.feed.name for b in branches if isinstance(b.feed, SourceNode)}
 
-    def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+    def own_sinks(self, outputs: tuple[SinkOutput, ...]) -> tuple[SinkOutput, ...]:
         """Return the outputs; refuse one sink object under two names, which would mix up epochs.
 
         A sink that stores no rows is accepted.
@@ -586,12 +586,12 @@ class _Compilation:
                 )
         return outputs
 
-    def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[Output]:
+    def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[SinkOutput]:
         """Yield the output for rows that a sink rejects, if the user gave a sink for them."""
         rejects = getattr(value, "rejects", None)
         if rejects is not None:
             self.check_sink_name(f"{sink}_rejects")
-            yield Output(
+            yield SinkOutput(
                 name=f"{sink}_rejects",
                 operator=operator,
                 maps=(),

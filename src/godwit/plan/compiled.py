@@ -87,7 +87,7 @@ def source_of(watermark: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class SinkOutput:
     """Rows of an operator for one sink."""
 
     name: str  # the sink's
@@ -161,7 +161,7 @@ class CompiledFlow:
     # operator, where streams meet in it, in the order of their numbers
     inputs: tuple[Input, ...]
     # one for each sink, in the order they were declared; what a sink refuses comes after it
-    outputs: tuple[Output, ...]
+    outputs: tuple[SinkOutput, ...]
     actions: Mapping[str, str]  # operator's name → what it does, in words
     formerly: Mapping[str, str] = field(default_factory=dict)  # operator → former name
     # operators that may start empty although others leave state behind
@@ -321,7 +321,7 @@ class CompiledFlow:
         whole = not moving or any(not other.retimed for other in moving)
         return edge.source if whole else moving[0].branch
 
-    def outputs_of(self, operator: str) -> tuple[Output, ...]:
+    def outputs_of(self, operator: str) -> tuple[SinkOutput, ...]:
         """Return the outputs of the operator of that name."""
         name = self.operator(operator).name
         return tuple(output for output in self.outputs if output.operator == name)
@@ -381,7 +381,7 @@ def _check_same_lane(flow: CompiledFlow, edge: UpstreamInput, component: str) ->
         )
 
 
-def is_whole_result(flow: CompiledFlow, output: Output) -> bool:
+def is_whole_result(flow: CompiledFlow, output: SinkOutput) -> bool:
     """Return whether an epoch's rows for a sink are the whole result (complete mode).
 
     Rejected, late and unreadable rows never are.

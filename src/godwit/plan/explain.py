@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.states.declared import Declared
-    from godwit.plan.compiled import CompiledFlow, Component, Input, Output
+    from godwit.plan.compiled import CompiledFlow, Component, Input, SinkOutput
     from godwit.plan.nodes import OperatorNode
     from godwit.time.event_time import SourceTime
 
@@ -323,7 +323,7 @@ def _emission_text(operator: KeyedOperator) -> str:
     return operator.emits
 
 
-def _sink_text(output: Output) -> str:
+def _sink_text(output: SinkOutput) -> str:
     """Return the text about an output: the sink's name and type, and the maps before it."""
     return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps_text(output.maps)}"
 
@@ -519,7 +519,7 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
     }
 
 
-def _rows_of_sink(output: Output) -> str:
+def _rows_of_sink(output: SinkOutput) -> str:
     """Return which rows a sink gets: ``results``, ``left out``, ``rejected`` or ``unreadable``."""
     if output.rejects_of is not None:
         return "rejected"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from godwit.runtime.threads import DaemonPool
 
 
-class Session(Protocol):
+class JobSession(Protocol):
     """The session in which threads of a run start jobs."""
 
     @property

@@ -1,7 +1,7 @@
 """Opening of a run: everything over one recovery of its checkpoint, and in which order it closes.
 
 It is done at the start, and once more whenever other columns are to place the state of the running
-query (`godwit.runtime.repartitioning`).  If a part cannot be opened, none stays open.
+query (`godwit.runtime.run`).  If a part cannot be opened, none stays open.
 """
 
 from __future__ import annotations

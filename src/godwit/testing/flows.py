@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.strategy import Bounds, Policy
     from godwit.model.events import Event, RowsLeftOut
-    from godwit.plan.compiled import CompiledFlow, Output
+    from godwit.plan.compiled import CompiledFlow, SinkOutput
     from godwit.runtime.hot_keys import QueryHotKeys
     from godwit.runtime.placement import AnyPlan, AnyStrategy, Migration, QueryPlacement
     from godwit.runtime.regrouping import QueryComponents
@@ -1087,7 +1087,7 @@ class Run:
                 executor=executor,
             )
 
-    def _output(self, sink: str) -> Output:
+    def _output(self, sink: str) -> SinkOutput:
         """Return the output of a sink; raise if there is no such sink."""
         outputs = {output.name: output for output in self.flow.outputs}
         if sink not in outputs:

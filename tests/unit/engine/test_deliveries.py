@@ -10,7 +10,7 @@ import pytest
 
 from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef, SinkRecord
 from godwit.engine.outputs import Deliveries
-from godwit.plan.compiled import CompiledFlow, Output
+from godwit.plan.compiled import CompiledFlow, SinkOutput
 from godwit.sinks.sink import Sink
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Nowhere(Somewhere):
         return False
 
 
-def output(name: str, destination: str | None = None, **changes: Any) -> Output:
+def output(name: str, destination: str | None = None, **changes: Any) -> SinkOutput:
     fields: dict[str, Any] = {
         "name": name,
         "operator": "totals",
@@ -51,10 +51,10 @@ def output(name: str, destination: str | None = None, **changes: Any) -> Output:
         "keys": (),
         "sink": Somewhere(destination),
     }
-    return Output(**{**fields, **changes})
+    return SinkOutput(**{**fields, **changes})
 
 
-def flow(*outputs: Output, complete: bool = False) -> CompiledFlow:
+def flow(*outputs: SinkOutput, complete: bool = False) -> CompiledFlow:
     return cast(
         "CompiledFlow",
         SimpleNamespace(outputs=outputs, operator=lambda _name: SimpleNamespace(complete=complete)),

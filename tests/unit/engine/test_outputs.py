@@ -19,7 +19,7 @@ from godwit.checkpoint.staged_output import DivertedRows, WrittenFile, WrittenFi
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.model.errors import SinkError
-from godwit.plan.compiled import Output
+from godwit.plan.compiled import SinkOutput
 from godwit.plan.staging import REJECTED, Rejections
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.sink import Sink
@@ -76,10 +76,12 @@ class Kept(Sink):
 
 
 def flow(sink: Kept) -> CompiledFlow:
-    out = Output(name="out", operator="totals", maps=(), schema=SCHEMA, keys=("plane",), sink=sink)
+    out = SinkOutput(
+        name="out", operator="totals", maps=(), schema=SCHEMA, keys=("plane",), sink=sink
+    )
     outputs = [out]
     if sink.rejects is not None:
-        rejects = Output(
+        rejects = SinkOutput(
             name="out_rejects",
             operator="totals",
             maps=(),

@@ -26,7 +26,7 @@ from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks
 from godwit.model.errors import SinkError
-from godwit.plan.compiled import Output
+from godwit.plan.compiled import SinkOutput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,9 @@ LAST = 7
 
 
 def flow(sink: Sink, *, complete: bool = False) -> CompiledFlow:
-    out = Output(name="out", operator="totals", maps=(), schema=SCHEMA, keys=("plane",), sink=sink)
+    out = SinkOutput(
+        name="out", operator="totals", maps=(), schema=SCHEMA, keys=("plane",), sink=sink
+    )
     operator = SimpleNamespace(complete=complete)
     return cast(
         "CompiledFlow",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from godwit.cli.arguments import save_picture
 from godwit.control.scaling import utilisation
-from godwit.control.settings import Control
-from godwit.control.styles import BY_PLAN, STATIC
+from godwit.control.settings import BY_PLAN, STATIC, Control
 from godwit.model import events, plugins
 from godwit.placement.preview import table
 from godwit.placement.problem import Problem

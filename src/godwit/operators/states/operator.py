@@ -19,7 +19,6 @@ from godwit.checkpoint.records import StateId
 from godwit.columns.python_values import UTC, rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.asynchronous import caller_for
 from godwit.operators.calls import (
     NO_TIMERS,
     CalledKey,
@@ -42,6 +41,7 @@ from godwit.operators.initial import (
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.process import (
     DueColumn,
+    caller_for,
     due_timers,
     next_due,
     packed_timers,
