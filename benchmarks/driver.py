@@ -39,7 +39,7 @@ from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
 from godwit.local.stages import run_lanes, ship_rows
-from godwit.migration import inputs
+from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from godwit.migration.commands import DropCopies, StartWarming
+    from godwit.migration.messages import DropCopies, StartWarming
     from godwit.model.events import Event
 
 RUN_ID = "abcdef012345-0123456789ab"
@@ -141,7 +141,7 @@ class Driver:
         }
         assignment = even_assignment(flow.num_key_groups, names, [1] * executors)
         self.coordinator = Coordinator(
-            inputs.RunStarted(
+            messages.RunStarted(
                 run_id=RUN_ID,
                 executors=dict.fromkeys(names, 1),
                 assignments={c.name: assignment for c in flow.components},

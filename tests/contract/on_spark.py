@@ -13,7 +13,7 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, add_operators
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.migration.inputs import LanesRequested
+from godwit.migration.messages import LanesRequested
 from godwit.model.errors import MigrationError
 from godwit.spark.background_copies import BackgroundCopies
 from godwit.spark.resident.lanes import ResidentLanes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Policy, Warming
 
     from godwit.migration import Bounds, Strategy
-    from godwit.migration.commands import EndMigration
+    from godwit.migration.messages import EndMigration
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event

@@ -19,7 +19,7 @@ from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, Strategy
-from godwit.migration.inputs import LanesRequested, MigrationRequested
+from godwit.migration.messages import LanesRequested, MigrationRequested
 from godwit.migration.regrouping import Regrouping
 from godwit.model.errors import MigrationError
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from godwit.engine.event_time import EventTimes
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.local.run import LocalRows
-    from godwit.migration.commands import EndMigration, PeerCopies, StartWarming
     from godwit.migration.coordinator import Coordinator, Warmed
+    from godwit.migration.messages import EndMigration, PeerCopies, StartWarming
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView, ProtocolView
     from godwit.model.assignment import Assignment

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Warming
 
     from godwit.migration import Bounds, Strategy
-    from godwit.migration.commands import EndMigration
+    from godwit.migration.messages import EndMigration
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event

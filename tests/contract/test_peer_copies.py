@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.checkpoint.records import StateId
-    from godwit.migration.commands import PeerCopies, StartWarming
+    from godwit.migration.messages import PeerCopies, StartWarming
 
 
 @pytest.mark.parametrize("seed", range(200, 204))

@@ -15,14 +15,14 @@ from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.control.loop import Controller
 from godwit.engine.committed import CommittedEpoch
-from godwit.engine.executor_pool import PoolView
 from godwit.engine.topology import Topology
-from godwit.migration import Policy, inputs
+from godwit.migration import Policy, messages
 from godwit.migration.coordinator import Coordinator, Warmed
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import GodwitError
 from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs
+from godwit.runtime.ports import PoolView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,7 +132,7 @@ class ControlledCluster:
         sizes = {n: dict.fromkeys(range(len(p.rows)), p.state_bytes) for n, p in parts.items()}
         first = {n: even_assignment(len(p.rows), names, lanes) for n, p in parts.items()}
         self.coordinator = Coordinator(
-            inputs.RunStarted(
+            messages.RunStarted(
                 run_id="r",
                 executors=dict(executors),
                 assignments=first | dict(assignments or {}),

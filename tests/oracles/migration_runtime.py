@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
-from godwit.migration.commands import (
+from godwit.migration.messages import (
     Announce,
     Command,
     DropCopies,
     EndMigration,
+    LanesRequested,
     MigrationOutcome,
+    MigrationRequested,
+    RunStarted,
     StartWarming,
     SwitchAssignment,
 )
-from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events

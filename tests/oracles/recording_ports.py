@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from godwit.migration.commands import DropCopies, StartWarming
+    from godwit.migration.messages import DropCopies, StartWarming
     from godwit.model.events import Event
 
 __all__ = ["RecordingPorts"]

@@ -42,7 +42,7 @@ from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, Policy, Strategy
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.model.assignment import Assignment
 from godwit.operators.hot_keys.grid import WHOLE, hash_undivided, key_group_of_part
 

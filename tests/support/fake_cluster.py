@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.migration import Policy, inputs
+from godwit.migration import Policy, messages
 from godwit.migration.coordinator import Coordinator, Warmed
 from godwit.migration.outcome import EpochOutcome
 from godwit.model.assignment import even_assignment
@@ -60,7 +60,7 @@ class FakeStream:
         self.there = dict.fromkeys(executors, 1)
         first = even_assignment(KEY_GROUPS, list(executors), [1] * len(executors))
         self.coordinator = Coordinator(
-            inputs.RunStarted(
+            messages.RunStarted(
                 run_id="r", executors=self.there, assignments={"totals": first}, committed=-1
             ),
             states={"totals": [STATE]},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.flow import NUM_KEY_GROUPS, SHARDS, key_group_of
 
-from godwit.migration.inputs import LanesRequested, MigrationRequested
+from godwit.migration.messages import LanesRequested, MigrationRequested
 from godwit.model.errors import MigrationError
 from godwit_lab.simulator import (
     Keys,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Policy, Warming
 
     from godwit.migration import Bounds, Strategy
-    from godwit.migration.commands import DropCopies, EndMigration, StartWarming
+    from godwit.migration.messages import DropCopies, EndMigration, StartWarming
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event

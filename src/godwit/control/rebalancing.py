@@ -25,7 +25,7 @@ from godwit.control.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
 from godwit.control.judging import BalanceJudge
 from godwit.control.planners.cores.intra_executor import balance_lanes
 from godwit.engine.changes import Proposal
-from godwit.migration.inputs import CONTROLLER, LanesRequested, MigrationRequested
+from godwit.migration.messages import CONTROLLER, LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.decision_events import ManualChange

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.migration.commands import PeerCopies, StartWarming
+    from godwit.migration.messages import PeerCopies, StartWarming
     from godwit.store.local_store import LocalState
 
 _Versions = dict["StateId", "npt.NDArray[int64]"]

@@ -30,8 +30,8 @@ from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.source_positions import SourcePositions
 from godwit.local.stages import add_splits, run_lanes, ship_rows
-from godwit.migration.commands import DropCopies, StartWarming
 from godwit.migration.coordinator import Coordinator
+from godwit.migration.messages import DropCopies, StartWarming
 from godwit.migration.strategy import Policy
 from godwit.model import events
 from godwit.model.errors import MigrationError
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
-    from godwit.migration.commands import PeerCopies
     from godwit.migration.coordinator import Warmed
+    from godwit.migration.messages import PeerCopies
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
     from godwit.model.events import Event

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from godwit.migration.commands import (
+from godwit.migration.messages import (
     DropCopies,
     EndMigration,
     MigrationOutcome,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.migration.inputs import MigrationRequested
+    from godwit.migration.messages import MigrationRequested
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ProtocolState
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from godwit.migration.commands import (
+from godwit.migration.copies import Copies
+from godwit.migration.messages import (
     Announce,
     Command,
     DropCopies,
@@ -26,7 +27,6 @@ from godwit.migration.commands import (
     StartWarming,
     SwitchAssignment,
 )
-from godwit.migration.copies import Copies
 from godwit.migration.outcome import RecentLoad
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.regrouping import EndRegrouping, OngoingRegrouping, forget_oldest
@@ -37,7 +37,7 @@ from godwit.model.errors import MigrationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 
-    from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
+    from godwit.migration.messages import LanesRequested, MigrationRequested, RunStarted
     from godwit.migration.outcome import EpochOutcome, LoadSummary
     from godwit.migration.regrouping import Regrouping, RegroupingStage
     from godwit.migration.state import ComponentView, ProtocolView

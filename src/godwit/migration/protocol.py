@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.migration.commands import Announce, Command, MigrationOutcome
 from godwit.migration.component import OngoingMigration, TrackedComponent, relocate, suspend_or_load
 from godwit.migration.copies import Copies
+from godwit.migration.messages import Announce, Command, MigrationOutcome
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
@@ -31,8 +31,12 @@ from godwit.model.errors import MigrationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.migration.commands import StartWarming
-    from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
+    from godwit.migration.messages import (
+        LanesRequested,
+        MigrationRequested,
+        RunStarted,
+        StartWarming,
+    )
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.regrouping import RegroupingStage
     from godwit.migration.state import ComponentView
@@ -47,7 +51,7 @@ class MigrationProtocol:
 
     Examples
     --------
-    >>> from godwit.migration.inputs import RunStarted
+    >>> from godwit.migration.messages import RunStarted
     >>> from godwit.model.assignment import even_assignment
     >>> first = even_assignment(2, ["a"], [1])
     >>> protocol = MigrationProtocol(

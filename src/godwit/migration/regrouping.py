@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from godwit.migration.component import TrackedComponent
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.migration.strategy import Bounds, Strategy
 from godwit.model import events
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 
     from godwit.migration.coordinator import Coordinator
-    from godwit.migration.inputs import LanesRequested
+    from godwit.migration.messages import LanesRequested
     from godwit.migration.state import ComponentView
     from godwit.model.assignment import Assignment, Move
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.messages import PeerCopies, StartWarming
 from godwit.migration.strategy import CopiesFrom
 from godwit.model.text import human_bytes
 from godwit.placement.copy_routes import CopyRoute, first_phase

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from godwit.migration.commands import Announce
+from godwit.migration.messages import Announce
 from godwit.migration.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from godwit.migration.commands import Command
     from godwit.migration.copies import Copies
+    from godwit.migration.messages import Command
     from godwit.migration.strategy import LossPolicy, Policy
     from godwit.model import events
     from godwit.model.assignment import Assignment, Move

@@ -24,9 +24,14 @@ from rich.live import Live
 from rich.text import Text
 
 from godwit.checkpoint.journal import JournalReader
-from godwit.cli.arguments import bounded
+from godwit.cli.arguments import (
+    add_checkpoint,
+    bounded,
+    flow_name,
+    no_journal_error,
+    opened_checkpoint,
+)
 from godwit.cli.console import Symbols, symbols_for
-from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
 from godwit.model.errors import GodwitError
 from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.liveness import Liveness

@@ -8,8 +8,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from godwit.cli.arguments import bounded
-from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
+from godwit.cli.arguments import (
+    add_checkpoint,
+    bounded,
+    flow_name,
+    no_journal_error,
+    opened_checkpoint,
+)
 from godwit.model.errors import GodwitError
 from godwit.model.text import human_bytes
 from godwit.ops.page.live_page import PageFeed, PageServer, is_loopback

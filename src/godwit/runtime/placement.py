@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from godwit.migration.inputs import MigrationRequested, is_own
+from godwit.migration.messages import MigrationRequested, is_own
 from godwit.migration.placement import check_target, shown_assignments, with_newcomers
 from godwit.migration.strategy import Bounds, Strategy
 from godwit.model.assignment import Assignment
@@ -38,8 +38,8 @@ from godwit.placement.solution import (
 )
 
 if TYPE_CHECKING:
-    from godwit.migration.commands import EndMigration
     from godwit.migration.coordinator import Coordinator
+    from godwit.migration.messages import EndMigration
     from godwit.model.key_groups import KeyGroupPairs
     from godwit.placement import Problem
     from godwit.placement.copy_routes import CopyRoute

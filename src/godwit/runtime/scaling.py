@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.migration.commands import MigrationOutcome
-from godwit.migration.inputs import is_own
+from godwit.migration.messages import MigrationOutcome, is_own
 from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.decision_events import ManualChange

@@ -195,7 +195,7 @@ class Options:
     sizing: Sizing = field(default_factory=Sizing)
     adaptation: AdaptationSettings | None = None
     observability: Observability = field(default_factory=Observability)
-    # as the user gave them (`godwit.engine.initial_rows`)
+    # as the user gave them (`godwit.engine.initial_state`)
     initial: Any = None
     initial_watermark: Any = None
 

@@ -3,7 +3,7 @@
 A file is known by its path within the directory, its size and its modification time. A listing has
 the files in the order in which they are read: by modification time, then by path. Every file has a
 *key*, 64 bits of a hash of its path, and a *version*, 32 bits of a hash of size and modification
-time; the files that were read are remembered by these (`godwit.sources.file_position`).
+time; the files that were read are remembered by these (`godwit.sources.directory`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import hashlib
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.model.errors import GodwitError
+    from godwit.sources.source import Position
+
 
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _ATTEMPTS: Final = 3
@@ -436,3 +438,90 @@ def partitions_of(file: File) -> dict[str, str | None]:
 def _first_line(error: Exception) -> str:
     """Return the first line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
+
+
+OffsetUnit: TypeAlias = Literal["row", "byte"]
+
+_KEY: Final = np.dtype("<u8")
+_VERSION: Final = np.dtype("<u4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyRead:
+    """A file that is read up to an offset."""
+
+    file: File
+    offset: int
+    unit: OffsetUnit | None = None  # None: of a position that does not say
+
+    @property
+    def key(self) -> int:
+        """Key of the file: the hash of its path (`godwit.sources.directory.key_of`)."""
+        return key_of(self.file.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FilePosition:
+    """Position of a source of files: the set of files that were read.
+
+    It has the key and the version of every file that was read to its end and was still listed at
+    the last listing, 12 bytes a file, and the offset in the one file that is read in part. The
+    order of files says nothing: a file that appears with an older modification time than files that
+    were read is not in the set, so it is read.
+    """
+
+    keys: npt.NDArray[np.uint64]  # ascending
+    versions: npt.NDArray[np.uint32]  # of the files of these keys
+    partly: PartlyRead | None = None
+
+    @staticmethod
+    def beginning() -> FilePosition:
+        """Return the position before the first file."""
+        return FilePosition(keys=np.zeros(0, np.uint64), versions=np.zeros(0, np.uint32))
+
+    @staticmethod
+    def of(position: Position) -> FilePosition:
+        """Decode a position from a commit record."""
+        partly = position["file"]
+        return FilePosition(
+            keys=np.frombuffer(position["keys"], _KEY).astype(np.uint64),
+            versions=np.frombuffer(position["versions"], _VERSION).astype(np.uint32),
+            partly=None
+            if partly is None
+            else PartlyRead(
+                file=File(**{field.name: partly[field.name] for field in fields(File)}),
+                offset=partly["offset"],
+                unit=partly.get("unit"),
+            ),
+        )
+
+    def encoded(self) -> dict[str, Any]:
+        """Encode the position for a commit record."""
+        order = np.argsort(self.keys, kind="stable")
+        partly = self.partly
+        return {
+            "keys": self.keys[order].astype(_KEY).tobytes(),
+            "versions": self.versions[order].astype(_VERSION).tobytes(),
+            "file": None
+            if partly is None
+            else {**asdict(partly.file), "offset": partly.offset, "unit": partly.unit},
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return the position as a few short values for people."""
+        shown: dict[str, Any] = {"files": len(self.keys)}
+        if (partly := self.partly) is not None:
+            place = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
+            whole = f" of {partly.file.size:,}" if partly.unit == "byte" else ""
+            shown["reading"] = f"{partly.file.path} at {place}{whole}"
+        return shown
+
+    def has_read(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return a mask of the files (by key) that have been read to the end."""
+        return np.isin(keys, self.keys)
+
+
+def describe_position(position: Position) -> Position:
+    """Return a position of a file source as short values for people; other positions unchanged."""
+    is_of_files = isinstance(position, dict) and position.keys() == {"keys", "versions", "file"}
+    return FilePosition.of(position).describe() if is_of_files else position

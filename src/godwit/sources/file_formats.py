@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.sources.directory import Directory, File
-    from godwit.sources.file_position import OffsetUnit
+    from godwit.sources.directory import Directory, File, OffsetUnit
 
 _BATCH_ROWS: Final = 1 << 16
 _LARGE_BATCH_ROWS, _LARGE_BATCH_BYTES = 1 << 20, 32 << 20

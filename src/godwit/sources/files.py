@@ -7,7 +7,7 @@ and after it is read: one that is not what it was when it was listed is refused 
 split gives the same rows again or raises.
 
 A row is never lost or read twice, because the position is the set of the files that were read, and
-not the last of them (`godwit.sources.file_position`).
+not the last of them (`godwit.sources.directory`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number
 from godwit.model.naming import listing as quoted
 from godwit.model.text import counted
-from godwit.sources.directory import Directory, File, Listing, hash_versions, key_of, partitions_of
+from godwit.sources.directory import (
+    Directory,
+    File,
+    FilePosition,
+    Listing,
+    PartlyRead,
+    hash_versions,
+    key_of,
+    partitions_of,
+)
 from godwit.sources.file_formats import BadLine, FileRange
-from godwit.sources.file_position import FilePosition, PartlyRead
 from godwit.sources.file_types import (
     cast_column,
     common_schema,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 
 from godwit.engine.copies import warm_states
-from godwit.migration.commands import DropCopies, StartWarming
+from godwit.migration.messages import DropCopies, StartWarming
 from godwit.migration.sources import PeerLinks
 from godwit.model.errors import MigrationError
 from godwit.runtime.threads import DaemonPool, Guard
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.migration.commands import PeerCopies
     from godwit.migration.coordinator import Coordinator, Warmed
+    from godwit.migration.messages import PeerCopies
     from godwit.spark.cluster import SparkCluster
 
 

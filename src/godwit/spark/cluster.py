@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import Executor, SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
-    from godwit.migration.commands import DropCopies, StartWarming
+    from godwit.migration.messages import DropCopies, StartWarming
     from godwit.model.events import Event
     from godwit.runtime.threads import DaemonPool, EpochGate
     from godwit.spark.batch_rows import BatchRows

@@ -38,9 +38,8 @@ from godwit.spark.platform.executors import (
     wait_for_executors,
 )
 from godwit.spark.platform.sessions import RunSession, context_is_stopped
-from godwit.spark.resident import garbage
 from godwit.spark.resident.job import SparkTasks, check_settings
-from godwit.spark.resident.lanes import ResidentLanes
+from godwit.spark.resident.lanes import ResidentLanes, pause_collection, resume_collection
 from godwit.spark.resident.slots import shares_of
 from godwit.spark.stages.stages import lanes_of, ship_program
 
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.initial_state import InitialState
     from godwit.engine.recovery import Recovery
-    from godwit.migration.inputs import RunStarted
+    from godwit.migration.messages import RunStarted
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import EventDispatcher
     from godwit.runtime.ports import RunController, RunPolicies
@@ -400,10 +399,10 @@ class _Opener:
             chosen=resident == "auto",
             announce=coordinator.announce,
             given_up=cluster.stop_waiting_reason,
-            on_start=partial(garbage.pause_collection, self._run_id),
+            on_start=partial(pause_collection, self._run_id),
         )
         self._closing["resident lanes"] = cluster.resident.close
-        self._closing["garbage collection"] = partial(garbage.resume_collection, self._run_id)
+        self._closing["garbage collection"] = partial(resume_collection, self._run_id)
 
     def _concurrent_delivery(
         self, cluster: SparkCluster

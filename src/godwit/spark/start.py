@@ -11,7 +11,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from godwit.engine.initial_rows import initial_state_of
+from godwit.engine.initial_state import initial_state_of
 from godwit.model.errors import InvalidFlowError
 from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name

@@ -27,7 +27,7 @@ from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.columns.python_values import datetime_of
 from godwit.columns.tables import micros, table_of
 from godwit.columns.types import to_schema
-from godwit.engine.initial_rows import initial_state_of
+from godwit.engine.initial_state import initial_state_of
 from godwit.engine.settings import Lanes
 from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.local.run import LocalRun, staged_rows

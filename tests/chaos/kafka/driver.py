@@ -23,7 +23,7 @@ from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
 from godwit.migration import Bounds, Strategy
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model.errors import GodwitError
 from godwit.runtime.threads import DaemonPool

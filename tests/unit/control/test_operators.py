@@ -23,7 +23,7 @@ from godwit.engine.committed import FlowEpoch
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.migration import Policy
 from godwit.migration.coordinator import Coordinator
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model.events import (
     BackgroundFailed,

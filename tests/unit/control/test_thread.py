@@ -26,7 +26,7 @@ from godwit.control.thread import (
 )
 from godwit.engine.committed import CommittedEpoch
 from godwit.engine.topology import Topology, topology_of
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
 from godwit.model.errors import MigrationError

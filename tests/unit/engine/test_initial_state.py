@@ -14,7 +14,7 @@ import pytest
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.engine.initial_rows import initial_state_of
+from godwit.engine.initial_state import initial_state_of
 from godwit.engine.recovery import recover_flow
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.oracles.recording_ports import RecordingPorts
 
-from godwit.migration import Policy, Strategy, inputs
+from godwit.migration import Policy, Strategy, messages
 from godwit.migration.coordinator import Coordinator, Warmed
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
 from godwit.model.assignment import even_assignment
@@ -30,7 +30,7 @@ class OneComponentRun:
         self.ports = RecordingPorts()
         first = even_assignment(4, ["a", "b"], [1, 1]).on(["a", "b", "c"], [1, 1, 1])
         self.coordinator = Coordinator(
-            inputs.RunStarted(
+            messages.RunStarted(
                 run_id="r",
                 executors={"a": 1, "b": 1, "c": 1},
                 assignments={"totals": first},
@@ -246,7 +246,7 @@ def test_lanes_change_from_the_next_epoch_on_and_no_state_moves() -> None:
     story = OneComponentRun()
     story.run()
     story.coordinator.change_lanes(
-        inputs.LanesRequested(component="totals", lanes={"a": 2}, lane_of={0: 1})
+        messages.LanesRequested(component="totals", lanes={"a": 2}, lane_of={0: 1})
     )
     changed = story.coordinator.view.components["totals"].assignment
     assert changed.lanes[changed.executors.index("a")] == 2

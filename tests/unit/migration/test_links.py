@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.messages import PeerCopies, StartWarming
 from godwit.migration.sources import PeerLinks
 
 

@@ -10,9 +10,9 @@ from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping import regrouping_stages
-from godwit.migration import Policy, inputs
+from godwit.migration import Policy, messages
 from godwit.migration.coordinator import Coordinator, Warmed
-from godwit.migration.inputs import LanesRequested, MigrationRequested
+from godwit.migration.messages import LanesRequested, MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
 from godwit.model.assignment import Assignment, even_assignment
@@ -81,7 +81,7 @@ class ThreeComponentsRun:
         self.ports = RecordingPorts()
         self.first = even_assignment(4, ["x", "y"], [1, 1])
         self.coordinator = Coordinator(
-            inputs.RunStarted(
+            messages.RunStarted(
                 run_id="r",
                 executors={"x": 1, "y": 1},
                 assignments=dict.fromkeys(SIZES, self.first) | assignments,

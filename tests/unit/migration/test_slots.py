@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from godwit.migration import Policy, Strategy, inputs
+from godwit.migration import Policy, Strategy, messages
 from godwit.migration.coordinator import Coordinator
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.migration.state import SlotPair
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import MigrationError
@@ -42,7 +42,7 @@ def coordinator(**empty: set[int]) -> tuple[Coordinator, Ports]:
     pair = SlotPair(
         states=(FIRST, SECOND), empty=(empty.get("first", set()), empty.get("second", set(GROUPS)))
     )
-    started = inputs.RunStarted(
+    started = messages.RunStarted(
         run_id="r",
         executors=executors,
         assignments={"w": first, "w_second": first, "sums": first},

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from godwit.migration import CopiesFrom
-from godwit.migration.commands import PeerCopies, StartWarming
 from godwit.migration.copies import Copies
+from godwit.migration.messages import PeerCopies, StartWarming
 from godwit.migration.sources import Delivery, Sources
 from godwit.model.assignment import Assignment
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fake_cluster import KEY_GROUPS, FakeScheduler, FakeStream
 
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import GodwitError, ScalingError
 from godwit.runtime.scaling import Scaling

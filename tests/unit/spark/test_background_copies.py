@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from godwit.migration.commands import DropCopies
+from godwit.migration.messages import DropCopies
 from godwit.spark import background_copies
 from godwit.spark.background_copies import BackgroundCopies
 

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from godwit.cli.arguments import save_picture
+from godwit.cli.arguments import add_checkpoint, flow_name, opened_checkpoint, save_picture
 from godwit.cli.console import figures_table, tell, wide_console
-from godwit.cli.opening import add_checkpoint, flow_name, opened_checkpoint
 from godwit.model.errors import InvalidControlError
 from godwit.model.naming import did_you_mean
 from godwit.model.text import counted, human_bytes

@@ -21,7 +21,7 @@ from godwit.engine.loop import EpochLoop
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.stream_record import STREAM, StreamRecorder
 from godwit.engine.topology import Topology
-from godwit.migration import inputs
+from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from godwit.control.interfaces import Driven, PlannerRunner
     from godwit.control.settings import Control
     from godwit.engine.loop import Stopwatch
-    from godwit.migration.commands import DropCopies, StartWarming
     from godwit.migration.copies import Copies
+    from godwit.migration.messages import DropCopies, StartWarming
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
     from godwit.model import events
@@ -123,7 +123,7 @@ class Simulation:
         for name, machine in self.executors.alive.items():
             self._warming.add_executor(name, machine)
         self.coordinator = Coordinator(
-            inputs.RunStarted(
+            messages.RunStarted(
                 run_id=f"run-{self._runs}",
                 executors=self._cores(),
                 assignments=self._durable,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from godwit.migration.commands import DropCopies, PeerCopies, StartWarming
 from godwit.migration.coordinator import Warmed
+from godwit.migration.messages import DropCopies, PeerCopies, StartWarming
 from godwit.migration.sources import Delivery, PeerLinks
 from godwit.model.errors import InvalidProblemError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from godwit.migration import Bounds, Strategy
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
 from godwit.model.events import EpochCommitted

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from godwit.migration import Bounds, CopiesFrom, Policy
-from godwit.migration.commands import PeerCopies, StartWarming
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested, PeerCopies, StartWarming
 from godwit.model import events
 from godwit_lab.simulator import (
     Death,

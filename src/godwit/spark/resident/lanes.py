@@ -25,6 +25,7 @@ The invariants:
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
     from godwit.spark.resident.job import SparkTasks
     from godwit.spark.resident.slots import QuerySlots
+
 
 _SMALL_IN_A_ROW: Final = 2
 _CHOSEN_AFTER: Final = 10
@@ -328,3 +330,33 @@ class ResidentLanes:
             self._closed = True
         self.end("the query ends")
         self._slots.leave()
+
+
+# Now and then Python searches all objects of a process for reference cycles, while threads wait.
+# A driver with PySpark, Arrow and pandas has some hundred thousand objects, nearly all of them for
+# good; the search takes 100 ms and more, several times as long as a small epoch. So from the first
+# start of a query's resident lanes to the end of the query, older objects are left out of these
+# searches.
+_lock: Final = threading.Lock()
+_queries: Final[set[str]] = set()  # that have resident lanes
+
+
+def pause_collection(query: str) -> None:
+    """Exclude present objects from garbage collection until `resume_collection` is called.
+
+    The second call for a query changes nothing.
+    """
+    with _lock:
+        if not _queries:
+            gc.collect()  # unreachable cycles must not be frozen
+            gc.freeze()
+        _queries.add(query)
+
+
+def resume_collection(query: str) -> None:
+    """Collect garbage as usual, once every query that called `pause_collection` has called this."""
+    with _lock:
+        if query in _queries:
+            _queries.discard(query)
+            if not _queries:
+                gc.unfreeze()

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fake_cluster import FakeScheduler, FakeStream
 
-from godwit.engine.executor_pool import PoolView
-from godwit.migration.inputs import MigrationRequested
+from godwit.migration.messages import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
+from godwit.runtime.ports import PoolView
 from godwit.spark.platform.executor_pool import SparkExecutorPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.engine.executor_pool import ExecutorPool
+    from godwit.runtime.ports import ExecutorPool
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.messages import PeerCopies, StartWarming
 from godwit.migration.sources import PeerLinks
 from godwit.placement.copy_routes import busiest_link_bytes, transfer_phases
 from godwit_lab.simulator import Links

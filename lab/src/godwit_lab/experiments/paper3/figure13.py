@@ -26,7 +26,7 @@ from godwit_lab.simulator.workload import DrawnRows, Keys, Rate
 
 if TYPE_CHECKING:
     from godwit.control.loop import Controller
-    from godwit.migration.inputs import MigrationRequested
+    from godwit.migration.messages import MigrationRequested
     from godwit_lab.simulator import History
     from godwit_lab.simulator.workload import Batch
 

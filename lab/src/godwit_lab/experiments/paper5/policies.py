@@ -21,7 +21,7 @@ from godwit_lab.simulator import Simulation, controlled_by
 
 if TYPE_CHECKING:
     from godwit.control.loop import Controller
-    from godwit.migration.inputs import MigrationRequested
+    from godwit.migration.messages import MigrationRequested
     from godwit_lab.cli.reproduce.figure import FigureRun
     from godwit_lab.simulator import History, Scenario
 
