@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.operators import aggregates as gw
@@ -25,6 +24,7 @@ from godwit.operators.batch import BatchProcess, StateColumns
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorInput
 from godwit.operators.process import ProcessOperator
+from godwit.store.changes import StateRows
 from godwit.values.records import row_class
 
 if TYPE_CHECKING:

@@ -15,17 +15,15 @@ from __future__ import annotations
 import importlib.util
 import struct
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from benchmarks.options import read_options
 
-from godwit.store.changes import Changes
+from godwit.store.changes import Changes, StateRows
 from godwit.store.columns import StateSchema
 from godwit.store.local_store import LocalState
 
@@ -37,35 +35,19 @@ SIZES = [(4_000, 4), (4_000, 250), (4_000, 2_500), (100_000, 4), (100_000, 2_500
 STATE = struct.Struct("<qd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
-    """Keys of one epoch and their new state."""
-
-    hashes: npt.NDArray[np.int64]
-    keys: pa.RecordBatch
-    values: pa.RecordBatch
-
-    def take(self, positions: npt.NDArray[np.int64]) -> Touched:
-        """Return some of them."""
-        rows = pa.array(positions)
-        return Touched(
-            hashes=self.hashes[positions], keys=self.keys.take(rows), values=self.values.take(rows)
-        )
-
-
-def all_keys(held: int) -> Touched:
+def all_keys(held: int) -> StateRows:
     """Every key, with a hash that chooses its key group."""
     hashes = np.random.default_rng(0).integers(0, 2**63 - 1, held)
     keys = [f"customer-{i:08d}" for i in range(held)]
     counts, totals = pa.array(np.arange(held)), pa.array(np.ones(held))
-    return Touched(
+    return StateRows(
         hashes=hashes,
         keys=pa.record_batch([keys], schema=SCHEMA.keys),
         values=pa.record_batch([counts, totals], schema=SCHEMA.values),
     )
 
 
-def changes_of(touched: Touched, epoch: int, key_groups: int) -> Changes:
+def changes_of(touched: StateRows, epoch: int, key_groups: int) -> Changes:
     """Rows as one epoch's changes, in the order of their key groups."""
     groups = touched.hashes % key_groups
     ordered = touched.take(np.argsort(groups, kind="stable"))
@@ -74,13 +56,11 @@ def changes_of(touched: Touched, epoch: int, key_groups: int) -> Changes:
         key_groups=found,
         ends=np.cumsum(counts),
         epochs=np.full(len(found), epoch),
-        hashes=ordered.hashes,
-        keys=ordered.keys,
-        values=ordered.values,
+        rows=ordered,
     )
 
 
-def time_table(root: Path, everything: Touched, epochs: list[Touched], key_groups: int) -> Any:
+def time_table(root: Path, everything: StateRows, epochs: list[StateRows], key_groups: int) -> Any:
     """Median seconds of load, of find and read, and of apply."""
     state = LocalState(root, "benchmark", SCHEMA, key_groups)
     homes, all_groups = np.zeros(key_groups, np.int32), np.arange(key_groups)
@@ -92,7 +72,7 @@ def time_table(root: Path, everything: Touched, epochs: list[Touched], key_group
         changes = changes_of(epoch, number, key_groups)
         groups = np.repeat(changes.key_groups, np.diff(changes.ends, prepend=0))
         marks = [perf_counter()]
-        state.look_up(changes.keys, groups)
+        state.look_up(changes.rows.keys, groups)
         marks.append(perf_counter())
         state.apply(changes, homes)
         marks.append(perf_counter())
@@ -100,7 +80,7 @@ def time_table(root: Path, everything: Touched, epochs: list[Touched], key_group
     return [load, *np.median(times, axis=0)]
 
 
-def time_dictionary(everything: Touched, epochs: list[Touched]) -> float:
+def time_dictionary(everything: StateRows, epochs: list[StateRows]) -> float:
     """Median seconds of an epoch of a Python loop over a dictionary."""
     states = {}
     for key, count, total in python_rows(everything):
@@ -115,7 +95,7 @@ def time_dictionary(everything: Touched, epochs: list[Touched]) -> float:
     return float(np.median(times))
 
 
-def time_lmdb(root: Path, everything: Touched, epochs: list[Touched]) -> float:
+def time_lmdb(root: Path, everything: StateRows, epochs: list[StateRows]) -> float:
     """Median seconds of an epoch of a Python loop over LMDB."""
     import lmdb
 
@@ -136,7 +116,7 @@ def time_lmdb(root: Path, everything: Touched, epochs: list[Touched]) -> float:
     return float(np.median(times))
 
 
-def python_rows(touched: Touched) -> Any:
+def python_rows(touched: StateRows) -> Any:
     """Key, count and total of each row as Python objects, whose making is part of a loop's cost."""
     counts, totals = touched.values.columns
     keys = touched.keys.column(0)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorInput
+from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

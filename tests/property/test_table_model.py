@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 )
 
 from godwit.model.errors import StorageFullError
-from godwit.store.changes import Changes, EntryRange
+from godwit.store.changes import Changes, EntryRange, StateRows
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
 from godwit.store.local_store import LocalState
@@ -159,10 +159,12 @@ class StoreMachine(RuleBasedStateMachine):
             key_groups=chosen,
             ends=np.searchsorted(of_rows, chosen, side="right").astype(np.int64),
             epochs=epochs[chosen],
-            hashes=np.array([self.hash_of(key) for key in keys], np.int64),
-            keys=batch_of(self.schema.keys, keys),
-            values=batch_of(self.schema.values, [state for _, state in pairs]),
-            removed=removed,
+            rows=StateRows(
+                hashes=np.array([self.hash_of(key) for key in keys], np.int64),
+                keys=batch_of(self.schema.keys, keys),
+                values=batch_of(self.schema.values, [state for _, state in pairs]),
+                removed=removed,
+            ),
         )
 
     def drawn_changes(
@@ -185,7 +187,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.epochs[changes.key_groups] = changes.epochs
         for i, (key, state) in enumerate(pairs):
             model = self.models[self.group_of(key)]
-            if changes.removed is not None and changes.removed[i]:
+            if changes.rows.removed is not None and changes.rows.removed[i]:
                 model.pop(bits(key), None)
             else:
                 model[bits(key)] = (key, state)
@@ -331,12 +333,12 @@ class StoreMachine(RuleBasedStateMachine):
     def contents_agree(self) -> None:
         self.state.refresh(ALL)
         found = self.state.scan(ALL)
-        names = rows_in(found.keys)
+        names = rows_in(found.rows.keys)
         models = {name: entry for model in self.models for name, entry in model.items()}
         expected = {name: bits(state) for name, (_, state) in models.items()}
         assert len(set(names)) == len(names)
-        assert dict(zip(names, rows_in(found.values), strict=True)) == expected
-        assert found.hashes.tolist() == [self.hash_of(models[name][0]) for name in names]
+        assert dict(zip(names, rows_in(found.rows.values), strict=True)) == expected
+        assert found.rows.hashes.tolist() == [self.hash_of(models[name][0]) for name in names]
         groups = np.repeat(found.key_groups, np.diff(found.ends, prepend=0)).tolist()
         assert groups == [self.group_of(models[name][0]) for name in names]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.model.errors import StorageFullError
-from godwit.store.changes import Changes
+from godwit.store.changes import Changes, StateRows
 from godwit.store.columns import StateSchema
 from godwit.store.table import StateTable
 
@@ -56,9 +56,7 @@ def _changes(epoch: int) -> Changes:
         key_groups=_KEY_GROUPS[:1],
         ends=np.array([count]),
         epochs=np.array([epoch]),
-        hashes=np.zeros(count, np.int64),
-        keys=keys,
-        values=state,
+        rows=StateRows(hashes=np.zeros(count, np.int64), keys=keys, values=state),
     )
 
 
@@ -68,7 +66,7 @@ def write(path: Path) -> None:
     for epoch in range(3):
         changes = _changes(epoch)
         table.apply(changes, table.refresh(changes.key_groups))
-        table.read(table.find(changes.keys))
+        table.read(table.find(changes.rows.keys))
 
 
 def main(root: Path) -> int:

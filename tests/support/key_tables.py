@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.store.changes import Changes
+from godwit.store.changes import Changes, StateRows
 from godwit.store.columns import StateSchema
 from godwit.store.local_store import LocalState
 from godwit.store.table import StateTable
@@ -65,8 +65,8 @@ class OneKeyGroup:
         return self.table.read(rows)
 
     def scan(self) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        contents = self.table.scan(self._only)
-        return contents.hashes, contents.keys, contents.values
+        rows = self.table.scan(self._only).rows
+        return rows.hashes, rows.keys, rows.values
 
     def apply(
         self,
@@ -103,10 +103,7 @@ class OneKeyGroup:
             key_groups=self._only,
             ends=np.array([len(hashes)]),
             epochs=np.array([epoch]),
-            hashes=hashes,
-            keys=keys,
-            values=values,
-            removed=removed,
+            rows=StateRows(hashes=hashes, keys=keys, values=values, removed=removed),
         )
 
 
@@ -201,10 +198,12 @@ def change(
             key_groups=groups,
             ends=np.cumsum(counts),
             epochs=np.full(len(groups), epoch),
-            hashes=hashes_of(keys),
-            keys=batch(state.schema.keys, keys),
-            values=batch(state.schema.values, *columns),
-            removed=np.array([gone for _, _, gone in entries], np.bool_),
+            rows=StateRows(
+                hashes=hashes_of(keys),
+                keys=batch(state.schema.keys, keys),
+                values=batch(state.schema.values, *columns),
+                removed=np.array([gone for _, _, gone in entries], np.bool_),
+            ),
         ),
         np.zeros(NUM_KEY_GROUPS, np.int32) if homes is None else homes,
     )
@@ -218,11 +217,11 @@ def held(
     if look:
         state.refresh(chosen)
     found = state.scan(chosen)
-    columns = [column.to_pylist() for column in found.values.columns]
-    keys = found.keys.column(0).to_pylist()
+    columns = [column.to_pylist() for column in found.rows.values.columns]
+    keys = found.rows.keys.column(0).to_pylist()
     groups = np.repeat(found.key_groups, np.diff(found.ends, prepend=0)).tolist()
     assert groups == [group_of(key) for key in keys]
-    assert found.hashes.tolist() == hashes_of(keys).tolist()
+    assert found.rows.hashes.tolist() == hashes_of(keys).tolist()
     by_key = dict(zip(keys, zip(*columns, strict=True), strict=True))
     assert len(by_key) == len(keys)
     return by_key

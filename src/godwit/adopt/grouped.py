@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
@@ -37,6 +36,7 @@ from godwit.model.key_groups import key_groups_of
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import OperatorOutput
 from godwit.operators.windows.operator import PANE, EventTimeOperator
+from godwit.store.changes import StateRows
 from godwit.time.event_time import Arrivals, RowTime
 from godwit.time.grid import END, PaneGrid, TimeWindow
 

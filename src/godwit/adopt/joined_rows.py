@@ -40,9 +40,9 @@ from godwit.time.grid import END
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
     from godwit.operators.operator import OperatorInput, StateView
+    from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime
 
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi"]

@@ -34,12 +34,12 @@ from godwit.adopt.spark_functions import (
 )
 from godwit.adopt.spark_rows import KEY_TYPES, VALUE_TYPES, check_types
 from godwit.adopt.state_variables import DeclaringHandle, LaneHandle, Place, TimeMode, Variable
-from godwit.checkpoint.entries import StateRows
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.calls import Timing
 from godwit.operators.states.declared import TIMERS, ListState, MapState, ValueState
+from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_block
 from godwit.checkpoint.chains import rows_of
-from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
+from godwit.checkpoint.entries import BatchCache, in_utc, pack_entries
 from godwit.checkpoint.evolution import apply_edits
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.journal import JournalReader
@@ -40,6 +40,7 @@ from godwit.checkpoint.records import (
     edit_path,
 )
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
+from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -24,11 +24,10 @@ from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.evolution import Columns, columns_of, type_text
 from godwit.model.errors import CheckpointMismatchError, GodwitError
+from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
 
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.evolution import StateUpgrade
@@ -38,35 +37,6 @@ if TYPE_CHECKING:
 
 _HASH = "__godwit_hash"
 _REMOVED = "__godwit_removed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StateRows:
-    """Entries of state; one per key unless stated otherwise."""
-
-    hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the key's hash
-    keys: pa.RecordBatch  # n rows of key columns
-    values: pa.RecordBatch  # n rows of state columns
-    # shape ``(n,)``: entries that are removals; ``None``: none are
-    removed: npt.NDArray[np.bool_] | None = None
-
-    def followed_by(self, others: StateRows) -> StateRows:
-        """Return these entries, then `others`; neither may have removals."""
-        return StateRows(
-            hashes=np.concatenate([self.hashes, others.hashes]),
-            keys=pa.concat_batches([self.keys, others.keys]),
-            values=pa.concat_batches([self.values, others.values]),
-        )
-
-    def take(self, positions: npt.NDArray[np.integer]) -> StateRows:
-        """Return the entries at the given positions."""
-        rows = pa.array(positions)
-        return StateRows(
-            hashes=self.hashes[positions],
-            keys=self.keys.take(rows),
-            values=self.values.take(rows),
-            removed=None if self.removed is None else self.removed[positions],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

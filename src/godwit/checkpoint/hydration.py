@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, encode_batch, read_batch, read_segment
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.entries import EntryLayout, StateRows, pack_entries
+from godwit.checkpoint.entries import EntryLayout, pack_entries
 from godwit.checkpoint.framing import decode_record, encode_record
 from godwit.checkpoint.records import ALIGNMENT
 from godwit.model.errors import (
@@ -154,8 +154,12 @@ def _apply(
         if not selected[key_group] or versions[key_group] >= snapshot.version:
             continue
         rows = layout.read(read_batch(storage, snapshot.block), snapshot.flow)
-        ends = np.array([len(rows.hashes)])
-        part = _to_changes(rows, np.array([key_group]), ends, np.array([snapshot.version]))
+        part = Changes(
+            key_groups=np.array([key_group]),
+            ends=np.array([len(rows.hashes)]),
+            epochs=np.array([snapshot.version]),
+            rows=rows,
+        )
         parts.append(part.without(gone))
         if _count_entries(parts) >= _ROWS_AT_ONCE:
             local.replace(Changes.concat(parts), homes)
@@ -172,11 +176,13 @@ def _apply(
         if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[some].any():
             local.apply(Changes.concat(parts), homes)
             parts, gathered[:] = [], False
-        rows = layout.read(read_segment(storage, segment), segment.flow)
-        ends = np.array(segment.row_ends, np.int64)
-        epochs = np.full(len(key_groups), segment.epoch)
-        part = _to_changes(rows, key_groups, ends, epochs).where(takes)
-        parts.append(part.without(gone))
+        part = Changes(
+            key_groups=key_groups,
+            ends=np.array(segment.row_ends, np.int64),
+            epochs=np.full(len(key_groups), segment.epoch),
+            rows=layout.read(read_segment(storage, segment), segment.flow),
+        )
+        parts.append(part.where(takes).without(gone))
         gathered[some] = True
     if parts:
         local.apply(Changes.concat(parts), homes)
@@ -184,28 +190,7 @@ def _apply(
 
 def _count_entries(parts: Sequence[Changes]) -> int:
     """Return the number of entries in a list of changes."""
-    return sum(len(part.hashes) for part in parts)
-
-
-def _to_changes(
-    rows: StateRows,
-    key_groups: KeyGroups,
-    ends: npt.NDArray[np.int64],
-    epochs: npt.NDArray[np.int64],
-) -> Changes:
-    """Convert the entries of a segment or snapshot to changes of a local store.
-
-    `ends`: end of each key group's rows. `epochs`: version of each key group after the change.
-    """
-    return Changes(
-        key_groups=key_groups,
-        ends=ends,
-        epochs=epochs,
-        hashes=rows.hashes,
-        keys=rows.keys,
-        values=rows.values,
-        removed=rows.removed,
-    )
+    return sum(len(part.rows.hashes) for part in parts)
 
 
 def recover_chains(
@@ -257,8 +242,7 @@ def pack_copies(
     sent = 0
     for part in np.split(present, np.flatnonzero(np.diff(ends // _PACK_BYTES)) + 1):
         for copy in local.copy_out(part):
-            rows = StateRows(hashes=copy.hashes, keys=copy.keys, values=copy.values)
-            body = encode_batch(pack_entries(rows)).to_pybytes()
+            body = encode_batch(pack_entries(copy.rows)).to_pybytes()
             pack = _Pack(
                 run_id=run_id,
                 state=state,
@@ -293,9 +277,12 @@ def unpack_copies(
             source = (pack.run_id, pack.state)
             if source == (run_id, state) and pack.key_groups:
                 body = pa.py_buffer(data)[ALIGNMENT : ALIGNMENT + pack.size_bytes]
-                rows = layout.read(decode_batch(body), 0)
-                arrays = (pack.key_groups, pack.row_ends, pack.versions)
-                changes = _to_changes(rows, *(np.array(array, np.int64) for array in arrays))
+                changes = Changes(
+                    key_groups=np.array(pack.key_groups, np.int64),
+                    ends=np.array(pack.row_ends, np.int64),
+                    epochs=np.array(pack.versions, np.int64),
+                    rows=layout.read(decode_batch(body), 0),
+                )
                 changes.check(schema, f"copies of {state}")
         except _NOT_OURS as error:
             raise _unusable_copies(

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
-from godwit.checkpoint.entries import StateRows, in_utc, pack_entries
+from godwit.checkpoint.entries import in_utc, pack_entries
 from godwit.checkpoint.records import BROADCAST, CommitRecord, SnapshotRef, StateId
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import canonical_keys
@@ -40,6 +40,7 @@ from godwit.columns.types import columns_text
 from godwit.model.errors import CheckpointMismatchError, InvalidInputError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.store.changes import StateRows
 from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class _Spool:
         """Yield all entries, by ranges of key groups, ascending."""
         if self._directory is None:
             if self._parts:
-                yield _together(self._parts)
+                yield StateRows.concat(self._parts)
             return
         self._spill()
         for number, file in sorted(self._files.items()):
@@ -324,7 +325,7 @@ class _Spool:
             self._directory = tempfile.TemporaryDirectory(prefix="godwit-initial-")
         if not self._parts:
             return
-        entries = _together(self._parts)
+        entries = StateRows.concat(self._parts)
         self._parts, self._bytes = [], 0
         ranges = key_groups_of(entries.hashes, self._num_key_groups) // self._width
         order = np.argsort(ranges, kind="stable")
@@ -345,17 +346,6 @@ class _Spool:
             file.close()
         if self._directory is not None:
             self._directory.cleanup()
-
-
-def _together(parts: list[StateRows]) -> StateRows:
-    """Concatenate entries."""
-    if len(parts) == 1:
-        return parts[0]
-    return StateRows(
-        hashes=np.concatenate([part.hashes for part in parts]),
-        keys=pa.concat_batches([part.keys for part in parts]),
-        values=pa.concat_batches([part.values for part in parts]),
-    )
 
 
 _ROWS: Final = 1 << 17

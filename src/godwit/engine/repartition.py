@@ -30,19 +30,13 @@ import pyarrow as pa
 from godwit.api.checks import check_partition_by
 from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_segment
 from godwit.checkpoint.edits import commit_edit
-from godwit.checkpoint.entries import (
-    BatchCache,
-    StateRows,
-    in_utc,
-    key_group_ranges,
-    pack_entries,
-    read_chain,
-)
+from godwit.checkpoint.entries import BatchCache, in_utc, key_group_ranges, pack_entries, read_chain
 from godwit.checkpoint.records import BROADCAST, SegmentRef, SnapshotRef
 from godwit.model.errors import CheckpointError, InvalidPlanError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, type_name
 from godwit.operators.hot_keys.grid import PART
+from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from godwit.checkpoint.chains import Chains, KeyGroupChain
-    from godwit.checkpoint.entries import BatchCache, StateRows
+    from godwit.checkpoint.entries import BatchCache
     from godwit.checkpoint.evolution import StateDescription, WrittenState
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.store.changes import StateRows
 
 
 class NoStateError(CheckpointError):

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import StateRows, latest_entries
+from godwit.checkpoint.entries import latest_entries
 from godwit.checkpoint.evolution import ORIGINS, StateDescription, columns_of
 from godwit.checkpoint.records import BROADCAST, StateId
 from godwit.columns.hashing import canonical_keys, hash_keys
@@ -39,6 +39,7 @@ from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:

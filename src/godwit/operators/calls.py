@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
     from godwit.operators.operator import KeyedOperator
+    from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime
 
 TimerClock: TypeAlias = Literal["event", "processing"]

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import (
     StateDescription,
     columns_of,
@@ -52,6 +51,7 @@ from godwit.operators.aggregates.conditions import RowError, user_aggregate
 from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import expand_ranges, pairing, rows_by_group
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 from godwit.store.fixed_width import take_rows
 

@@ -30,9 +30,9 @@ from godwit.store.columns import StateSchema
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
     from godwit.operators.operator import EntryColumns, OperatorInput, StateView
+    from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime, RowTime
 
 _SEEN = f"{RESERVED_PREFIX}_seen"

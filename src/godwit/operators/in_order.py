@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, numpy_type, values_of
@@ -35,7 +34,7 @@ from godwit.operators.duplicates import merge_columns
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import starts_run
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
-from godwit.store.changes import EntryRange
+from godwit.store.changes import EntryRange, StateRows
 from godwit.store.columns import StateSchema
 from godwit.time.grid import BEGINNING, is_past
 

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import ColumnsByName, StateRows
+from godwit.checkpoint.entries import ColumnsByName
 from godwit.checkpoint.evolution import (
     StateDescription,
     WrittenState,
@@ -50,6 +50,7 @@ from godwit.operators.aggregates.aggregate import HIGH
 from godwit.operators.hot_keys.grid import PART
 from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.ordering import order_by
+from godwit.store.changes import StateRows
 from godwit.store.fixed_width import take_rows
 from godwit.time.event_time import NO_TIME, NOTHING_DUE, Due
 from godwit.time.grid import BEGINNING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,23 +50,18 @@ class EntryRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Changes:
-    """Entries of some key groups: the changes of one epoch each, or the content of a version."""
+class StateRows:
+    """Entries of state; one per key unless stated otherwise."""
 
-    key_groups: npt.NDArray[np.int64]  # shape ``(G,)``, int64, distinct
-    # shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first)
-    ends: npt.NDArray[np.int64]
-    # shape ``(G,)``: the version of each key group with these changes, or of this content
-    epochs: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the hash that chooses a key's key group
-    keys: pa.RecordBatch  # n distinct keys
-    values: pa.RecordBatch  # n rows of state columns: the new state of each key
-    # shape ``(n,)``: keys whose state was removed (their row of `values` is ignored)
+    hashes: npt.NDArray[np.int64]  # shape ``(n,)``: the hash that chooses a key's key group
+    keys: pa.RecordBatch  # n rows of key columns
+    values: pa.RecordBatch  # n rows of state columns: the state of each key
+    # shape ``(n,)``: entries that are removals, whose row of `values` is ignored; ``None``: none
     removed: npt.NDArray[np.bool_] | None = None
 
     @staticmethod
-    def concat(parts: Sequence[Changes]) -> Changes:
-        """Concatenate changes that concern different key groups."""
+    def concat(parts: Sequence[StateRows]) -> StateRows:
+        """Concatenate entries; at least one part."""
         if len(parts) == 1:
             return parts[0]
         removed = None
@@ -77,14 +72,49 @@ class Changes:
                     for p in parts
                 ]
             )
-        return Changes(
-            key_groups=np.concatenate([part.key_groups for part in parts]),
-            ends=np.cumsum(np.concatenate([_rows_per_key_group(part.ends) for part in parts])),
-            epochs=np.concatenate([part.epochs for part in parts]),
+        return StateRows(
             hashes=np.concatenate([part.hashes for part in parts]),
             keys=pa.concat_batches([part.keys for part in parts]),
             values=pa.concat_batches([part.values for part in parts]),
             removed=removed,
+        )
+
+    def followed_by(self, others: StateRows) -> StateRows:
+        """Return these entries, then `others`."""
+        return StateRows.concat([self, others])
+
+    def take(self, positions: npt.NDArray[np.integer]) -> StateRows:
+        """Return the entries at the given positions."""
+        rows = pa.array(positions)
+        return StateRows(
+            hashes=self.hashes[positions],
+            keys=self.keys.take(rows),
+            values=self.values.take(rows),
+            removed=None if self.removed is None else self.removed[positions],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changes:
+    """Entries of some key groups: the changes of one epoch each, or the content of a version."""
+
+    key_groups: npt.NDArray[np.int64]  # shape ``(G,)``, int64, distinct
+    # shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first)
+    ends: npt.NDArray[np.int64]
+    # shape ``(G,)``: the version of each key group with these changes, or of this content
+    epochs: npt.NDArray[np.int64]
+    rows: StateRows  # n distinct keys
+
+    @staticmethod
+    def concat(parts: Sequence[Changes]) -> Changes:
+        """Concatenate changes that concern different key groups."""
+        if len(parts) == 1:
+            return parts[0]
+        return Changes(
+            key_groups=np.concatenate([part.key_groups for part in parts]),
+            ends=np.cumsum(np.concatenate([_rows_per_key_group(part.ends) for part in parts])),
+            epochs=np.concatenate([part.epochs for part in parts]),
+            rows=StateRows.concat([part.rows for part in parts]),
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
@@ -92,64 +122,45 @@ class Changes:
         if mask.all():
             return self
         sizes = _rows_per_key_group(self.ends)
-        rows = np.flatnonzero(np.repeat(mask, sizes))
-        return self._with_rows(
-            rows, self.key_groups[mask], np.cumsum(sizes[mask]), self.epochs[mask]
+        return Changes(
+            key_groups=self.key_groups[mask],
+            ends=np.cumsum(sizes[mask]),
+            epochs=self.epochs[mask],
+            rows=self.rows.take(np.flatnonzero(np.repeat(mask, sizes))),
         )
 
     def without(self, gone: EntryRange | None) -> Changes:
         """Return the changes without entries whose event time is in a range, if any is given."""
         if gone is None:
             return self
-        rows = gone.rest.positions(self.keys)
-        if len(rows) == len(self.hashes):
+        rows = gone.rest.positions(self.rows.keys)
+        if len(rows) == len(self.rows.hashes):
             return self
-        return self._with_rows(rows, self.key_groups, np.searchsorted(rows, self.ends), self.epochs)
-
-    def _with_rows(
-        self,
-        rows: npt.NDArray[np.int64],
-        key_groups: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        epochs: npt.NDArray[np.int64],
-    ) -> Changes:
-        """Return changes with the rows at positions `rows`, under the given key groups.
-
-        `ends`: where each key group's rows end among `rows`. `epochs`: version of each key group.
-        """
-        which = pa.array(rows)
-        return Changes(
-            key_groups=key_groups,
-            ends=ends,
-            epochs=epochs,
-            hashes=self.hashes[rows],
-            keys=self.keys.take(which),
-            values=self.values.take(which),
-            removed=None if self.removed is None else self.removed[rows],
-        )
+        return replace(self, ends=np.searchsorted(rows, self.ends), rows=self.rows.take(rows))
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
         """Encode the changes as rows to write to a table, and rows to remove (``None``: none)."""
+        rows = self.rows
         upserts = Upserts(
-            hashes=self.hashes,
+            hashes=rows.hashes,
             key_groups=np.repeat(self.key_groups.astype(np.uint16), _rows_per_key_group(self.ends)),
-            keys=image.encode_keys(self.keys),
-            values=image.encode_values(self.values),
+            keys=image.encode_keys(rows.keys),
+            values=image.encode_values(rows.values),
         )
-        if self.removed is None or not self.removed.any():
+        if rows.removed is None or not rows.removed.any():
             return upserts, None
-        removals = upserts.take(np.flatnonzero(self.removed))
-        return upserts.take(np.flatnonzero(~self.removed)), removals
+        removals = upserts.take(np.flatnonzero(rows.removed))
+        return upserts.take(np.flatnonzero(~rows.removed)), removals
 
     def check(self, schema: StateSchema, path: str) -> None:
         """Raise `StateEncodingError` if numbers of rows, columns or key groups disagree."""
-        count = len(self.hashes)
-        for batch, expected in ((self.keys, schema.keys), (self.values, schema.values)):
+        count, removed = len(self.rows.hashes), self.rows.removed
+        for batch, expected in ((self.rows.keys, schema.keys), (self.rows.values, schema.values)):
             if batch.num_columns != len(expected) or batch.num_rows != count:
                 actual = f"{batch.num_rows} rows of {batch.num_columns} columns"
                 raise _count_error(count, f"{actual} (expected: {', '.join(expected.names)})", path)
-        if self.removed is not None and len(self.removed) != count:
-            raise _count_error(count, f"{len(self.removed)} flags of removal", path)
+        if removed is not None and len(removed) != count:
+            raise _count_error(count, f"{len(removed)} flags of removal", path)
         groups = len(self.key_groups)
         rows = int(self.ends[-1]) if groups else 0
         if not (len(self.ends) == len(self.epochs) == groups and rows == count):

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.store.changes import Changes, EntryRange
+from godwit.store.changes import Changes, EntryRange, StateRows
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class LocalState:
         columns: Sequence[int],
         part: EntryRange,
         choose: Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]],
-    ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        """Copy the entries in a range that `choose` picks: hashes, key columns and state columns.
+    ) -> StateRows:
+        """Copy the entries in a range that `choose` picks.
 
         `choose` gets the values of `columns` (positions of 64-bit columns, key columns counted
         first) for the entries of all tables at once, and returns a mask of the entries to copy.
@@ -155,14 +155,14 @@ class LocalState:
         parts = [values for _, values in in_range]
         chosen = choose([np.concatenate(column) for column in zip(*parts, strict=True)])
         ends = np.cumsum([len(rows) for rows, _ in in_range])[:-1]
-        entries = [
-            table.entries(rows[mask])
-            for (table, _), (rows, _), mask in zip(
-                tables, in_range, np.split(chosen, ends), strict=True
-            )
-        ]
-        hashes, keys, values = zip(*entries, strict=True)
-        return np.concatenate(hashes), pa.concat_batches(keys), pa.concat_batches(values)
+        return StateRows.concat(
+            [
+                table.entries(rows[mask])
+                for (table, _), (rows, _), mask in zip(
+                    tables, in_range, np.split(chosen, ends), strict=True
+                )
+            ]
+        )
 
     def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
         """Yield copies of whole key groups, while lanes may write them.

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.model.errors import EpochFailedError, StateEncodingError
-from godwit.store.changes import Changes
+from godwit.store.changes import Changes, StateRows
 from godwit.store.columns import is_variable_width
 from godwit.store.image import blank_image, create_file, identity_of, open_file
 from godwit.store.index import slots_for
@@ -178,16 +178,14 @@ class StateTable:
 
     def scan(self, key_groups: KeyGroups, entry_range: EntryRange | None = None) -> Changes:
         """Copy the entries of key groups (ascending), or of a range of event time; older first."""
-        image, schema = self._image, self.schema
+        image = self._image
         rows = self._guarded(lambda: image.gather(self._rows_in(image, key_groups, entry_range)))
         rows = rows.take(np.argsort(rows.key_groups, kind="stable"))
         return Changes(
             key_groups=key_groups,
             ends=np.searchsorted(rows.key_groups, key_groups, side="right"),
             epochs=self.versions(key_groups),
-            hashes=rows.hashes,
-            keys=_decoded(image.keys, rows.keys, schema.keys),
-            values=_decoded(image.values, rows.values, schema.values),
+            rows=self._decoded_rows(rows, image),
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Changes:
@@ -210,12 +208,18 @@ class StateTable:
 
         return self._guarded(gather)
 
-    def entries(self, rows: Rows) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        """Copy the given rows of the table: hashes, key columns and state columns."""
-        image, schema = self._image, self.schema
-        gathered = self._guarded(lambda: image.gather(rows))
-        keys = _decoded(image.keys, gathered.keys, schema.keys)
-        return gathered.hashes, keys, _decoded(image.values, gathered.values, schema.values)
+    def entries(self, rows: Rows) -> StateRows:
+        """Copy the entries in the given rows of the table."""
+        image = self._image
+        return self._decoded_rows(self._guarded(lambda: image.gather(rows)), image)
+
+    def _decoded_rows(self, rows: Upserts, image: TableImage) -> StateRows:
+        """Decode rows that were gathered from an image."""
+        return StateRows(
+            hashes=rows.hashes,
+            keys=_decoded(image.keys, rows.keys, self.schema.keys),
+            values=_decoded(image.values, rows.values, self.schema.values),
+        )
 
     def min_after(self, key_groups: KeyGroups, column: int, after: int) -> int:
         """Return the minimum above `after` in an integer column (key columns counted first)."""
@@ -334,7 +338,7 @@ class StateTable:
         `whole`: the changes replace all entries of their key groups.
         """
         key_groups = changes.key_groups
-        searched = image.recall(changes.keys)
+        searched = image.recall(changes.rows.keys)
         if searched is None or removals is not None:
             searched = image.search(upserts.keys, len(upserts.hashes))
         rows, hashes, ends = searched

@@ -8,11 +8,11 @@ from godwit.checkpoint.entries import (
     ColumnsByName,
     EntryLayout,
     Former,
-    StateRows,
     WaitingLayout,
     pack_entries,
 )
 from godwit.model.errors import CheckpointMismatchError
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 
 # Users may name their columns as we do.

@@ -18,10 +18,11 @@ from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
-from godwit.checkpoint.entries import EntryLayout, StateRows, pack_entries
+from godwit.checkpoint.entries import EntryLayout, pack_entries
 from godwit.checkpoint.hydration import bring_forward
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.store.changes import StateRows
 from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:

@@ -11,13 +11,15 @@ from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
-from godwit.checkpoint.entries import BatchCache, EntryLayout, StateRows, read_chain
+from godwit.checkpoint.entries import BatchCache, EntryLayout, read_chain
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from godwit.store.changes import StateRows
 
 # Users may name their columns as we do, and as we do not expect.
 SCHEMA = StateSchema(

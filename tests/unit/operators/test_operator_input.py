@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.operators.operator import OperatorInput
+from godwit.store.changes import StateRows
 
 
 @pytest.mark.parametrize("rows", [1_000, 40_000])

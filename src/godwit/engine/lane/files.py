@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
-from godwit.checkpoint.entries import StateRows, in_utc, pack_entries
+from godwit.checkpoint.entries import in_utc, pack_entries
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef
 from godwit.checkpoint.staged_output import encode_files
 from godwit.columns.arrays import min_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import LaneReport
-    from godwit.store.changes import Changes
+    from godwit.store.changes import Changes, StateRows
 
 
 class LaneFiles:
@@ -87,9 +87,7 @@ class LaneFiles:
 
     def write_snapshots(self, state: StateId, contents: Changes) -> None:
         """Write snapshots: the whole state of key groups, each at its version."""
-        batch = pack_entries(
-            StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
-        )
+        batch = pack_entries(contents.rows)
         start = 0
         arrays = (contents.key_groups, contents.epochs, contents.ends)
         for key_group, version, end in zip(*(a.tolist() for a in arrays), strict=True):

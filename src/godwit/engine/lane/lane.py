@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
+from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.hydration import bring_forward, recover_chains
 from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
@@ -64,6 +64,7 @@ from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_grou
 from godwit.operators.hot_keys.grid import work_by_time
 from godwit.operators.operator import OperatorInput
 from godwit.plan.grouping import keeps_keys
+from godwit.store.changes import StateRows
 from godwit.time.event_time import NO_ARRIVALS
 
 if TYPE_CHECKING:
@@ -554,13 +555,11 @@ class LaneView:
 
     def scan(self, entry_range: EntryRange | None = None) -> StateRows:
         """Return a copy of all entries of the lane's key groups, or of those in a range."""
-        contents = self.local.scan(self.key_groups, entry_range)
-        return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
+        return self.local.scan(self.key_groups, entry_range).rows
 
     def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
         """Return a copy of the entries in a range that `choose` picks by the given columns."""
-        hashes, keys, values = self.local.select(self.key_groups, columns, part, choose)
-        return StateRows(hashes=hashes, keys=keys, values=values)
+        return self.local.select(self.key_groups, columns, part, choose)
 
     def min_after(self, column: int, after: int) -> int:
         """Return the smallest value above `after` in a column of integers, given by position."""

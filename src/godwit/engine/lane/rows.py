@@ -20,11 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import read_segment
-from godwit.checkpoint.entries import StateRows, key_group_ranges
+from godwit.checkpoint.entries import key_group_ranges
 from godwit.columns.groups import group_rows
 from godwit.engine.lane.packing import partial_schema, pre_aggregate, raw_schema
 from godwit.engine.lane.wire import unpack_rows
 from godwit.model.key_groups import key_group_mask, key_groups_of
+from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

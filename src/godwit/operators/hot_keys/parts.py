@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.checkpoint.entries import StateRows
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, LaneKeys
+    from godwit.store.changes import StateRows
     from godwit.time.event_time import Arrivals, EpochTime
 
 PART_FIELD: Final = pa.field(PART, pa.int32())

@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
@@ -54,7 +53,7 @@ from godwit.operators.joins.sides import (
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
 from godwit.operators.windows.operator import PANE
-from godwit.store.changes import EntryRange
+from godwit.store.changes import EntryRange, StateRows
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 
 if TYPE_CHECKING:

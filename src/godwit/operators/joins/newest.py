@@ -44,9 +44,9 @@ from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from godwit.checkpoint.entries import StateRows
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
+    from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime
 
 _STAYS: Final = 2

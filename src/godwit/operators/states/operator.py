@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.python_values import UTC, rows_as_tuples
@@ -59,7 +58,7 @@ from godwit.operators.states.lists import stored_list
 from godwit.operators.states.maps import StoredMap
 from godwit.operators.states.stored import LaneKeys
 from godwit.operators.states.values import StoredValue
-from godwit.store.changes import EntryRange
+from godwit.store.changes import EntryRange, StateRows
 from godwit.store.columns import StateSchema
 from godwit.values.changes import blank_columns
 from godwit.values.codec import make_codec, make_state

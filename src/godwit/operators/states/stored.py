@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, check_compatible, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import Columns, KeysOfRows
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.initial import function_states
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 from godwit.time.grid import END
 from godwit.values.changes import upgrade_between

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.errors import InvalidInputError
@@ -46,7 +45,7 @@ from godwit.operators.windows.operator import (
     output_schema,
     window_bounds,
 )
-from godwit.store.changes import EntryRange
+from godwit.store.changes import EntryRange, StateRows
 from godwit.store.fixed_width import take_rows
 from godwit.time.calendar import CalendarGrid
 from godwit.time.event_time import WindowWork

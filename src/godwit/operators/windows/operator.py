@@ -16,13 +16,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.whole_stream import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.operator import STATE, KeyedOperator
-from godwit.store.changes import EntryRange
+from godwit.store.changes import EntryRange, StateRows
 from godwit.time.calendar import Calendar, CalendarGrid
 from godwit.time.event_time import Arrivals
 from godwit.time.grid import BEGINNING, END, PaneGrid, TimeWindow

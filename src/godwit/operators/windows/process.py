@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
-    from godwit.checkpoint.entries import StateRows
     from godwit.operators.operator import OperatorInput
+    from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime, RowTime
     from godwit.time.grid import PaneGrid
     from godwit.values.records import RowClass

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
@@ -35,6 +34,7 @@ from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import expand_ranges
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import OperatorOutput, TwoPhase
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.operator import PANE, EventTimeOperator
+from godwit.store.changes import StateRows
 from godwit.time.event_time import RowTime, WindowWork
 from godwit.time.grid import BEGINNING
 
