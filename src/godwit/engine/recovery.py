@@ -26,8 +26,7 @@ from godwit.engine.initial_state import check_begins_with, check_states, write_i
 from godwit.engine.outcomes import empty_slots, state_bytes
 from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
-from godwit.migration.messages import RunStarted
-from godwit.migration.state import SlotPair
+from godwit.migration.messages import RunStarted, SlotPair
 from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import (

@@ -17,7 +17,6 @@ from godwit.migration.strategy import Bounds, Strategy
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from godwit.migration.state import SlotPair
     from godwit.model import events
     from godwit.model.assignment import Assignment
 
@@ -98,6 +97,29 @@ class EndMigration:
 
 
 Command = StartWarming | SwitchAssignment | DropCopies | EndMigration | Announce
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotPair:
+    """Two slots of every key group."""
+
+    states: tuple[Any, Any]  # state of the first slots, and of the second
+    second: set[int] = field(default_factory=set)  # key groups whose second slot takes rows
+    # key groups whose other slot still takes rows of earlier panes
+    smooth: set[int] = field(default_factory=set)
+    # key groups whose first, and whose second slot is empty
+    empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+
+    def is_active(self, slot: int, key_group: int) -> bool:
+        """Return true if a slot (0 or 1) takes the rows of a key group."""
+        return (key_group in self.second) == (slot == 1)
+
+    def record_empty(self, empty: Mapping[Any, frozenset[int]]) -> None:
+        """Record the key groups without entries in each slot; `empty`: state of a slot → these."""
+        for slot, state in enumerate(self.states):
+            if state in empty:
+                self.empty[slot].clear()
+                self.empty[slot].update(empty[state])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

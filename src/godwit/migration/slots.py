@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.migration.component import TrackedComponent
-    from godwit.migration.state import ProtocolState, SlotPair
+    from godwit.migration.messages import SlotPair
+    from godwit.migration.state import ProtocolState
 
 
 def pair_of(run: ProtocolState, component: str) -> tuple[SlotPair, int] | None:

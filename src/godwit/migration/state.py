@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from godwit.migration.messages import Announce
 from godwit.migration.strategy import Strategy
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from godwit.migration.copies import Copies
-    from godwit.migration.messages import Command
+    from godwit.migration.messages import Command, SlotPair
     from godwit.migration.strategy import LossPolicy, Policy
     from godwit.model import events
     from godwit.model.assignment import Assignment, Move
@@ -106,29 +106,6 @@ class ProtocolView:
     def awaits(self) -> bool:
         """True if epochs are held or copies are awaited, so that time-outs must be checked."""
         return bool(self.holds) or any(c.transfers for c in self.components.values())
-
-
-@dataclass(slots=True, kw_only=True)
-class SlotPair:
-    """Two slots of every key group."""
-
-    states: tuple[Any, Any]  # state of the first slots, and of the second
-    second: set[int] = field(default_factory=set)  # key groups whose second slot takes rows
-    # key groups whose other slot still takes rows of earlier panes
-    smooth: set[int] = field(default_factory=set)
-    # key groups whose first, and whose second slot is empty
-    empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
-
-    def is_active(self, slot: int, key_group: int) -> bool:
-        """Return true if a slot (0 or 1) takes the rows of a key group."""
-        return (key_group in self.second) == (slot == 1)
-
-    def record_empty(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Record the key groups without entries in each slot; `empty`: state of a slot → these."""
-        for slot, state in enumerate(self.states):
-            if state in empty:
-                self.empty[slot].clear()
-                self.empty[slot].update(empty[state])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,8 +8,7 @@ import pytest
 
 from godwit.migration import Policy, Strategy, messages
 from godwit.migration.coordinator import Coordinator
-from godwit.migration.messages import MigrationRequested
-from godwit.migration.state import SlotPair
+from godwit.migration.messages import MigrationRequested, SlotPair
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import MigrationError
 
