@@ -14,6 +14,7 @@ import numpy as np
 from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.control.loop import Controller
+from godwit.engine.cluster import PoolView
 from godwit.engine.committed import CommittedEpoch
 from godwit.engine.topology import Topology
 from godwit.migration import Policy, messages
@@ -22,7 +23,6 @@ from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import GodwitError
 from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs
-from godwit.runtime.ports import PoolView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

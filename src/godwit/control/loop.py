@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from godwit.control.policy import Announce
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
+    from godwit.engine.cluster import ExecutorPool
     from godwit.engine.committed import CommittedEpoch
     from godwit.engine.topology import Topology
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram
-    from godwit.runtime.ports import ExecutorPool
 
 _LATE = 3
 """Periods after which one ends with fewer epochs than it should have."""

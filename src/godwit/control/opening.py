@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
     from godwit.control.policy import AdaptationPolicy
     from godwit.control.settings import Control
+    from godwit.engine.cluster import ExecutorPool
     from godwit.engine.committed import FlowEpoch
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.migration.coordinator import Coordinator
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
-    from godwit.runtime.ports import ExecutorPool, RunController
+    from godwit.runtime.ports import RunController
     from godwit.runtime.settings import Options
 
 _EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)

@@ -36,11 +36,11 @@ from godwit.control.latency_model import busy_share, least_busy, predicted_laten
 from godwit.control.policy import Hysteresis
 from godwit.control.scaling import WantedExecutors, at_rate
 from godwit.engine.changes import Proposal
+from godwit.engine.cluster import PoolView
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.placement import metrics
-from godwit.runtime.ports import PoolView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from godwit.control.scaling import ScalingModel
     from godwit.control.settings import Control
     from godwit.control.situation import ScalingSituation
+    from godwit.engine.cluster import ExecutorPool
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
-    from godwit.runtime.ports import ExecutorPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.control.policy import PolicyLoop
     from godwit.control.settings import Control
+    from godwit.engine.cluster import ExecutorPool
     from godwit.engine.committed import CommittedEpoch
     from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
-    from godwit.runtime.ports import ExecutorPool
 
 _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000

@@ -170,3 +170,36 @@ class Cluster(Ports, Protocol[_RowsT_contra]):
 
     def monotonic_us(self) -> int:
         """Return a monotonic time in microseconds, to measure how long sources have had no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """State of the pool of executors."""
+
+    pending: int = 0  # executors that were asked for, are not there yet and may still come
+    # executors that the cluster can ever give this application; ``None`` where it does not say
+    most: int | None = None
+    # why executors can never be added or removed; empty where they can
+    fixed: str = ""
+    # why the last ones that were asked for do not come; empty where nothing was refused
+    refused: str = ""
+    # why the last ones that were given back are there all the same; empty where they are not
+    not_returned: str = ""
+
+
+class ExecutorPool(Protocol):
+    """Adds and removes executors; each call records the request and returns at once.
+
+    An executor that comes joins the coordinator's view, and a lost one leaves it; the pool reports
+    nothing else to the controller.
+    """
+
+    @property
+    def view(self) -> PoolView:
+        """Present state of the pool, as a value."""
+
+    def add(self, count: int) -> None:
+        """Request `count` more executors from the cluster manager."""
+
+    def remove(self, executors: Sequence[str]) -> None:
+        """Return executors to the cluster, which own no key group any more."""

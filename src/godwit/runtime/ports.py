@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.engine.cluster import Cluster
+from godwit.engine.cluster import Cluster, ExecutorPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     import numpy as np
@@ -62,39 +61,6 @@ class RunCluster(Cluster[Any], Protocol):
 
     def end_resident(self, reason: str) -> None:
         """End the resident lanes, if there are any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """State of the pool of executors."""
-
-    pending: int = 0  # executors that were asked for, are not there yet and may still come
-    # executors that the cluster can ever give this application; ``None`` where it does not say
-    most: int | None = None
-    # why executors can never be added or removed; empty where they can
-    fixed: str = ""
-    # why the last ones that were asked for do not come; empty where nothing was refused
-    refused: str = ""
-    # why the last ones that were given back are there all the same; empty where they are not
-    not_returned: str = ""
-
-
-class ExecutorPool(Protocol):
-    """Adds and removes executors; each call records the request and returns at once.
-
-    An executor that comes joins the coordinator's view, and a lost one leaves it; the pool reports
-    nothing else to the controller.
-    """
-
-    @property
-    def view(self) -> PoolView:
-        """Present state of the pool, as a value."""
-
-    def add(self, count: int) -> None:
-        """Request `count` more executors from the cluster manager."""
-
-    def remove(self, executors: Sequence[str]) -> None:
-        """Return executors to the cluster, which own no key group any more."""
 
 
 class ScalablePool(ExecutorPool, Protocol):

@@ -23,9 +23,9 @@ from godwit.control.scaling import (
     utilisation,
 )
 from godwit.control.situation import ScalingSituation, Station
+from godwit.engine.cluster import PoolView
 from godwit.model.errors import InvalidControlError
 from godwit.model.latency import LatencyHistogram
-from godwit.runtime.ports import PoolView
 
 NOW_S = 100.0
 

@@ -6,8 +6,8 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from godwit.engine.cluster import PoolView
 from godwit.model.errors import InvalidProblemError
-from godwit.runtime.ports import PoolView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

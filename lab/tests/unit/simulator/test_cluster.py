@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from godwit.engine.cluster import PoolView
 from godwit.model.errors import InvalidProblemError
-from godwit.runtime.ports import PoolView
 from godwit_lab.simulator.cluster import (
     Death,
     Executors,

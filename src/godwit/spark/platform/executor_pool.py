@@ -16,10 +16,10 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from godwit.engine.cluster import PoolView
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.text import counted
-from godwit.runtime.ports import PoolView
 from godwit.runtime.threads import GateClosedError, Guard, one_line
 
 if TYPE_CHECKING:

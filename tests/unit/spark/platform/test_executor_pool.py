@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fake_cluster import FakeScheduler, FakeStream
 
+from godwit.engine.cluster import PoolView
 from godwit.migration.messages import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
-from godwit.runtime.ports import PoolView
 from godwit.spark.platform.executor_pool import SparkExecutorPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.runtime.ports import ExecutorPool
+    from godwit.engine.cluster import ExecutorPool
 
 
 @pytest.fixture
