@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class AggregateCall:
     """An aggregate of Godwit's, and the expressions of Spark's that it aggregates."""
 
     arguments: tuple[Any, ...]
     make: Callable[[Sequence[str]], Aggregate]  # of the columns that have the arguments
 
 
-def call_of(catalyst: Catalyst, expression: Any) -> Call:
+def call_of(catalyst: Catalyst, expression: Any) -> AggregateCall:
     """Return the aggregate that computes an ``AggregateExpression`` of Spark's.
 
     Raises `UnsupportedQueryError` if there is none.
@@ -51,12 +51,12 @@ def call_of(catalyst: Catalyst, expression: Any) -> Call:
         argument = children_of(function)[0]
         if condition is not None:
             argument = catalyst.when(condition, argument)
-        return Call(arguments=(argument,), make=lambda names: make(names[0]))
+        return AggregateCall(arguments=(argument,), make=lambda names: make(names[0]))
     if kind in _OTHERS:
         call = _OTHERS[kind](function)
         if condition is None:
             return call
-        return Call(
+        return AggregateCall(
             arguments=(*call.arguments, condition),
             make=lambda names: restricted(call.make(names[:-1]), f"{names[-1]} = true"),
         )
@@ -83,29 +83,29 @@ def kind_of_type(expression: Any) -> str:
     return kind_of(expression.dataType())
 
 
-def _structs(catalyst: Catalyst, argument: Any, condition: Any) -> Call:
+def _structs(catalyst: Catalyst, argument: Any, condition: Any) -> AggregateCall:
     """Return the call for ``collect_list`` of structs, which are sent as their fields."""
     names = tuple(str(name) for name in argument.dataType().fieldNames())
     tests = [catalyst.is_not_null(argument), *([] if condition is None else [condition])]
     fields = [catalyst.field(argument, ordinal) for ordinal in range(len(names))]
-    return Call(
+    return AggregateCall(
         arguments=(*fields, catalyst.all_of(tests)),
         make=lambda columns: gw.collected_structs(tuple(columns), names),
     )
 
 
-def _count(catalyst: Catalyst, function: Any, condition: Any) -> Call:
+def _count(catalyst: Catalyst, function: Any, condition: Any) -> AggregateCall:
     """Return the call for ``count``: of rows in which no argument is null."""
     tests = [catalyst.is_not_null(a) for a in children_of(function) if a.nullable()]
     if condition is not None:
         tests.append(condition)
     if not tests:
-        return Call(arguments=(), make=lambda _: gw.count())
+        return AggregateCall(arguments=(), make=lambda _: gw.count())
     counted = catalyst.when(catalyst.all_of(tests), catalyst.literal(True))
-    return Call(arguments=(counted,), make=lambda names: gw.count(names[0]))
+    return AggregateCall(arguments=(counted,), make=lambda names: gw.count(names[0]))
 
 
-def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> Call:
+def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> AggregateCall:
     """Return the call for an aggregate of distinct values."""
     arguments = children_of(function)
     if kind in {"Min", "Max"}:
@@ -117,17 +117,17 @@ def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> C
     argument = arguments[0]
     if condition is not None:
         argument = catalyst.when(condition, argument)
-    return Call(arguments=(argument,), make=lambda names: make(names[0]))
+    return AggregateCall(arguments=(argument,), make=lambda names: make(names[0]))
 
 
-def _position(name: str) -> Callable[[Any], Call]:
+def _position(name: str) -> Callable[[Any], AggregateCall]:
     """Return the maker of calls for ``first`` or ``last``."""
     make: Callable[..., Aggregate] = getattr(gw, name)
 
-    def call(function: Any) -> Call:
+    def call(function: Any) -> AggregateCall:
         """Return the call of a function that takes the value of one row."""
         ignore = bool(function.ignoreNulls())
-        return Call(
+        return AggregateCall(
             arguments=(children_of(function)[0],),
             make=lambda names: make(names[0], ignore_nulls=ignore),
         )
@@ -135,15 +135,15 @@ def _position(name: str) -> Callable[[Any], Call]:
     return call
 
 
-def _extreme_by(*, largest: bool) -> Callable[[Any], Call]:
+def _extreme_by(*, largest: bool) -> Callable[[Any], AggregateCall]:
     """Return the maker of calls for ``max_by`` (`largest`) or ``min_by``."""
 
-    def call(function: Any) -> Call:
+    def call(function: Any) -> AggregateCall:
         """Return the call of a function that takes the value of the row with an extreme."""
         if kind_of(function) not in {"MaxBy", "MinBy"}:
             raise refused(kind_of(function), "it takes several rows")
         value, by = children_of(function)[:2]
-        return Call(
+        return AggregateCall(
             arguments=(value, by),
             make=lambda names: gw.latest_by(names[0], names[1], largest=largest),
         )
@@ -167,7 +167,7 @@ def _shares(expression: Any, kind: str) -> tuple[tuple[float, ...], bool]:
     return (float(str(value)),), False
 
 
-def _percentile(function: Any) -> Call:
+def _percentile(function: Any) -> AggregateCall:
     """Return the call for ``percentile`` or ``median``."""
     column, percentage, frequency = children_of(function)[:3]
     if not frequency.foldable() or int(frequency.eval(None)) != 1:
@@ -175,32 +175,32 @@ def _percentile(function: Any) -> Call:
     if bool(getattr(function, "discrete", lambda: False)()):
         raise refused("Percentile", "it is discrete")
     shares, listed = _shares(percentage, "Percentile")
-    return Call(
+    return AggregateCall(
         arguments=(column,),
         make=lambda names: gw.from_counts("percentile", names[0], shares, listed=listed),
     )
 
 
-def _approximate_percentile(function: Any) -> Call:
+def _approximate_percentile(function: Any) -> AggregateCall:
     """Return the call for ``percentile_approx``, which is exact here."""
     column, percentage = children_of(function)[:2]
     shares, listed = _shares(percentage, "ApproximatePercentile")
-    return Call(
+    return AggregateCall(
         arguments=(column,),
         make=lambda names: gw.from_counts("rank", names[0], shares, listed=listed),
     )
 
 
-def _mode(function: Any) -> Call:
+def _mode(function: Any) -> AggregateCall:
     """Return the call for ``mode``."""
     column = children_of(function)[0]
-    return Call(arguments=(column,), make=lambda names: gw.from_counts("mode", names[0]))
+    return AggregateCall(arguments=(column,), make=lambda names: gw.from_counts("mode", names[0]))
 
 
-def _approx_distinct(function: Any) -> Call:
+def _approx_distinct(function: Any) -> AggregateCall:
     """Return the call for ``approx_count_distinct``."""
     error = float(function.relativeSD())
-    return Call(
+    return AggregateCall(
         arguments=(children_of(function)[0],),
         make=lambda names: gw.approx_distinct(names[0], error=min(max(error, 0.0041), 0.26)),
     )
@@ -227,7 +227,7 @@ _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
     "CollectSet": lambda name: gw.all_values("collect_set", name),
 }
 """Functions of one argument that skip nulls, and the aggregate of a column."""
-_OTHERS: Final[dict[str, Callable[[Any], Call]]] = {
+_OTHERS: Final[dict[str, Callable[[Any], AggregateCall]]] = {
     "First": _position("first"),
     "Last": _position("last"),
     "MaxBy": _extreme_by(largest=True),

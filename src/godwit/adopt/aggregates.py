@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from godwit.adopt.aggregate_functions import call_of, depends_on_order
 from godwit.adopt.group_keys import GroupKeys
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
-from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, Column
+from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, AggregateState, PlacedColumn
 from godwit.adopt.plan import (
     id_of,
     kind_of,
@@ -37,24 +36,10 @@ from godwit.time.grid import PaneGrid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.adopt.aggregate_functions import Call
+    from godwit.adopt.aggregate_functions import AggregateCall
     from godwit.adopt.lanes import Translator
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import KeyedOperator
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateState:
-    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
-
-    operator: str
-    grouping: tuple[Any, ...]  # group keys of Spark's
-    keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
-    # columns of the end of a group, and of start and end of a session, if it has them
-    removed_by: str | None
-    by_window: bool  # the keys have start and end of a window
-    session: tuple[str, str] | None
-    results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
 
 
 def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
@@ -111,7 +96,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
     bound = [
         *keys.bound,
         *(
-            Column(attribute=attribute, place=column)
+            PlacedColumn(attribute=attribute, place=column)
             for attribute, column in zip(attributes, results_named, strict=True)
         ),
     ]
@@ -137,7 +122,7 @@ def _with_panes(
     translation: Translator,
     keys: GroupKeys,
     functions: list[Any],
-    calls: list[tuple[Any, Call]],
+    calls: list[tuple[Any, AggregateCall]],
     child: Any,
 ) -> Any:
     """Let windows of one length be panes, if that gives the same result.
@@ -161,7 +146,7 @@ def _with_panes(
     return before
 
 
-def _call(translation: Translator, node: Any, function: Any) -> Call:
+def _call(translation: Translator, node: Any, function: Any) -> AggregateCall:
     """Return the aggregate for one of Spark's; errors name its place."""
     try:
         return call_of(translation.catalyst, function)

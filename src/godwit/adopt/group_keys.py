@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
-from godwit.adopt.lanes import Column, Packed, Place
+from godwit.adopt.lanes import Packed, Place, PlacedColumn
 from godwit.adopt.plan import SESSION_WINDOW, WATERMARK_DELAY, kind_of, metadata_of, type_of
 from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
 
@@ -31,7 +31,7 @@ class GroupKeys:
         # window that a watermark follows: its attribute, and the columns of start and end
         self.window: tuple[Any, str, str] | None = None
         self.panes: tuple[TimeWindow, str] | None = None  # windows, and the column of their time
-        self.bound: list[Column] = []
+        self.bound: list[PlacedColumn] = []
         catalyst = translation.catalyst
         names: list[str] = []
         for expression in self._grouping:
@@ -61,7 +61,7 @@ class GroupKeys:
                     for ordinal, column in enumerate(self.session)
                 ]
                 window = Packed(fields=(("start", WINDOW_START), ("end", WINDOW_END)))
-                self.bound.append(Column(attribute=attribute, place=window))
+                self.bound.append(PlacedColumn(attribute=attribute, place=window))
                 continue
             if WATERMARK_DELAY in metadata and translation.mode != "complete":
                 if self.removed_by is not None:
@@ -82,15 +82,15 @@ class GroupKeys:
                     names.append(start)
                     self.removed_by = end
                     window = Packed(fields=(("start", start), ("end", end)))
-                    self.bound.append(Column(attribute=attribute, place=window))
+                    self.bound.append(PlacedColumn(attribute=attribute, place=window))
                     self.window = (attribute, start, end)
                 else:
                     self.removed_by = translation.unique(name)
                     self.columns.append((self.removed_by, expression))
-                    self.bound.append(Column(attribute=attribute, place=self.removed_by))
+                    self.bound.append(PlacedColumn(attribute=attribute, place=self.removed_by))
                 continue
             place = self._place(translation, name, expression, dtype, names)
-            self.bound.append(Column(attribute=attribute, place=place))
+            self.bound.append(PlacedColumn(attribute=attribute, place=place))
         self.names = tuple(names)
 
     def of_groups(self, catalyst: Catalyst) -> tuple[tuple[str, Any], ...]:
@@ -112,7 +112,9 @@ class GroupKeys:
         self.removed_by, self.panes = None, (window, name)
         place = Packed(fields=(("start", WINDOW_START), ("end", WINDOW_END)))
         self.bound = [
-            Column(attribute=attribute, place=place) if column.attribute is attribute else column
+            PlacedColumn(attribute=attribute, place=place)
+            if column.attribute is attribute
+            else column
             for column in self.bound
         ]
 

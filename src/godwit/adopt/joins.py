@@ -18,7 +18,7 @@ from godwit.adopt.joined_rows import (
     JoinedRows,
     JoinedRowsInTime,
 )
-from godwit.adopt.lanes import Computed, Packed
+from godwit.adopt.lanes import LaneProjection, Packed
 from godwit.adopt.plan import (
     SESSION_WINDOW,
     TIME_WINDOW,
@@ -104,7 +104,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
         plan = catalyst.project([catalyst.alias(catalyst.all_of(both), "holds")], node)
         part = read_stateless(catalyst, plan, (0,), attributes)
         places = tuple(place for side in sides for _, place in side.places)
-        condition = Computed(places=places, part=part)
+        condition = LaneProjection(places=places, part=part)
     streams = [
         translation.inputs(side.columns, side.plan, rows, timed=timed)[0]
         for side, rows in zip(sides, below, strict=True)
@@ -314,7 +314,7 @@ def _operator(
     schemas: Sequence[pa.Schema],
     *,
     how: How,
-    condition: Computed | None,
+    condition: LaneProjection | None,
     timed: bool,
     forgets: bool,
     reach_us: tuple[int, int],

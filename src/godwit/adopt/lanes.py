@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
-    from godwit.adopt.aggregates import AggregateState
     from godwit.adopt.plan import Catalyst
     from godwit.api.streams import Stream
     from godwit.model.errors import UnsupportedQueryError
@@ -40,7 +39,7 @@ Place: TypeAlias = "str | Packed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class PlacedColumn:
     """A column of Spark's plan, and the place of its values in a stream."""
 
     attribute: Any
@@ -52,11 +51,25 @@ class Adopted:
     """Rows of a plan as a stream of the flow, and the part of the plan that is left to be done."""
 
     stream: Stream
-    columns: tuple[Column, ...]
+    columns: tuple[PlacedColumn, ...]
     # Plan over the rows of the stream, in which one node stands for these, and the way to that
     # node: the number of a child of each node from the top. ``None``: the rows are the result.
     plan: Any = None
     path: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateState:
+    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
+
+    operator: str
+    grouping: tuple[Any, ...]  # group keys of Spark's
+    keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
+    # columns of the end of a group, and of start and end of a session, if it has them
+    removed_by: str | None
+    by_window: bool  # the keys have start and end of a window
+    session: tuple[str, str] | None
+    results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
 
 
 class Translator(Protocol):
@@ -102,7 +115,7 @@ class Translator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class LaneProjection:
     """Map in the lanes that computes the columns which the next stateful node reads."""
 
     places: tuple[Place, ...]  # of the part's inputs
@@ -142,7 +155,7 @@ def whole_in_lanes(catalyst: Catalyst, rows: Adopted) -> tuple[Stream, pa.Schema
     attributes = [column.attribute for column in rows.columns]
     part = read_stateless(catalyst, rows.plan, rows.path, attributes)
     places = tuple(column.place for column in rows.columns)
-    function = Computed(places=places, part=part)
+    function = LaneProjection(places=places, part=part)
     return rows.stream.map(function, schema=part.schema), part.schema
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from godwit.adopt.aggregates import AggregateState
+    from godwit.adopt.lanes import AggregateState
     from godwit.adopt.translate import AdoptedQuery
     from godwit.plan.compiled import CompiledFlow
 

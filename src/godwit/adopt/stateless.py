@@ -30,7 +30,7 @@ _ROWS = "#rows"  # a column that is always there, so that the number of rows is 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class ComputedColumn:
     """A column that is computed."""
 
     key: str
@@ -42,7 +42,7 @@ class Computed:
 class Projection:
     """A step that computes the columns of every row."""
 
-    columns: tuple[Computed, ...]
+    columns: tuple[ComputedColumn, ...]
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the columns after the step."""
@@ -238,10 +238,10 @@ def _attributes(reader: ExpressionReader, plan: Any) -> tuple[tuple[str, str, pa
     return tuple(columns)
 
 
-def _columns(reader: ExpressionReader, expressions: Any) -> tuple[Computed, ...]:
+def _columns(reader: ExpressionReader, expressions: Any) -> tuple[ComputedColumn, ...]:
     """Return the columns of a projection."""
     return tuple(
-        Computed(key=column_key(named), expression=reader.read(named), text=str(named.sql()))
+        ComputedColumn(key=column_key(named), expression=reader.read(named), text=str(named.sql()))
         for named in to_list(expressions)
     )
 
@@ -252,7 +252,7 @@ def _expansion(reader: ExpressionReader, plan: Any) -> Expansion:
     projections = [
         Projection(
             columns=tuple(
-                Computed(key=key, expression=reader.read(value), text=str(value.sql()))
+                ComputedColumn(key=key, expression=reader.read(value), text=str(value.sql()))
                 for key, value in zip(keys, to_list(values), strict=True)
             )
         )

@@ -29,9 +29,9 @@ from godwit.adopt.lanes import (
     ONLY_TIME,
     TIME,
     Adopted,
-    Column,
     Packed,
     Place,
+    PlacedColumn,
     in_lanes,
     value_of,
 )
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from godwit.adopt.aggregates import AggregateState
+    from godwit.adopt.lanes import AggregateState
     from godwit.plan.nodes import CustomNode
 
 
@@ -213,7 +213,7 @@ def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> A
     return catalyst.when(catalyst.negation(by_name[place.is_null]), struct)
 
 
-def _bound(catalyst: Catalyst, column: Column, by_name: dict[str, Any]) -> Any:
+def _bound(catalyst: Catalyst, column: PlacedColumn, by_name: dict[str, Any]) -> Any:
     """Return a named expression that has the values and the id of a column of Spark's plan."""
     attribute = column.attribute
     value = _spark_value(catalyst, column.place, by_name)
@@ -459,7 +459,7 @@ class Translation:
         """
         return Adopted(
             stream=Stream(self.flow, operator),
-            columns=tuple(Column(attribute=a, place=place) for a, place in columns),
+            columns=tuple(PlacedColumn(attribute=a, place=place) for a, place in columns),
             plan=self.catalyst.project([attribute for attribute, _ in columns], node),
             path=(0,),
         )
@@ -470,7 +470,7 @@ class Translation:
         `names`: of the columns of the stream. Where they are not Spark's, Spark renames them.
         """
         columns = tuple(
-            Column(attribute=attribute, place=name)
+            PlacedColumn(attribute=attribute, place=name)
             for attribute, name in zip(attributes, names, strict=True)
         )
         if all(str(a.name()) == name for a, name in zip(attributes, names, strict=True)):
