@@ -8,6 +8,7 @@ infers from such values, so integers of any width are ``int64``, and timestamps 
 from __future__ import annotations
 
 import bisect
+import functools
 import operator
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,7 +18,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import Row
 
-from godwit.columns.python_values import UTC, python_values
+from godwit.columns.python_values import UTC, instants_of, python_values
 from godwit.model.errors import UserFunctionError
 
 if TYPE_CHECKING:
@@ -157,14 +158,23 @@ class _RowBatches(KeyBatches):
 
     def __init__(self, names: list[str], columns: list[list[Any]], starts: list[int]) -> None:
         super().__init__(starts)
-        self._fields, self._columns = Row(*names), columns
+        self._row, self._columns = _row_class(tuple(names)), columns
 
     def between(self, first: int, end: int) -> Iterator[Any]:
-        fields, new = self._fields, tuple.__new__
+        row, new = self._row, tuple.__new__
         for values in zip(*[column[first:end] for column in self._columns], strict=True):
-            row = new(Row, values)  # as ``fields(*values)`` does, in a quarter of the time
-            row.__dict__["__fields__"] = fields
-            yield row
+            yield new(row, values)
+
+
+@functools.lru_cache(maxsize=256)
+def _row_class(names: tuple[str, ...]) -> type[Row]:
+    """Return a class of rows that finds these columns by name several times as fast as ``Row``."""
+    columns = {
+        name: property(operator.itemgetter(names.index(name)))
+        for name in names
+        if not (name.startswith("__") or hasattr(Row, name))
+    }
+    return type("Row", (Row,), {**columns, "__fields__": Row(*names)})
 
 
 class SparkRowForm(RowForm):
@@ -196,27 +206,11 @@ class SparkRowForm(RowForm):
 def python_list(column: pa.Array, zone: str) -> list[Any]:
     """Return a column's values as Spark's worker gives them: timestamps in the session's zone."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        return _in_zone(column.cast(pa.timestamp("us", zone)))
+        return instants_of(column.cast(pa.timestamp("us", zone)))
     if pa.types.is_nested(column.type):
         values: list[Any] = column.to_pylist()
         return values
     return python_values(column)
-
-
-def _in_zone(column: pa.Array) -> list[Any]:
-    """Return timestamps of a time zone as Arrow converts them, several times as fast."""
-    zone = pa.scalar(0, column.type).as_py().tzinfo
-    moments = column.cast(pa.int64()).fill_null(0).to_numpy().astype("datetime64[us]").tolist()
-    try:
-        values = [zone.fromutc(moment.replace(tzinfo=zone)) for moment in moments]
-    except (AttributeError, OverflowError, TypeError, ValueError):  # of which there is no datetime
-        values = column.to_pylist()
-    if column.null_count:
-        values = [
-            v if valid else None
-            for v, valid in zip(values, column.is_valid().to_pylist(), strict=True)
-        ]
-    return values
 
 
 # -- pandas ----------------------------------------------------------------------------------------

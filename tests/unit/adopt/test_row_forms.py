@@ -29,6 +29,23 @@ def test_timestamps_are_those_that_arrow_converts(zone: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "-03:30", "Europe/Berlin", "Australia/Lord_Howe"])
+def test_timestamps_of_one_hour_are_those_that_arrow_converts(zone: str) -> None:
+    draw = random.Random(zone)
+    # Around the ends of summer time in Berlin and on Lord Howe, and hours like others.
+    for middle in (
+        1_729_990_800,
+        1_712_415_600,
+        *(draw.randrange(-(10**9), 4 * 10**9, 1) for _ in range(20)),
+    ):
+        near = [middle * 10**6 + draw.randrange(-5_400 * 10**6, 5_400 * 10**6) for _ in range(300)]
+        column = pa.array([*near, None], pa.timestamp("us", "UTC"))
+        expected = column.cast(pa.timestamp("us", zone)).to_pylist()
+        assert [v and (v, v.isoformat(), v.fold) for v in python_list(column, zone)] == [
+            v and (v, v.isoformat(), v.fold) for v in expected
+        ]
+
+
 @pytest.mark.parametrize(
     "column",
     [

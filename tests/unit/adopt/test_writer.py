@@ -8,6 +8,7 @@ import pytest
 
 import godwit as gw
 from godwit.adopt.targets import FORMATS, Target
+from godwit.adopt.writer import StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ def test_the_writer_has_the_names_of_sparks_writer() -> None:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     theirs = {name for name in dir(DataStreamWriter) if not name.startswith("_")}
-    ours = {name for name in dir(gw.adopt.StreamWriter) if not name.startswith("_")}
+    ours = {name for name in dir(StreamWriter) if not name.startswith("_")}
     assert theirs - ours == {"clusterBy"}
     assert ours - theirs == {"control", "from_spark_checkpoint", "settings"}
 
