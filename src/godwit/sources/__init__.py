@@ -231,7 +231,7 @@ def json(
     """
     options = dict(locals())  # the arguments
     from godwit.sources.files import FileSource  # noqa: PLC0415  few programs read files
-    from godwit.sources.text_formats import JsonFormat  # noqa: PLC0415
+    from godwit.sources.json_files import JsonFormat  # noqa: PLC0415
 
     return FileSource(JsonFormat(skips_bad=on_bad != "refuse"), **options)
 
@@ -291,8 +291,8 @@ def csv(
     >>> gw.sources.csv("in/", schema="plane string, delay int", delimiter=";").schema.names
     ['plane', 'delay']
     """
+    from godwit.sources.csv_files import CsvFormat  # noqa: PLC0415
     from godwit.sources.files import FileSource  # noqa: PLC0415  few programs read files
-    from godwit.sources.text_formats import CsvFormat  # noqa: PLC0415
 
     columns = None
     for option, value in (("header", header), ("newlines_in_values", newlines_in_values)):
