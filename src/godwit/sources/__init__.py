@@ -196,7 +196,8 @@ def json(
     Each file is read once; files that are found by the same listing are read in order of
     modification time, then path. Files whose names end in ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` or
     ``.br`` are decompressed; such a file is read by one lane (parallel task), others may be divided
-    among several. Directories named like ``day=2024-05-01`` become columns.
+    among several. Files in other compressions are refused. Directories named like
+    ``day=2024-05-01`` become columns.
 
     Parameters
     ----------
@@ -259,7 +260,8 @@ def csv(
     Each file is read once; files that are found by the same listing are read in order of
     modification time, then path. Files whose names end in ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` or
     ``.br`` are decompressed; such a file is read by one lane (parallel task), others may be divided
-    among several. Directories named like ``day=2024-05-01`` become columns.
+    among several. Files in other compressions are refused. Directories named like
+    ``day=2024-05-01`` become columns.
 
     Parameters
     ----------

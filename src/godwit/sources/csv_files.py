@@ -20,8 +20,10 @@ from godwit.columns.types import is_date_or_timestamp, is_temporal
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
 from godwit.sources.file_formats import BadLine, FileRange, check_names
+from godwit.sources.magic_numbers import check_is_text
 from godwit.sources.text_formats import (
     EXACT_DOUBLES,
+    MARK,
     NEWLINE,
     PROBE_BYTES,
     TextFormat,
@@ -58,7 +60,7 @@ _VALUES_AT_ONCE: Final = 256  # among which those that cannot be read are search
 _RETURN: Final = 0x0D
 _WHOLE_NUMBER: Final = r"^\s*[+-]?\d{16,}\s*$"
 _HEXADECIMAL: Final = "^[ \\t]*[+-]?0[xX]"
-_LINE: Final = re.compile(rb"[^\r\n]+")
+_LINE: Final = re.compile(rb"[^\r\n][^\n]*")  # that is not blank
 _NO_LINES: Final = re.compile(rb"[\r\n]*\Z")
 
 
@@ -170,9 +172,35 @@ class CsvFormat(TextFormat):
             "escape_char": False if escape is None else escape,
             "newlines_in_values": newlines_in_values,
         }
+        self._quote, self._escape = (quote or "").encode(), (escape or "").encode()
+        self._joining = [mark for mark in (self._quote, self._escape, b"\r") if mark]
+        self._set_patterns(delimiter.encode(), newlines_in_values)
         self._columns = None if columns is None else list(columns)
         self._nulls = list(null_values)
         self.cuttable = not newlines_in_values
+
+    def _set_patterns(self, delimiter: bytes, newlines_in_values: bool) -> None:
+        """Make the patterns by which lines are checked as Arrow's parser takes them apart.
+
+        Only a quote at the begin of a value begins quotes, and one within them is doubled.
+        """
+        mark, escape = re.escape(self._quote), re.escape(self._escape)
+        breaks = b"" if newlines_in_values else rb"\n"
+        self._escaped, literal = None, b""
+        if escape:
+            self._escaped = re.compile(escape + rb".", 0 if breaks else re.DOTALL)
+            literal = rb"|" + escape + rb"."
+        value = rb"(?:[^%b%b\r\n]%b)*+" % (re.escape(delimiter), escape, literal)
+        self._quoted = None
+        if mark:
+            inner = rb"%b(?:[^%b%b%b]|%b%b" % (mark, mark, escape, breaks, mark, mark)
+            self._quoted = re.compile(
+                rb"(?:\A|(?<=[%b\r\n]))%b)*+%b" % (re.escape(delimiter), inner, mark)
+            )
+            value = rb"(?:%b%b)*+%b|(?!%b))%b" % (inner, literal, mark, mark, value)
+        self._line_shape = re.compile(
+            rb"%b(?:%b%b)*+(?:\r?\n)?" % (value, re.escape(delimiter), value)
+        )
 
     def _first_line(self, stream: Any) -> int:
         """Return the offset of the first line after the header."""
@@ -181,8 +209,10 @@ class CsvFormat(TextFormat):
     def _header(self, stream: Any) -> bytes:
         """Return the bytes of the first line, read from a stream."""
         stream.seek(0)
-        parts = []
+        parts = list[bytes]()
         while block := stream.read(PROBE_BYTES):
+            if not parts:
+                check_is_text(block)
             line, newline, _ = block.partition(b"\n")
             parts += [line, newline]
             if newline:
@@ -219,8 +249,7 @@ class CsvFormat(TextFormat):
 
     def _marks(self) -> bytes:
         """Return the quote and the escape character, which may stand within a value."""
-        marks = (self._parse[part] for part in ("quote_char", "escape_char"))
-        return "".join(str(mark or "") for mark in marks).encode()
+        return self._quote + self._escape
 
     def read(
         self,
@@ -229,18 +258,18 @@ class CsvFormat(TextFormat):
         fields: Sequence[pa.Field],
         known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        file, names = part.file, self._columns
+        file, names, is_text = part.file, self._columns, False
         if names is not None:
             of_directories = partitions_of(file)
             names = [name for name in names if name not in of_directories]
-        elif self._is_divisible(file):
+        elif self._is_divisible(directory, file):
             with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
                 header = self._header(stream)
             self._check_line_ends(header)
             names = self._column_names(header)
             if part.stop is not None and part.stop <= len(header):
                 return
-            part = replace(part, start=max(part.start, len(header)))
+            part, is_text = replace(part, start=max(part.start, len(header))), True
         types = {f.name: _type_in_csv(f.type) for f in fields}
         texts = {
             f.name: pa.string() if _is_number_or_truth(f.type) else types[f.name] for f in fields
@@ -279,10 +308,8 @@ class CsvFormat(TextFormat):
 
         def separate(text: bytes) -> Separated | None:
             """Return the rows of a block, and its bad lines with reasons; ``None`` if cut badly."""
-            if self._has_escaped_ends(text):
-                return None
-            lines, cut = self._cut_lines(text)
-            places, rows = self._parse_structure(lines, cut, names or [], as_bytes, present)
+            lines = [line for line in io.BytesIO(text) if not self._is_blank(line)]
+            places, rows = self._parse_structure(lines, names or [], as_bytes, present)
             if rows is None:
                 return None
             decode: dict[str, Conversion] = {
@@ -317,7 +344,7 @@ class CsvFormat(TextFormat):
                     return parse_all(lines)
             return parse_as(texts, lines)
 
-        for block in self._blocks(directory, part):
+        for block in self._blocks(directory, part, is_text=is_text):
             text = block
             if names is None:
                 header, newline, text = block.partition(b"\n")
@@ -331,31 +358,15 @@ class CsvFormat(TextFormat):
                 _check_delimiter(names, str(self._parse["delimiter"]))
             yield from self._parse_readable(text, parsed, separate)
 
-    def _cut_lines(self, text: bytes) -> tuple[list[bytes], npt.NDArray[np.intp]]:
-        """Return the lines of a text that are not blank, and the places of the whole ones."""
-        lines = [line for line in io.BytesIO(text) if not self._is_blank(line)]
-        if not (self._has_open_quote(text) or _has_lone_return(text)):
-            return lines, np.arange(len(lines))
-        places = [n for n, line in enumerate(lines) if self._is_whole(line)]
-        return lines, np.array(places, np.intp)
-
-    def _has_escaped_ends(self, text: bytes) -> bool:
-        """Return whether an escape character may join lines of a text."""
-        escape = str(self._parse["escape_char"] or "").encode()
-        return bool(escape) and (escape + b"\n" in text or escape + b"\r" in text)
-
     def _is_whole(self, line: bytes) -> bool:
-        """Return whether a line neither begins nor ends within a value."""
-        try:
-            self._check_line_ends(line)
-        except ValueError:
-            return False
-        return not self._has_open_quote(line)
+        """Return whether a line is one row: its quotes are in pairs, and none has a line break."""
+        if not any(mark in line for mark in self._joining):
+            return True
+        return self._line_shape.fullmatch(line) is not None and not self._has_odd_quotes(line)
 
     def _parse_structure(
         self,
         lines: list[bytes],
-        places: npt.NDArray[np.intp],  # of the whole lines
         names: list[str],
         types: dict[str, pa.DataType],
         columns: list[str],
@@ -364,18 +375,32 @@ class CsvFormat(TextFormat):
 
         ``None``: the lines cannot be told apart.
         """
-        for _ in range(2):
-            text = b"".join([lines[place] for place in places.tolist()])
+        whole = b"".join(lines)
+        places = [*range(len(lines))]
+        if self._has_odd_quotes(whole) or _has_lone_return(whole):
+            places = [n for n in places if self._is_whole(lines[n])]
+        for _ in range(3):
+            text = b"".join([lines[place] for place in places])
             if not text:
-                return places, pa.table({name: pa.array([], types[name]) for name in columns})
+                return np.array([], np.intp), pa.table({n: pa.array([], types[n]) for n in columns})
             try:
-                return places, self._parse_lines(text, names, types, columns)
+                return np.array(places, np.intp), self._parse_lines(text, names, types, columns)
             except ValueError:
-                wrong = self._wrong_rows(text, names)
+                wrong = [n for n, place in enumerate(places) if not self._is_whole(lines[place])]
+                wrong = wrong or self._wrong_rows(text, names)
                 if not wrong or max(wrong) >= len(places):
                     break
-                places = np.delete(places, wrong)
-        return places, None
+                left_out = {*wrong}
+                places = [place for n, place in enumerate(places) if n not in left_out]
+        return np.array(places, np.intp), None
+
+    def _ends_in_escape(self, text: bytes) -> bool:
+        """Return whether a line of a text ends in an escape character, not escaped itself."""
+        escape = self._escape
+        if not escape or not (escape + b"\n" in text or text.endswith(escape)):
+            return False
+        pattern = rb"(?<!%b)(?:%b%b)*%b(?:\n|\Z)".replace(b"%b", re.escape(escape))
+        return re.search(pattern, text) is not None
 
     def _wrong_rows(self, text: bytes, names: list[str]) -> list[int]:
         """Return which rows of a text have too few or too many values."""
@@ -409,12 +434,10 @@ class CsvFormat(TextFormat):
         """
         if not _has_lone_return(text):
             return
-        quote, escape = self._parse["quote_char"], self._parse["escape_char"]
-        if quote and str(quote).encode() in text:
-            if escape:
-                text = re.sub(re.escape(str(escape).encode()) + rb".", b"", text, flags=re.DOTALL)
-            mark = re.escape(str(quote).encode())
-            text = re.sub(mark + rb"[^" + mark + rb"]*" + mark, b"x", text)
+        if self._escaped is not None:
+            text = self._escaped.sub(b"x", text)
+        if self._quoted is not None:
+            text = self._quoted.sub(b"x", text)
         if _has_lone_return(text):
             raise ValueError(_CARRIAGE_RETURNS)
 
@@ -422,29 +445,35 @@ class CsvFormat(TextFormat):
         """Return whether text has nothing but line breaks."""
         return _NO_LINES.match(text) is not None
 
-    def _check_whole_lines(self, text: bytes) -> None:
-        """Refuse text in which a line has an odd number of quotes: a value may be cut in two."""
-        if self._has_open_quote(text):
+    def _check_lines(self, text: bytes) -> None:
+        """Refuse text in which a line has an odd number of quotes: it may be half a value."""
+        if self._has_odd_quotes(text):
             msg = "it has a quote at one end of a value alone"
             raise ValueError(msg)
 
     def _check_header(self, header: bytes) -> None:
         """Refuse a header line that ends within quotes."""
-        if self._has_open_quote(header.rstrip(b"\r\n")):
+        if self._has_odd_quotes(header.rstrip(b"\r\n")):
             msg = (
                 "the first line ends within quotes, and a name of the header must not have a line "
                 "break: write the header on one line"
             )
             raise ValueError(msg)
 
-    def _has_open_quote(self, text: bytes) -> bool:
-        """Return whether a line of a text has an odd number of quotes."""
-        quote, escape = str(self._parse["quote_char"] or "").encode(), self._parse["escape_char"]
+    def _has_odd_quotes(self, text: bytes) -> bool:
+        """Return whether a line of a text has an odd number of quotes, but for those escaped."""
+        quote = self._quote
         if not quote or quote not in text:
             return False
-        if escape:
-            text = text.replace(str(escape).encode() + quote, b"")
-        return any(line.count(quote) % 2 for line in text.split(b"\n"))
+        if self._escaped is not None and self._escape in text:
+            text = self._escaped.sub(b"", text)
+        if text.count(quote) % 2:
+            return True
+        if text.find(b"\n", 0, -1) < 0:
+            return False
+        data = np.frombuffer(text, np.uint8)
+        is_odd = _parities(_packed(data == quote[0]))  # of the quotes up to each byte
+        return bool((is_odd & _packed(data == NEWLINE)).any())
 
     def _column_names(self, header: bytes) -> list[str]:
         """Parse the names of the columns from a header line; raise if two are equal.
@@ -452,9 +481,8 @@ class CsvFormat(TextFormat):
         Columns without a name may be several: spreadsheets end lines with further delimiters.
         """
         self._check_header(header)
-        names: list[str] = self._parse_csv(
-            header.rstrip(b"\r\n") + b"\n", None, {}, None
-        ).column_names
+        line = header.removeprefix(MARK).rstrip(b"\r\n") + b"\n"
+        names: list[str] = self._parse_csv(line, None, {}, None).column_names
         twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
         if twice:
             msg = f"it has several columns named {twice[0]!r}"
@@ -469,9 +497,15 @@ class CsvFormat(TextFormat):
         `names`: columns of the text. `types`: of these. `columns`: those to return. Raises for line
         breaks in values if files may be cut there.
         """
-        quote = self._parse["quote_char"]
-        has_breaks = self._parse["newlines_in_values"]
-        if has_breaks or not quote or str(quote).encode() not in text:
+        if self._parse["newlines_in_values"]:
+            return self._parse_csv(text, names, types, columns)
+        if self._ends_in_escape(text):
+            msg = (
+                "an escape character stands before a line break; if values have line breaks, give "
+                "newlines_in_values=True"
+            )
+            raise ValueError(msg)
+        if not self._quote or self._quote not in text:
             return self._parse_csv(text, names, types, columns)
         hint = "if values in quotes have line breaks, give newlines_in_values=True"
         try:
@@ -502,6 +536,8 @@ class CsvFormat(TextFormat):
         handle_wrong: Callable[[pacsv.InvalidRow], str] | None = None,  # rows of other lengths
     ) -> pa.Table:
         """Return lines of CSV as a table, parsed by Arrow."""
+        if text.startswith(MARK):
+            text = MARK + text  # Arrow leaves one out
         return pacsv.read_csv(
             io.BytesIO(text),
             pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
@@ -514,6 +550,21 @@ class CsvFormat(TextFormat):
                 null_values=self._nulls,
             ),
         )
+
+
+def _packed(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    """Return a mask as words of 64 bits, from the lowest bit on."""
+    octets = np.packbits(mask, bitorder="little")
+    return np.pad(octets, (0, -len(octets) % 8)).view("<u8").astype(np.uint64, copy=False)
+
+
+def _parities(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return bits that are set where the number of bits up to there, in all words, is odd."""
+    for shift in (1, 2, 4, 8, 16, 32):
+        words = words ^ words << np.uint64(shift)
+    before = np.bitwise_xor.accumulate(words >> np.uint64(63))
+    words[1:] ^= np.uint64(0) - before[:-1]  # all bits, where the words before have an odd number
+    return words
 
 
 def _has_lone_return(text: bytes) -> bool:

@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.columns.nested import has_leaf
+from godwit.sources.magic_numbers import NUM_FIRST_BYTES, name_of_format
 from godwit.sources.parquet_times import times_of, true_schema
 
 if TYPE_CHECKING:
@@ -31,17 +32,6 @@ _BATCH_ROWS: Final = 1 << 16
 _LARGE_BATCH_ROWS, _LARGE_BATCH_BYTES = 1 << 20, 32 << 20
 _MIN_REPEATED_ROWS: Final = 1 << 15
 _REPEATED_BYTES: Final = 8
-_FILES_BY_MAGIC: Final = {
-    b"ARROW1": "an Arrow file, which gw.sources.arrow reads; or it is incomplete",
-    b"\xff\xff\xff\xff": "an Arrow stream; write it as an Arrow file (pyarrow.ipc.new_file)",
-    b"FEA1": "a Feather file of version 1; write it as version 2, which is an Arrow file",
-    b"PAR1": "a Parquet file, which gw.sources.parquet reads; or it is incomplete",
-    b"PARE": "a Parquet file with an encrypted footer",
-    b"Obj\x01": "an Avro file",
-    b"ORC": "an ORC file",
-    b"\x1f\x8b": "compressed as a whole; compress its columns instead",
-    b"(\xb5/\xfd": "compressed as a whole; compress its columns instead",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +85,9 @@ class FileFormat(ABC):
     def check_schema(self, schema: pa.Schema) -> None:  # noqa: B027  many have columns of any type
         """Raise `SourceError` if files never have columns of a type of the schema."""
 
+    def check_path(self, path: str) -> None:  # noqa: B027  files may have any name
+        """Raise ValueError if the name of a file says that it cannot be read."""
+
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
         """Return where a file can be cut; ``None`` if finding that means reading all of it."""
         del directory, file
@@ -115,9 +108,12 @@ class FileFormat(ABC):
 
     @abstractmethod
     def cut_offsets(
-        self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
+        self, directory: Directory, piece: FileRange, layout: FileLayout | None, num_bytes: float
     ) -> list[int]:
-        """Return offsets that divide a range into parts of about `num_bytes` bytes."""
+        """Return offsets that divide a range into parts of about `num_bytes` bytes.
+
+        `piece`: a range with an end.
+        """
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
         """Return an upper bound of the rows of a range; ``None`` if it is expensive to find.
@@ -165,13 +161,15 @@ class _RowFormat(FileFormat):
         return layout.rows
 
     def cut_offsets(
-        self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
+        self, directory: Directory, piece: FileRange, layout: FileLayout | None, num_bytes: float
     ) -> list[int]:
         """Return starts of row groups that cut a range into parts of about `num_bytes` bytes."""
+        del directory
         assert layout is not None, "asked for files whose layout is known"
-        part = num_bytes * layout.rows / max(file.size, 1)
-        inner = layout.edges[(layout.edges > start) & (layout.edges < stop)]
-        cuts, last = [], start
+        assert piece.stop is not None, "asked for ranges with an end"
+        part = num_bytes * layout.rows / max(piece.file.size, 1)
+        inner = layout.edges[(layout.edges > piece.start) & (layout.edges < piece.stop)]
+        cuts, last = [], piece.start
         for edge in inner.tolist():
             if edge - last >= part:
                 cuts.append(edge)
@@ -388,11 +386,10 @@ def _has_column(schema: pa.Schema, name: str) -> bool:
 def _explained(error: ValueError, stream: pa.NativeFile) -> ValueError:
     """Return the error that a file cannot be opened, with the format that it seems to have."""
     stream.seek(0)
-    begin: bytes = stream.read(6)
-    for magic, name in _FILES_BY_MAGIC.items():
-        if begin.startswith(magic):
-            return ValueError(f"{str(error).splitlines()[0].removesuffix('.')}. It is {name}")
-    return error
+    name = name_of_format(stream.read(NUM_FIRST_BYTES))
+    if name is None:
+        return error
+    return ValueError(f"{str(error).splitlines()[0].removesuffix('.')}. It is {name}")
 
 
 def _width(dtype: pa.DataType) -> int:

@@ -295,10 +295,13 @@ class FileSource(Source):
     ) -> Position:
         """Return the position after the ranges `taken`.
 
-        `cut`: offset where the last one was cut.
+        `cut`: offset where the last one was cut. Raise for a file whose name says that it cannot be
+        read.
         """
         if not taken:
             return position
+        for piece in taken:
+            self._check_path(piece.file)
         assert self._listing is not None, "pieces come of a listing"
         listing = self._listing
         partly = (
@@ -318,6 +321,13 @@ class FileSource(Source):
             versions=np.concatenate([read.versions[still], versions]),
             partly=partly,
         ).encoded()
+
+    def _check_path(self, file: File) -> None:
+        """Raise if the name of a file says that it cannot be read."""
+        try:
+            self._format.check_path(file.path or self._directory.full_path(""))
+        except ValueError as error:
+            raise self._directory.unreadable_error(file, error) from error
 
     # -- splits -----------------------------------------------------------------------------------
 
@@ -400,7 +410,8 @@ class FileSource(Source):
         layout = layouts[file]
         end = self._format.end(file, layout)
         stop = end if piece.stop is None else piece.stop
-        cuts = self._format.cut_offsets(file, layout, piece.start, stop, target)
+        whole = replace(piece, stop=stop)
+        cuts = self._format.cut_offsets(self._directory, whole, layout, target)
         for start, upto in itertools.pairwise([piece.start, *cuts, stop]):
             part = replace(piece, start=start, stop=piece.stop if upto == stop else upto)
             yield part, file.size * (upto - start) / max(end, 1)

@@ -23,7 +23,6 @@ from godwit.sources.message_formats import (
 )
 from godwit.sources.text_formats import (
     EXACT_DOUBLES,
-    MARK,
     TextFormat,
     check_calendar,
     inexact_error,
@@ -93,7 +92,7 @@ class JsonFormat(TextFormat):
         return rows
 
     def _infer(self, block: bytes) -> pa.Schema:
-        text = block.removeprefix(MARK)
+        text = block
         if any(map(_is_deep, text.split(b"\n"))):
             raise SourceError(
                 f"The first file has values that are nested over more than {_MAX_LEVELS} levels.",
@@ -139,7 +138,8 @@ class JsonFormat(TextFormat):
         def parsed(text: bytes, by_rules: bool) -> pa.Table:
             """Parse a block of lines: by Arrow where it is sure, else as messages are."""
             by_rules = by_rules or has_maps or (has_decimals and has_small_numbers(text))
-            if not by_rules and not has_names_of_numbers(text):
+            # Arrow takes a NUL for the end of the text.
+            if not by_rules and b"\0" not in text and not has_names_of_numbers(text):
                 try:
                     return parse_all(text)
                 except _LinesError:
@@ -158,11 +158,10 @@ class JsonFormat(TextFormat):
             return pa.table(columns, schema=schema)
 
         for block in self._blocks(directory, part):
-            text = block.removeprefix(MARK)
             if not fields:  # only the number of rows is asked for
-                yield pa.RecordBatch.from_arrays([pa.nulls(len(_lines_of(text)))], [""])
+                yield pa.RecordBatch.from_arrays([pa.nulls(len(_lines_of(block)))], [""])
                 continue
-            yield from self._parse_readable(text, parsed)
+            yield from self._parse_readable(block, parsed)
 
 
 def _has_negative_zeros(column: pa.Array) -> bool:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from godwit.columns.time_texts import in_calendar
 from godwit.model.errors import SourceError
 from godwit.sources.file_formats import BadLine, FileFormat, FileRange
+from godwit.sources.magic_numbers import NUM_FIRST_BYTES, check_ending, check_is_text, codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
 
     Separated = tuple[pa.Table, list[tuple[bytes, str | None]]]  # rows; bad lines, reasons
 
-
 _BLOCK_BYTES: Final = 8 << 20
 PROBE_BYTES: Final = 64 << 10
-_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 NEWLINE: Final = 0x0A
 EXACT_DOUBLES: Final = 1 << 53  # up to here every whole number is a double
@@ -51,9 +50,12 @@ class TextFormat(FileFormat):
     def __init__(self, *, skips_bad: bool) -> None:
         self.skips_bad = skips_bad  # lines that cannot be read are `BadLine`s
 
-    def _is_divisible(self, file: File) -> bool:
+    def _is_divisible(self, directory: Directory, file: File) -> bool:
         """Return whether a file may be divided: no compression, no line breaks in values."""
-        return self.cuttable and not file.path.endswith(_COMPRESSED)
+        return self.cuttable and codec_of(directory.full_path(file.path)) is None
+
+    def check_path(self, path: str) -> None:
+        check_ending(path)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
         del layout
@@ -67,7 +69,7 @@ class TextFormat(FileFormat):
         A file that cannot be divided is read whole.
         """
         del layout
-        if not self._is_divisible(file):
+        if not self._is_divisible(directory, file):
             return file.size, rows
         left, ends_within_a_line = rows, False
         with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
@@ -83,12 +85,14 @@ class TextFormat(FileFormat):
         return file.size, rows - left + ends_within_a_line
 
     def cut_offsets(
-        self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
+        self, directory: Directory, piece: FileRange, layout: FileLayout | None, num_bytes: float
     ) -> list[int]:
         """Return byte offsets that cut a range into parts of about `num_bytes` bytes."""
         del layout
-        if not self._is_divisible(file):
+        if not self._is_divisible(directory, piece.file):
             return []
+        assert piece.stop is not None, "asked for ranges with an end"
+        start, stop = piece.start, piece.stop
         parts = max(1, int((stop - start) / max(num_bytes, 1)))
         return [start + (stop - start) * part // parts for part in range(1, parts)]
 
@@ -100,7 +104,7 @@ class TextFormat(FileFormat):
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
         """Count the lines that begin in a range; ``None`` if the file cannot be divided."""
         file = part.file
-        if not self._is_divisible(file):
+        if not self._is_divisible(directory, file):
             return None
         with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
             part = replace(part, start=max(part.start, self._first_line(stream)))
@@ -109,19 +113,28 @@ class TextFormat(FileFormat):
             for block in self._blocks(directory, part)
         )
 
-    def _blocks(self, directory: Directory, part: FileRange) -> Iterator[bytes]:
-        """Yield the lines that begin in a range of a file, in blocks of whole lines."""
+    def _blocks(
+        self, directory: Directory, part: FileRange, *, is_text: bool = False
+    ) -> Iterator[bytes]:
+        """Yield the lines that begin in a range of a file, in blocks of whole lines.
+
+        Raises ValueError for a file that is not text, whichever range of it is read; `is_text`:
+        that is known.
+        """
         file, path = part.file, directory.full_path(part.file.path)
-        if not self._is_divisible(file):
-            compression = "brotli" if path.endswith(".br") else "detect"  # which lacks it
-            with directory.filesystem.open_input_stream(path, compression=compression) as stream:
-                yield from _whole_lines(stream, None if self.cuttable else -1)
+        codec = codec_of(path)
+        if codec is not None or not self.cuttable:
+            with directory.filesystem.open_input_stream(path, compression=codec) as stream:
+                yield from _from_begin(_whole_lines(stream, None if self.cuttable else -1))
             return
         with directory.filesystem.open_input_file(path) as stream:
+            if part.start and not is_text:
+                check_is_text(stream.read(NUM_FIRST_BYTES))
             begin = _next_line_start(stream, part.start, file.size)
             end = file.size if part.stop is None else _next_line_start(stream, part.stop, file.size)
             stream.seek(begin)
-            yield from _whole_lines(stream, end - begin)
+            blocks = _whole_lines(stream, end - begin)
+            yield from blocks if part.start else _from_begin(blocks)
 
     def _parse_readable(
         self,
@@ -129,21 +142,23 @@ class TextFormat(FileFormat):
         parse: Callable[[bytes, bool], pa.Table],
         separate: Callable[[bytes], Separated | None] | None = None,
         *,
-        halved: bool = False,
+        by_rules: bool = False,
     ) -> Iterator[pa.RecordBatch | BadLine]:
         """Yield the rows of lines parsed by `parse`, and bad lines if these are not refused.
 
-        `parse`: its second argument says to go by the rules of `text_values` at once, since Arrow's
-        fast parser has failed. `separate`: searches for the bad lines; where it returns ``None``,
-        they are found by bisection. `halved`: `text` is a part of a block, so a value with line
-        breaks may be cut.
+        `parse`: its second argument, first `by_rules`, says to go by the rules of `text_values` at
+        once, since Arrow's fast parser has failed. `separate`: searches for the bad lines; where it
+        returns ``None``, they are found by bisection.
+
+        A line is bad whichever lines are parsed with it, so that it does not matter where files and
+        blocks are cut.
         """
         if self._is_blank(text):
             return
         try:
-            if halved:
-                self._check_whole_lines(text)
-            rows = parse(text, halved)
+            if self.skips_bad:
+                self._check_lines(text)
+            rows = parse(text, by_rules)
         except (ValueError, pa.ArrowException) as error:
             if not self.skips_bad:
                 raise
@@ -161,17 +176,17 @@ class TextFormat(FileFormat):
                 if reason is not None:
                     yield BadLine(line, reason)
                 else:
-                    yield from self._parse_readable(line, parse, halved=True)
+                    yield from self._parse_readable(line, parse, by_rules=True)
             return
         for half in (text[:middle], text[middle:]):
-            yield from self._parse_readable(half, parse, separate, halved=True)
+            yield from self._parse_readable(half, parse, separate, by_rules=True)
 
     def _is_blank(self, text: bytes) -> bool:
         """Return whether a text has nothing to parse."""
         return text.isspace()
 
-    def _check_whole_lines(self, text: bytes) -> None:
-        """Raise if a halved block may begin or end within a value."""
+    def _check_lines(self, text: bytes) -> None:
+        """Raise for a line that may begin or end within a value, where bad lines are skipped."""
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Infer the schema from the first lines of a file; raise if it has no rows."""
@@ -190,6 +205,17 @@ class TextFormat(FileFormat):
 def reason_of(error: Exception) -> str:
     """Return the reason for which a line cannot be read."""
     return str(error).partition("\n")[0]
+
+
+def _from_begin(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a file's text, from its begin on, without the mark that may be there."""
+    for number, block in enumerate(blocks):
+        text = block
+        if number == 0:
+            check_is_text(block)
+            text = block.removeprefix(MARK)
+        if text:
+            yield text
 
 
 def _next_line_start(stream: Any, offset: int, size: int) -> int:

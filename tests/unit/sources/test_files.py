@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime as dt
 import decimal
 import gzip
 import json
+import lzma
 import os
 import shutil
 from dataclasses import replace
@@ -931,3 +933,78 @@ def test_a_source_that_leaves_lines_out_keeps_the_contract(tmp_path: Path) -> No
 
     add()
     gw.testing.check_source(source_of("csv", tmp_path / "in", on_bad="skip"), add=add)
+
+
+# -- files that are not text --------------------------------------------------------------------
+
+NO_TEXT = {
+    "gzip": gzip.compress(b"n\n1\n" * 50_000),
+    "bzip2": bz2.compress(b"n\n1\n"),
+    "xz": lzma.compress(b"n\n1\n"),
+    "Zstandard": pa.compress(b"n\n1\n", "zstd", asbytes=True),
+    "zip": b"PK\x03\x04\x14\x00",
+    "7z": b"7z\xbc\xaf\x27\x1c\x00",
+    "Avro": b"Obj\x01\x04\x14avro.codec",
+    "ORC": b"ORC\n\x06\x12\x04\x08",
+}
+
+
+def parquet_bytes() -> bytes:
+    """Contents of a small Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [1]}), sink)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("ending", ["xz", "snappy", "zip", "7z", "Z", "lzo", "tar.gz", "tgz"])
+def test_endings_of_files_that_are_not_read_are_refused_before_an_epoch(
+    kind: str, ending: str, tmp_path: Path
+) -> None:
+    write(tmp_path / f"a.{kind}", table_of(0, 3), at=1)
+    source = opened(kind, tmp_path)
+    end = source.latest(source.start())
+    (tmp_path / f"b.{kind}.{ending}").write_bytes(lzma.compress(b"n\n1\n"))
+    for limit in (None, 1):
+        with pytest.raises(SourceError, match=rf"b\.{kind}\.{ending}'.* end in '\.br', '\.bz2'"):
+            source.latest(end, limit=limit)
+    only_plain = opened(kind, tmp_path, pattern=f"*.{kind}")
+    assert only_plain.latest(end) == end
+
+
+@pytest.mark.parametrize("on_bad", ["refuse", "skip"])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("what", [*NO_TEXT, "Parquet"])
+def test_files_that_are_not_text_are_refused_by_their_first_bytes(
+    what: str, kind: str, on_bad: str, tmp_path: Path
+) -> None:
+    data = parquet_bytes() if what == "Parquet" else NO_TEXT[what]
+    (tmp_path / f"a.{kind}").write_bytes(data + b"\n" * 300_000)
+    source = opened(kind, tmp_path, on_bad=on_bad)
+
+    def read_last_split() -> None:
+        splits = source.splits(source.start(), source.latest(source.start()), 4)
+        list(source.read(splits[-1], ["n"]))
+
+    with pytest.raises(SourceError, match=rf"a\.{kind}' cannot be read: it is .*{what}"):
+        read_last_split()
+
+
+@pytest.mark.parametrize("header", ["BZh9", "PAR1", "ORC", "PK", "7z"])
+def test_texts_that_begin_as_other_formats_do_are_read(header: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{header},n\n1,2\n")
+    assert numbers(everything(source_of("csv", tmp_path, schema="n bigint"))) == [2]
+
+
+@pytest.mark.parametrize("ending", ["gz", "GZ", "bz2"])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_compressed_file_that_is_the_path_itself_is_decompressed(
+    kind: str, ending: str, tmp_path: Path
+) -> None:
+    compress = bz2.compress if ending == "bz2" else gzip.compress
+    text = b"n\n1\n2\n" if kind == "csv" else b'{"n": 1}\n{"n": 2}\n'
+    path = tmp_path / f"a.{kind}.{ending}"
+    path.write_bytes(compress(text))
+    for place in (path, tmp_path):
+        source = source_of(kind, place, schema="n bigint")
+        assert numbers(everything(source)) == [1, 2]
