@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from godwit.engine.outcomes import state_bytes
+from godwit.model import events
 from godwit.plan.explain import UserNames
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.engine.flow_epochs import FlowEpochs
+    from godwit.engine.source_positions import SourcePositions
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.operators.hot_keys.orders import SpreadOrders
@@ -51,9 +53,21 @@ class FlowRun:
         """True if windows, timers or loops have work now, for an epoch without input."""
         return self.epochs.is_due(self.view)
 
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce, as an event, that background work `what` has failed with `error`."""
+        self.coordinator.background_failed(what, error)
+
     def state_bytes(self, component: str) -> npt.NDArray[np.int64]:
         """Return the bytes of state of each key group of a component, by its number."""
         with self.coordinator.locked() as coordinator:
             states = coordinator.copies.states(component)
         with self.epochs.log.lock:
             return state_bytes(states, self.epochs.log.chains)
+
+
+def announce_problems(positions: SourcePositions, run: FlowRun) -> None:
+    """Let problems of a run's sources become events: failed calls, and loops that pause."""
+    positions.on_failure = run.background_failed
+    positions.on_pause = lambda loop, rounds, rows: run.coordinator.announce(
+        events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
+    )

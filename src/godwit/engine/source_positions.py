@@ -15,6 +15,7 @@ Independent of Spark: the driving thread calls `SourcePositions`, one thread at 
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -115,6 +116,8 @@ def recorded_sources(
 # id of a source → its owner; owners that are gone without closing it do not count
 _OPENED: Final[WeakValueDictionary[int, SourcePositions]] = WeakValueDictionary()
 _OPENING: Final = threading.Lock()
+_MAX_REPORTED: Final = 100
+_logger = logging.getLogger("godwit")
 
 
 class SourcePositions:
@@ -127,21 +130,29 @@ class SourcePositions:
     unchanged.
     """
 
+    # called with the failed call and the error if the query goes on, once for each error; writes
+    # to the log by default, and is replaced where events can be announced
+    on_failure: Callable[[str, str], None] = staticmethod(
+        lambda what, error: _logger.warning("%s failed with %s", what, error)
+    )
+    # called with a loop that pauses, its rounds, and the rows that wait in it; as above
+    on_pause: Callable[[str, int, int], None] = staticmethod(
+        lambda loop, rounds, rows: _logger.warning(
+            "The loop %s pauses after %d rounds; %d rows wait in it", loop, rounds, rows
+        )
+    )
+
     def __init__(
         self,
         sources: Mapping[str, Source],
         recorded: RecordedSources,
         *,
-        # the failed call, and the error, if the query goes on
-        on_failure: Callable[[str, str], None] = lambda _what, _error: None,
         log: CommitLog | None = None,  # the checkpoint, with rows that wait in loops
-        # loop that pauses, its rounds, its waiting rows
-        on_pause: Callable[[str, int, int], None] = lambda _loop, _rounds, _rows: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sources, self._now_s = sources, now_s
         self._call: tuple[str, float] | None = None  # running call of a source: text, start
-        self._on_failure, self._on_pause = on_failure, on_pause
+        self._reported: set[tuple[str, str]] = set()
         # loop → consecutive batches with only rows of loops
         self._rounds = {
             name: 0 for name, source in sources.items() if isinstance(source, FeedbackSource)
@@ -237,7 +248,7 @@ class SourcePositions:
                 with self._noting_call(name, "close"):
                     source.close()
             except Exception as error:  # noqa: BLE001  a user's source may raise anything
-                self._on_failure(f"closing source {name!r}", error_line(error))
+                self._report_failure(f"closing source {name!r}", error_line(error))
             finally:
                 with _OPENING:
                     _OPENED.pop(id(source), None)
@@ -440,8 +451,14 @@ class SourcePositions:
             for name, rounds in self._rounds.items():
                 rows = sum(ref.rows for ref in self._feedback_source(name).waiting[1])
                 if rows:
-                    self._on_pause(name, rounds, rows)
+                    self.on_pause(name, rounds, rows)
         self._pauses = pauses
+
+    def _report_failure(self, what: str, error: str) -> None:
+        """Report that a call of a source failed, once for each error; `what`: the call."""
+        if (what, error) not in self._reported and len(self._reported) < _MAX_REPORTED:
+            self._reported.add((what, error))
+            self.on_failure(what, error)
 
     def _report_commit(self, name: str) -> None:
         """Call `Source.committed` with a source's committed position, if it changed."""
@@ -449,7 +466,7 @@ class SourcePositions:
             with self._noting_call(name, "committed"):
                 self._opened[name].committed(self._position(name))
         except Exception as error:  # noqa: BLE001  the epoch is committed already
-            self._on_failure(f"telling source {name!r} of a commit", error_line(error))
+            self._report_failure(f"telling source {name!r} of a commit", error_line(error))
 
     def lags(self) -> dict[str, Lag]:
         """Return source → lag behind the end of its data, for open sources; empty if it fails."""
@@ -459,7 +476,7 @@ class SourcePositions:
                 with self._noting_call(name, "lag"):
                     lags[name] = source.lag(self._position(name))
             except Exception as error:  # noqa: BLE001  epochs do not need the figure
-                self._on_failure(f"asking source {name!r} for its lag", error_line(error))
+                self._report_failure(f"asking source {name!r} for its lag", error_line(error))
                 lags[name] = Lag()
         return lags
 
@@ -471,7 +488,7 @@ class SourcePositions:
                 try:
                     descriptions[name] = source.describe(copy.deepcopy(positions[name]))
                 except Exception as error:  # noqa: BLE001  as of the lag
-                    self._on_failure(f"describing source {name!r}", error_line(error))
+                    self._report_failure(f"describing source {name!r}", error_line(error))
                     descriptions[name] = {"position": positions[name]}
         return descriptions
 

@@ -21,7 +21,7 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.engine.cluster import Executor, SourceBatch
 from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.flow_run import FlowRun
+from godwit.engine.flow_run import FlowRun, announce_problems
 from godwit.engine.lane.executor import local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads
@@ -33,7 +33,6 @@ from godwit.local.stages import add_splits, run_lanes, ship_rows
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.messages import DropCopies, StartWarming
 from godwit.migration.strategy import Policy
-from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
 from godwit.plan.feedback import is_fed_back
@@ -139,13 +138,7 @@ class LocalRun(FlowRun):
         self.sources = SourcePositions(
             flow.own_sources,
             recovered.sources,
-            on_failure=lambda what, error: self.coordinator.announce(
-                events.BackgroundFailed, what=what, error=error
-            ),
             log=self.log,
-            on_pause=lambda loop, rounds, rows: self.coordinator.announce(
-                events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
-            ),
         )
         started = run_started(
             recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
@@ -157,6 +150,7 @@ class LocalRun(FlowRun):
             ports=self,
             plan=recovered.flow.physical_plan,
         )
+        announce_problems(self.sources, self)
         self.epochs: FlowEpochs[LocalRows] = FlowEpochs(
             recovered,
             self.log,

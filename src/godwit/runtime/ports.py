@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
     from godwit.engine.changes import Proposal
     from godwit.engine.committed import FlowEpoch
-    from godwit.engine.source_positions import SourcePositions
     from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.operators.hot_keys.orders import SpreadKeyOver, SpreadOrders
@@ -136,16 +135,6 @@ class ChangedRun(Protocol):
 
     def carry_on(self) -> None:
         """Run epochs until requested changes have ended, where nothing else does."""
-
-
-class OwnRows(Protocol):
-    """Rows of Godwit's own sources, as the loop of epochs reads them."""
-
-    positions: SourcePositions
-    on_failure: Callable[[str, str], None]
-    """Takes what failed, and the error, where the query goes on."""
-    on_pause: Callable[[str, int, int], None]
-    """Takes the name of a loop that pauses, its rounds, and the rows that wait in it."""
 
 
 class ControlSettings:

@@ -153,10 +153,6 @@ class QueryRun(FlowRun):
         if self.controller is not None:
             self.controller.backlog_rows = backlog_rows
 
-    def background_failed(self, what: str, error: str) -> None:
-        """Announce, as an event, that background work `what` has failed with `error`."""
-        self.coordinator.background_failed(what, error)
-
     # -- changes on request (see `godwit.runtime.ports.ChangedRun`) -------------------------------
 
     def divide(self, change: SpreadKeyOver) -> bool:

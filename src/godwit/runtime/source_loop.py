@@ -17,12 +17,11 @@ import threading
 import time
 import uuid
 from dataclasses import replace
-from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.engine.flow_run import announce_problems
 from godwit.engine.row_limit import RowLimit
-from godwit.model import events
 from godwit.runtime.lifecycle import EpochDriver
 from godwit.runtime.source_figures import SourceProgress, now_us
 from godwit.runtime.threads import close_all
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef, CommitRecord
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.source_positions import SourcePositions
-    from godwit.runtime.ports import OwnRows
     from godwit.runtime.run import QueryRun
 
 _LOOK_S: Final = 0.05
@@ -139,11 +137,6 @@ class Waiters:
                 done.set()
 
 
-def announce_pause(run: QueryRun, loop: str, rounds: int, rows: int) -> None:
-    """Announce, as an event, that a feedback loop pauses after `rounds` rounds; `rows` wait."""
-    run.coordinator.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
-
-
 def num_tasks(run: QueryRun) -> int:
     """Return the approximate number of tasks that can run concurrently."""
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
@@ -157,16 +150,15 @@ class SourceLoop(EpochDriver):
     def __init__(
         self,
         run: QueryRun,
-        rows: OwnRows,  # open; closed by the loop
+        positions: SourcePositions,  # open; closed by the loop
         *,
         trigger: Mapping[str, object] | None,
         # longest time of an epoch; ``None``: an epoch takes all rows that are available
         longest_s: float | None = None,
     ) -> None:
         super().__init__(run)
-        self._positions = rows.positions
-        rows.on_failure = run.background_failed
-        rows.on_pause = partial(announce_pause, run)
+        self._positions = positions
+        announce_problems(positions, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)

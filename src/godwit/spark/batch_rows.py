@@ -14,18 +14,16 @@ Rows of DataFrames come beside them (`godwit.spark.micro_batch_epochs`).
 from __future__ import annotations
 
 import heapq
-import logging
 import pickle
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.source_positions import SourcePositions
 from godwit.spark.stages import pickling
 from godwit.spark.stages.program import Program
 from godwit.spark.stages.stages import EpochRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
@@ -33,14 +31,12 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.lane_flow import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.source_side import NumberedSplit
     from godwit.engine.recovery import Recovery
     from godwit.sources.source import Split
 
-_MAX_TOLD: Final = 100
 _TASKS_A_CORE: Final = 4
-_logger = logging.getLogger("godwit")
 
 
 class BatchRows:
@@ -49,41 +45,11 @@ class BatchRows:
     has_log = False
     """True if something beside the commit record says which rows a batch has: see `force_log`."""
 
-    # called with the failed step and the error if the query goes on; writes to the log by default,
-    # and is replaced where events can be emitted
-    on_failure: Callable[[str, str], None] = staticmethod(
-        lambda what, error: _logger.warning("%s failed with %s", what, error)
-    )
-
-    # takes the name of a loop that pauses, its rounds, and the rows that wait in it; as above
-    on_pause: Callable[[str, int, int], None] = staticmethod(
-        lambda loop, rounds, rows: _logger.warning(
-            "The loop %s pauses after %d rounds; %d rows wait in it", loop, rounds, rows
-        )
-    )
-
     def __init__(self, recovery: Recovery, log: CommitLog) -> None:
         sources = recovery.flow.own_sources
-        self.positions = SourcePositions(
-            sources,
-            recovery.sources,
-            on_failure=self._report_failure,
-            log=log,
-            on_pause=self._report_pause,
-        )
-        self._told: set[tuple[str, str]] = set()
+        self.positions = SourcePositions(sources, recovery.sources, log=log)
         # Reading is done by copies that were never opened, here as on executors.
         self._copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
-
-    def _report_failure(self, what: str, error: str) -> None:
-        """Announce a source's failure, once for each error; `what`: the action that failed."""
-        if (what, error) not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add((what, error))
-            self.on_failure(what, error)
-
-    def _report_pause(self, loop: str, rounds: int, rows: int) -> None:
-        """Call `on_pause` for a feedback loop that pauses, after `rounds` rounds."""
-        self.on_pause(loop, rounds, rows)
 
     def program(self, lanes: LaneFlow) -> Program:
         """Return the program that executors get: the lanes, and the source side of these rows."""
@@ -93,24 +59,9 @@ class BatchRows:
         """Open the sources at the positions of the last commit record."""
         self.positions.open()
 
-    def use_log(self, log: CommitLog) -> None:
-        """From now on, read the rows that wait in feedback loops from this commit log."""
-        self.positions.read_loops_of(log)
-
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Return a batch's rows, for the epoch's source stage."""
         return assign_splits(batch, len(instruction.places))
-
-    def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
-        """Raise if an epoch's lanes got different rows from repeated reads of a split.
-
-        A micro-batch needs no check: Spark reads the same rows again, by its log.
-        """
-        check_repeated_reads(reports, batch.splits)
-
-    def close(self) -> None:
-        """Close the sources; idempotent."""
-        self.positions.close()
 
     # -- of micro-batches alone -------------------------------------------------------------------
 

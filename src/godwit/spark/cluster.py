@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.engine.cluster import AttemptLostError
+from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
 from godwit.runtime.threads import GateClosedError
 from godwit.spark.platform.pyspark_versions import spark_schema_of
@@ -116,7 +117,8 @@ class SparkCluster:
                 raise AttemptLostError("all jobs of the application were cancelled") from error
             raise
         if batch is not None:
-            self.source.check(batch, reports)
+            # of own sources alone: Spark reads the same rows of a micro-batch again, by its log
+            check_repeated_reads(reports, batch.splits)
         if secured is not None:
             secured.result()
         return reports

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 import msgspec
 
 from godwit.checkpoint.spark_log import update_layout
+from godwit.engine.flow_run import announce_problems
 from godwit.runtime.source_figures import SourceProgress
-from godwit.runtime.source_loop import announce_pause, num_tasks
+from godwit.runtime.source_loop import num_tasks
 from godwit.runtime.threads import DaemonPool, GateClosedError
 from godwit.runtime.trigger import is_bounded, is_once
 from godwit.spark.batch_rows import BatchRows
@@ -205,8 +206,7 @@ class MicroBatchEpochs:
         self._peeked: tuple[int, SourceBatch[DataFrame]] | None = None  # planned after an epoch
         self._without_frames: deque[int] = deque(maxlen=_KEPT)
         self.read_own = False  # an epoch of this run has read own sources, or they had nothing
-        rows.on_failure = run.background_failed
-        rows.on_pause = partial(announce_pause, run)
+        announce_problems(self.positions, run)
 
     def run_micro_batch(
         self, rows: DataFrame, number: int, stopped: Callable[[], bool]

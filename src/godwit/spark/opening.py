@@ -208,11 +208,11 @@ class _Opener:
         if before is None:
             self.source = self._rows_of(recovery, log)
         source = self.source
-        self._closing[SOURCES] = source.close
+        self._closing[SOURCES] = source.positions.close
         if before is None:
             source.open()
         else:
-            source.use_log(log)
+            source.positions.read_loops_of(log)
         # Executors that were there a moment ago: another number was perhaps asked for since.
         cluster = self._cluster(
             recovery, log, source, executors=options.executors if before is None else 1

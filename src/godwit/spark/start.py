@@ -218,7 +218,7 @@ def _driven_by_loop(options: Options, controllers: ControllerOpener | None) -> _
 
     def driver(run: QueryRun, source: BatchRows) -> EpochDriver:
         """Create the driver that polls Godwit's own sources."""
-        return SourceLoop(run, source, trigger=options.trigger, longest_s=longest_s)
+        return SourceLoop(run, source.positions, trigger=options.trigger, longest_s=longest_s)
 
     return BatchRows, driver
 

@@ -19,8 +19,8 @@ def kept(*sources: Numbers, recorded: RecordedSources | None = None) -> tuple[An
     positions = SourcePositions(
         {source.name: source for source in sources},
         recorded or RecordedSources(),
-        on_failure=lambda what, error: failures.append(f"{what}: {error}"),
     )
+    positions.on_failure = lambda what, error: failures.append(f"{what}: {error}")
     positions.open()
     return positions, failures
 

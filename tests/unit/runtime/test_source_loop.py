@@ -96,9 +96,8 @@ class LoopOverMemory:
         self.positions = SourcePositions({"rows": self.source, **idle}, RecordedSources())
         self.positions.open()
         self.finished = threading.Event()
-        rows = SimpleNamespace(positions=self.positions)
         self.loop = SourceLoop(
-            cast("Any", self.run), cast("Any", rows), trigger=trigger, longest_s=longest_s
+            cast("Any", self.run), self.positions, trigger=trigger, longest_s=longest_s
         )
 
     def begin(self) -> SourceLoop:
