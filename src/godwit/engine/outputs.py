@@ -257,9 +257,8 @@ class StagedOutput:
     output: SinkOutput  # the sink, as the flow describes it
     epoch: int
     complete: bool | None  # the whole result; ``None``: as declared when the sink was opened
-    point: HistoryPoint  # the epoch in its history
     refs: Sequence[OutputRef]  # to the rows, in order
-    storage: CheckpointStorage
+    log: CommitLog  # of the epoch
     session: SessionPort
     # called with rows that the sink rejects in delivery, and what rejected them (``"check"`` or
     # ``"target"``): all rows of each, at every read of the rows; ``None``: no sink takes them
@@ -271,6 +270,11 @@ class StagedOutput:
     carried: CarriedFiles | None = None
     # rows rejected in delivery, for their sink; they follow the staged ones
     diverted: Sequence[pa.RecordBatch] = ()
+
+    @property
+    def point(self) -> HistoryPoint:
+        """The epoch in its history."""
+        return self.log.point(self.epoch)
 
     @property
     def schema(self) -> pa.Schema:
@@ -337,7 +341,7 @@ class StagedOutput:
         if size <= _LOCAL_BYTES or len(staged) < len(self.refs):
             return self.session.dataframe(pa.Table.from_batches(self.batches(), schema=self.schema))
         blocks = [ref.block for ref in staged]
-        stored = self.session.stored_dataframe(self.storage, blocks, self.schema)
+        stored = self.session.stored_dataframe(self.log.storage, blocks, self.schema)
         if not self.diverted:
             return stored
         diverted = self.session.dataframe(pa.Table.from_batches(self.diverted))
@@ -362,11 +366,11 @@ class StagedOutput:
 
     def _read_batch(self, ref: OutputRef) -> pa.RecordBatch:
         """Return the staged rows of a reference."""
-        return decode_batch(read_block(self.storage, ref.block))
+        return decode_batch(read_block(self.log.storage, ref.block))
 
     def _read_file_list(self, ref: OutputRef) -> WrittenFiles:
         """Return the description of files that a lane wrote."""
-        return decode_files(read_block(self.storage, ref.block))
+        return decode_files(read_block(self.log.storage, ref.block))
 
 
 _serving: dict[int, tuple[Sink, OpenSinks]] = {}
@@ -529,8 +533,7 @@ class OpenSinks:
             if again and state.former_complete != state.complete
             else None,
             refs=[ref for ref in record.outputs if ref.sink == name],
-            point=self._log.point(record.epoch),
-            storage=self._log.storage,
+            log=self._log,
             carried=self._carried,
             session=self._session,
             on_divert=keep if output.name in self._rejecting else None,
