@@ -1,6 +1,6 @@
 """The command line, `godwit`: finds commands, and imports the module of the one that is called.
 
-All commands but ``checkpoint`` are entry points of the group ``godwit.commands``.
+All commands are entry points of the group ``godwit.commands``.
 
 Exit statuses: 0 done; 1 negative result (a checkpoint that is damaged, a demo that differs); 2 it
 could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from godwit import __version__
-from godwit.cli.command import Command
 from godwit.model import plugins
 from godwit.model.errors import GodwitError, PluginError
 from godwit.model.naming import did_you_mean
@@ -25,6 +24,8 @@ from godwit.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+
+    from godwit.cli.command import Command
 
 _DESCRIPTION = """\
 Godwit: elastic, stateful stream processing on Apache Spark, from Python. The state of a running
@@ -46,29 +47,9 @@ Each command explains itself with --help. Streams themselves are started from Py
 """
 
 
-_COMMANDS = {
-    "checkpoint": Command(
-        module="godwit.cli.checkpoint",
-        purpose="contents of a checkpoint, whether it is whole; copy it, rename and drop its state",
-        needs="rich",
-        install="godwit-streams[cli]",
-    ),
-    "export-state": Command(
-        module="godwit.cli.export_state",
-        purpose="the state of a query as Parquet tables, one for each operator",
-    ),
-}
-
-
 def command_names() -> tuple[str, ...]:
-    """Return the names of all commands: the one of this package, and those of entry points."""
-    return (*_COMMANDS, *(name for name in plugins.names("commands") if name not in _COMMANDS))
-
-
-def _command(name: str) -> Command:
-    """Return a command; raise `PluginError` if it cannot be imported from its package."""
-    command: Command = _COMMANDS[name] if name in _COMMANDS else plugins.load("commands", name)
-    return command
+    """Return the names of all commands, which are entry points."""
+    return tuple(plugins.names("commands"))
 
 
 def parser(commands: Collection[str] | None = None) -> argparse.ArgumentParser:
@@ -98,7 +79,7 @@ def parser(commands: Collection[str] | None = None) -> argparse.ArgumentParser:
     subparsers = root.add_subparsers(dest="command", metavar="COMMAND")
     for name in command_names():
         try:
-            described = _command(name)
+            described: Command = plugins.load("commands", name)
         except PluginError as error:
             if commands is not None and name in commands:
                 raise
@@ -149,9 +130,10 @@ def _naming_what_to_install(command: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in ("", "godwit"):
             raise
+        described: Command = plugins.load("commands", command)
         raise GodwitError(
             f"It needs the package {package}, which is not installed.",
-            remedy=f"pip install '{_command(command).install or package}'",
+            remedy=f"pip install '{described.install or package}'",
             package=package,
         ) from error
 

@@ -41,7 +41,8 @@ _OWN: Final = "godwit-streams"
 _LAB: Final = "godwit-lab"
 _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     "commands": {
-        **dict.fromkeys(("demo", "top", "ui", "report", "advise"), _OWN),
+        **dict.fromkeys(("checkpoint", "export-state", "adopt", "demo", "top", "ui"), _OWN),
+        **dict.fromkeys(("report", "advise"), _OWN),
         **dict.fromkeys(("plan", "sim", "what-if", "reproduce"), _LAB),
     },
     "keyed_calls": dict.fromkeys(("transform_with_state", "apply_in_pandas_with_state"), _OWN),

@@ -8,6 +8,16 @@ from godwit.cli.command import Command
 
 _CLI: Final = "godwit-streams[cli]"
 
+CHECKPOINT: Final = Command(
+    module="godwit.ops.checkpoint",
+    purpose="contents of a checkpoint, whether it is whole; copy it, rename and drop its state",
+    needs="rich",
+    install=_CLI,
+)
+EXPORT_STATE: Final = Command(
+    module="godwit.ops.export_state",
+    purpose="the state of a query as Parquet tables, one for each operator",
+)
 DEMO: Final = Command(
     module="godwit.ops.demo.command",
     purpose="a live migration and a killed executor, on your machine, in a minute or two",

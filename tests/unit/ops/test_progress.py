@@ -12,9 +12,9 @@ from rich.console import Console
 from tests.support.checkpoints import write_checkpoint
 
 from godwit.checkpoint.verification import verify
-from godwit.cli import checkpoint as commands
-from godwit.cli.checkpoint import VerificationDisplay, verify_watched
 from godwit.cli.main import main
+from godwit.ops import checkpoint as commands
+from godwit.ops.checkpoint import VerificationDisplay, verify_watched
 
 if TYPE_CHECKING:
     from pathlib import Path
