@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
     from godwit.operators.calls import TimedRows
+    from godwit.operators.compute_changes import OnMissing
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import DeclaredState, ValueState
     from godwit.operators.windows.spec import WindowSpec
@@ -540,6 +541,7 @@ class KeyedStream:
         *,
         name: str | Identity | None = None,
         output: Literal["update", "complete", "changes"] = "update",
+        on_missing: OnMissing = "refuse",
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregate all rows of each key since the first epoch, without windows.
@@ -560,7 +562,14 @@ class KeyedStream:
             epoch emits one row for every key, which takes time in proportion to their number.
             ``"changes"``: for each key whose result changed, an epoch emits two rows: the former
             result with -1 in the additional column ``change``, and the new one with 1, so that
-            another operator can aggregate results. A new key has no former result.
+            another operator can aggregate results. A new key has no former result. Over changes,
+            ``"update"`` emits upserts: the last result with ``change`` -1 for a key that has no
+            rows left, and the new one with 1 for the others.
+        on_missing
+            Over changes, the action for a delete whose row is not in the table: ``"refuse"`` fails
+            the epoch; with ``"wait"`` the delete waits for its row, which does not count then, and
+            a key with more deletes than rows has no result. The changes of one epoch may come in
+            any order.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 
@@ -583,7 +592,7 @@ class KeyedStream:
         [{'origin': 'LGA', 'worst': 12, 'flights': 1}, {'origin': 'JFK', 'worst': 12, 'flights': 2}]
         """
         where = self._call_text("compute")
-        check_not_results(where, name=identity_of(name).name, output=output)
+        check_not_results(where, name=identity_of(name).name, output=output, on_missing=on_missing)
         aggregates = all_results(where, results, aggregates)
         if not aggregates:
             raise InvalidFlowError(
@@ -592,8 +601,18 @@ class KeyedStream:
             )
         options = self._node_fields(name, results_name(aggregates))
         check_results(options["name"], self.keys, aggregates, output)
+        check_one_of(
+            f"Operator {options['name']!r}",
+            "on_missing",
+            on_missing,
+            ("refuse", "wait"),
+            "Give 'refuse' (the epoch fails) or 'wait' (the delete waits for its row).",
+            operator=options["name"],
+        )
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
-        node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
+        node = ComputeNode(
+            aggregates=dict(aggregates), mode=output, on_missing=on_missing, **options
+        )
         return add_to_flow(self.flow, node)
 
     @user_call

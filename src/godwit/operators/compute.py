@@ -215,7 +215,7 @@ class ComputeOperator(KeyedOperator):
             return OperatorOutput(output=output, closing_ms=(time.process_time() - cpu) * 1e3)
         groups, keys = data.grouped(len(self.keys))
         known, prior = data.state.find(keys, groups.key_groups)
-        state = self._new_states(data, groups, keys, known, prior)
+        state = self.new_states(data, groups, keys, known, prior)
         if not self.complete:
             results = self.finish(keys, state)
             if self.changes:
@@ -228,7 +228,7 @@ class ComputeOperator(KeyedOperator):
             groups, keys, state, output=output, closing_ms=(time.process_time() - cpu) * 1e3
         )
 
-    def _new_states(
+    def new_states(
         self,
         data: OperatorInput,
         groups: Groups,

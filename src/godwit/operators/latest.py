@@ -59,7 +59,7 @@ class LatestOperator(KeyedOperator):
         columns: pa.Schema,  # of the stream
         order_by: str | None,
     ) -> None:
-        self.name, self.order_by = name, order_by
+        self.name, self.order_by, self.changes = name, order_by, True
         self._table = without_sign(columns) if CHANGE.name in columns.names else columns
         self.inputs = pa.schema([field for field in columns if field.name not in keys])
         values = [field for field in self._table if field.name not in keys]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_key_type, key_type_remedy
 from godwit.columns.whole_stream import KEY_OF_ALL, visible_names, visible_schema
 from godwit.model.errors import InvalidFlowError
@@ -22,6 +23,7 @@ from godwit.model.naming import (
 )
 from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
+from godwit.operators.compute_changes import ComputeChanges
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
 from godwit.operators.hot_keys.grid import PART
 from godwit.operators.in_order import InOrder
@@ -257,6 +259,8 @@ class _Compilation:
             return self.bind_duplicates(node, schema, origin)
         if isinstance(node, LatestNode):
             return self.bind_latest(node, schema, origin)
+        if isinstance(node, ComputeNode) and kind_of(node.upstream) == "changes":
+            return self.bind_compute_changes(node, keys, schema, origin)
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             node = _with_expressions(node, schema)
             inputs = pa.schema(
@@ -391,6 +395,42 @@ class _Compilation:
         )
         columns = _keys_first(schema, node.keys)
         return self.inputs(node.name, node.upstream, node.keys, columns)
+
+    def bind_compute_changes(
+        self, node: ComputeNode, keys: list[pa.Field], schema: pa.Schema, origin: str
+    ) -> list[Input]:
+        """Bind aggregates over changes, and return their inputs.
+
+        `keys`: key columns. `schema`, `origin`: as for `bind_latest`.
+        """
+        where = f"Operator {node.name!r}"
+        computed_node = _with_expressions(node, schema)
+        read = {}
+        for result, aggregate in computed_node.aggregates.items():
+            for column in aggregate.columns:
+                reads = f"{where}, result {result!r}, reads"
+                read[column] = _checked_column(schema, column, reads, origin)
+        if CHANGE.name in (*read, *node.keys):
+            raise InvalidFlowError(
+                f"{where} reads the sign {CHANGE.name!r} of changes, which is subtracted already.",
+                remedy='gw.count() counts the rows of the table, and gw.sum("x") adds up theirs; '
+                "as_rows() on the stream before makes the sign a column like any other.",
+                operator=node.name,
+                column=CHANGE.name,
+            )
+        operator = ComputeChanges(
+            name=node.name,
+            keys=pa.schema(keys or KEY_OF_ALL),
+            inputs=pa.schema([*read.values(), CHANGE]),
+            aggregates=computed_node.aggregates,
+            rows=schema,
+            mode=node.mode,
+            on_missing=node.on_missing,
+        )
+        self.operators[node.name] = operator
+        others = [field for field in operator.inputs if field.name not in node.keys]
+        exchanged = pa.schema([*keys, *others])
+        return self.inputs(node.name, node.upstream, node.keys, exchanged)
 
     def bind_rows(self, node: PassNode, schema: pa.Schema) -> list[Input]:
         """Bind an operator that passes rows on to a sink, and return its inputs."""

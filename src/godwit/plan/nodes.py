@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames, StateColumns
     from godwit.operators.compute import OutputMode
+    from godwit.operators.compute_changes import OnMissing
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.states.declared import Declared, ValueState
@@ -110,6 +111,12 @@ class ComputeNode(_KeyedNode):
     aggregates: Mapping[str, Aggregate]  # name of the result → aggregate
     mode: OutputMode = "update"
     windows: RowWindows | None = None  # windows of rows that are aggregated; ``None``: all rows
+    on_missing: OnMissing = "refuse"  # if a delete of changes has no row
+
+    @property
+    def takes(self) -> tuple[Kind, ...]:
+        """Rows; without windows, changes too."""
+        return ("rows", "changes") if self.windows is None else ("rows",)
 
     @property
     def emits(self) -> Kind:

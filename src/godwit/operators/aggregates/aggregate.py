@@ -212,6 +212,14 @@ class BuiltIn(BoundAggregate):
         """The aggregate for states that are results whenever they are stored."""
         return self
 
+    @property
+    def signed(self) -> BoundAggregate | None:
+        """The aggregate that subtracts rows with sign -1, in a last column; ``None`` if none can.
+
+        Its states add up in any order.
+        """
+        return None
+
     def create(self, count: int) -> pa.RecordBatch:
         """Return the initial states of `count` keys: null in every state column."""
         return self.states(*(pa.nulls(count, field.type) for field in self.state))

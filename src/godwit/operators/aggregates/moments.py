@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.operators.aggregates.signed import signed_floats
 
 IntArray = npt.NDArray[np.int64]
 Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
@@ -79,6 +80,12 @@ class _Moments(BuiltIn):
         if self.root:
             result = np.sqrt(result)
         return column_of(result, None if enough.all() else enough, self.output)
+
+    @property
+    def signed(self) -> BoundAggregate:
+        return signed_floats(
+            "stddev" if self.root else "variance", self.identity, population=self.population
+        )
 
     def _to_states(self, moments: Moments) -> pa.RecordBatch:
         """Build states from count, mean and sum of squared deviations."""

@@ -23,9 +23,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.columns.arrays import BoolArray, bitmap_of, column_of, mask_of, values_of, words_of
 from godwit.operators.aggregates.aggregate import HIGH, BoundAggregate, BuiltIn
+from godwit.operators.aggregates.signed import signed_floats
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Limbs: TypeAlias = IntArray
@@ -142,11 +144,13 @@ class _Sums:
             _set_limbs(limbs, row, _value_of(limbs, row) + above[row] * _base_of(self.low.type))
         return limbs
 
-    def plus(self, groups: IntArray, others: _Sums, seen: BoolArray) -> _Sums:
+    def plus(
+        self, groups: IntArray, others: _Sums, seen: BoolArray, signs: IntArray | None = None
+    ) -> _Sums:
         """Return the sums with other ones added, each to the sum of its group.
 
         `seen`: mask of the groups that have a value in `others`; a null sum of another group stays
-        null.
+        null. `signs`: -1 for each of `others` that is subtracted, else 1; not of floats.
         """
         before, dtype = mask_of(self.low), self.low.type
         mask = None if before is None else before | seen
@@ -154,12 +158,12 @@ class _Sums:
         if pa.types.is_floating(dtype):
             return _Sums(column_of(_float_sums(self.low, groups, others.low), mask, dtype), None)
         if dtype == pa.int64() and self.are_narrow and others.are_narrow:
-            total = _narrow_sums(self.low, groups, others.low)
+            total = _narrow_sums(self.low, groups, others.low, signs)
             if total is not None:
                 return _Sums(column_of(total, mask, dtype), self.high)
         limbs = self.limbs()
         for limb, added in zip(limbs, others.limbs(), strict=True):
-            np.add.at(limb, groups, added)
+            np.add.at(limb, groups, added if signs is None else added * signs)
         return self._of_limbs(_propagate_carries(limbs), mask)
 
     def _of_limbs(self, carried: Limbs, mask: BoolArray | None) -> _Sums:
@@ -186,12 +190,17 @@ class _Sums:
         return _Sums(column_of(carried[0] | (carried[1] << 32), mask, dtype), high)
 
 
-def _with_values(sums: _Sums, groups: IntArray, column: pa.Array) -> _Sums:
-    """Return the sums with the values of `column` added, each to the sum of its group."""
+def _with_values(
+    sums: _Sums, groups: IntArray, column: pa.Array, signs: IntArray | None = None
+) -> _Sums:
+    """Return the sums with the values of `column` added, each to the sum of its group.
+
+    `signs`: -1 for each value that is subtracted, else 1.
+    """
     mask = mask_of(column)
     seen = np.zeros(len(sums.low), np.bool_)
     seen[groups if mask is None else groups[mask]] = True
-    return sums.plus(groups, _Sums(column, None), seen)
+    return sums.plus(groups, _Sums(column, None), seen, signs)
 
 
 def _pairwise(left: _Sums, right: _Sums) -> _Sums:
@@ -207,7 +216,9 @@ def _float_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> npt.NDArr
         return _zero_where_null(sums) + np.bincount(groups, values, len(sums))
 
 
-def _narrow_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray | None:
+def _narrow_sums(
+    sums: pa.Array, groups: IntArray, column: pa.Array, signs: IntArray | None
+) -> IntArray | None:
     """Return integer sums with values added per group; ``None`` if any may leave 64 bits.
 
     Cheap and almost always enough: not even the largest values, all in one group, overflow.
@@ -218,7 +229,7 @@ def _narrow_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray
         return total
     if _largest_absolute(values) * len(values) + _largest_absolute(total) >= 1 << 63:
         return None
-    np.add.at(total, groups, values)
+    np.add.at(total, groups, values if signs is None else values * signs)
     return total
 
 
@@ -253,6 +264,12 @@ class _Sum(BuiltIn):
     def _to_states(self, sums: _Sums) -> pa.RecordBatch:
         """Build states from sums."""
         return self.states(sums.low, *sums.columns)
+
+    @property
+    def signed(self) -> BoundAggregate:
+        if pa.types.is_floating(self.output):
+            return signed_floats("sum", self.identity)
+        return _SignedSum.of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +326,73 @@ class _Mean(BuiltIn):
         some = counts > 0
         bitmap = bitmap_of(None if some.all() else some)
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
+
+    def _to_states(self, sums: _Sums, counts: IntArray) -> pa.RecordBatch:
+        """Build states from sums and counts."""
+        return self.states(sums.low, column_of(counts, None, pa.int64()), *sums.columns)
+
+    @property
+    def signed(self) -> BoundAggregate:
+        if pa.types.is_floating(self.output):
+            return signed_floats("mean", self.identity)
+        return _SignedSum.of(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SignedSum(BuiltIn):
+    """Exact ``sum`` or ``mean`` of changes; the state is the sum and the count of values.
+
+    The last column is the sign of each row.
+    """
+
+    commutative = True
+    plain: _Sum | _Mean  # the aggregate of rows without a sign
+
+    @classmethod
+    def of(cls, plain: _Sum | _Mean) -> _SignedSum:
+        """Return the aggregate of changes beside the one of rows."""
+        total, *high = [field for field in plain.state if field.name != "count"]
+        return cls(
+            plain=plain,
+            state=pa.schema([total, pa.field("count", pa.int64()), *high]),
+            output=plain.output,
+            identity={**plain.identity, "signed": True},
+        )
+
+    def create(self, count: int) -> pa.RecordBatch:
+        sums = [pa.nulls(count, field.type) for field in self.state if field.name != "count"]
+        counts = column_of(np.zeros(count, np.int64), None, pa.int64())
+        return self.states(sums[0], counts, *sums[1:])
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        """Add the values of rows with sign 1, and subtract those of rows with -1."""
+        column, signs = columns[0], values_of(columns[1]).astype(np.int64)
+        counts = values_of(states.column(1)).copy()
+        mask = mask_of(column)
+        np.add.at(counts, groups, signs if mask is None else signs * mask)
+        return self._to_states(_with_values(_Sums.of(states), groups, column, signs), counts)
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        return self._to_states(
+            _pairwise(_Sums.of(left), _Sums.of(right)),
+            values_of(left.column(1)) + values_of(right.column(1)),
+        )
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the sum or mean of the values that are left; null without any."""
+        counts = values_of(states.column(1))
+        some = column_of(counts > 0, None, pa.bool_())
+        low = pc.if_else(some, states.column(0), pa.scalar(None, states.column(0).type))
+        if isinstance(self.plain, _Mean):
+            return self.plain.finish(self._plain_states(low, states, counts))
+        return self.plain.finish(self._plain_states(low, states))
+
+    def _plain_states(self, low: pa.Array, states: pa.RecordBatch, *counts: IntArray) -> Any:
+        """Return states of the plain aggregate with these sums."""
+        columns = [low, *(column_of(n, None, pa.int64()) for n in counts), *states.columns[2:]]
+        return pa.RecordBatch.from_arrays(columns, schema=self.plain.state)
 
     def _to_states(self, sums: _Sums, counts: IntArray) -> pa.RecordBatch:
         """Build states from sums and counts."""
@@ -371,6 +455,26 @@ class _Count(BuiltIn):
     def _to_states(self, counts: IntArray) -> pa.RecordBatch:
         """Build states from counts."""
         return self.states(column_of(counts, None, pa.int64()))
+
+    @property
+    def signed(self) -> BoundAggregate:
+        return _SignedCount(
+            state=self.state, output=self.output, identity={**self.identity, "signed": True}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SignedCount(_Count):
+    """``count`` of changes, whose last column is the sign of each row."""
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        signs = values_of(columns[-1]).astype(np.int64)
+        mask = mask_of(columns[0]) if len(columns) > 1 else None
+        counts = values_of(states.column(0)).copy()
+        np.add.at(counts, groups, signs if mask is None else signs * mask)
+        return self._to_states(counts)
 
 
 def _limbs_of(column: pa.Array) -> Limbs:

@@ -1,0 +1,512 @@
+"""``compute`` over changes: aggregates of the rows that are left of a table.
+
+Aggregates that can subtract (counts, sums, means, variances) have states that add up in any order,
+as those of rows do, so rows may be combined before the exchange.  For all others state has the live
+rows too, as entries of their own: a key's rows are numbered in order of arrival, in *slots*.  New
+rows are added to the states of their key; where rows are deleted, the states of their key are made
+again of its live rows, which costs as much as the key has rows.
+
+An epoch is one step: what its changes add up to counts, in whatever order they come.  A delete
+whose row is not there (yet) is refused, or waits: a count below zero, or a slot with sign -1.
+
+Invariant: after each epoch results are those of the live rows alone, in the order in which they
+arrived; of equal rows the oldest is deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.evolution import columns_of, mismatch_error
+from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import canonical_keys, hash_keys, is_hashable
+from godwit.columns.signed import CHANGE, with_sign
+from godwit.model.errors import EpochFailedError, InvalidFlowError, InvalidInputError
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.aggregates import count
+from godwit.operators.aggregates.conditions import user_aggregate
+from godwit.operators.aggregates.signed import signed_aggregate, subtracts
+from godwit.operators.compute import ComputeOperator, same_rows
+from godwit.operators.latest import signs_or_fail
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
+from godwit.operators.ordering import expand_ranges, order_by, starts_of
+from godwit.store.columns import StateSchema, can_be_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
+    from godwit.columns.groups import Groups
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.compute import OutputMode
+    from godwit.operators.operator import Changed, EntryColumns, OperatorInput, StateView
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+OnMissing = Literal["refuse", "wait"]
+"""Action for a delete whose row is not in the table: fail the epoch, or wait for the row."""
+_ROWS: Final = f"{RESERVED_PREFIX}_rows"
+_LIVE: Final = "rows"
+_SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int64())
+_SLOTS: Final = pa.field(f"{RESERVED_PREFIX}_slots", pa.int64())
+_OWED: Final = pa.field(f"{RESERVED_PREFIX}_owed", pa.int64())
+_SIGN: Final = pa.field(f"{RESERVED_PREFIX}_sign", pa.int8())
+_SPARE: Final = 16  # empty slots of a key below which they are not closed up
+
+
+class ComputeChanges(KeyedOperator):
+    """Operator of aggregates per key over changes."""
+
+    kind = "compute over changes"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        inputs: pa.Schema,  # with the sign
+        aggregates: Mapping[str, Aggregate],
+        rows: pa.Schema,  # all columns of the stream
+        mode: OutputMode = "update",
+        on_missing: OnMissing = "refuse",
+    ) -> None:
+        self.name, self.inputs, self.mode, self.on_missing = name, inputs, mode, on_missing
+        self.complete, self.changes = mode == "complete", mode == "changes"
+        bound = {result: aggregate.bind(inputs) for result, aggregate in aggregates.items()}
+        adding = {r: a for r, a in aggregates.items() if subtracts(user_aggregate(bound[r]))}
+        others = {r: a for r, a in aggregates.items() if r not in adding}
+        self._adding = ComputeOperator(
+            name=name,
+            keys=keys,
+            inputs=inputs,
+            aggregates={
+                _ROWS: signed_aggregate(count()),
+                **{result: signed_aggregate(aggregate) for result, aggregate in adding.items()},
+            },
+            narrow=False,
+        )
+        self._others: ComputeOperator | None = None
+        state = self._adding.schema.values
+        self.mergeable = not others  # type: ignore[misc]  # of the operator, not of its class
+        if others:
+            self._others = ComputeOperator(
+                name=name, keys=keys, inputs=inputs, aggregates=others, narrow=False
+            )
+            state = pa.schema([*state, _SLOTS, _OWED, *self._others.schema.values])
+            read = {column for result in others for column in others[result].columns}
+            if not all(bound[result].commutative for result in others):
+                read = {*rows.names} - {CHANGE.name}  # equal rows must not take another's place
+                self.inputs = pa.schema(
+                    [*inputs, *(f for f in rows if f.name not in {*inputs.names, *keys.names})]
+                )
+            columns = [f for f in self.inputs if f.name in read and f.name not in keys.names]
+            _check_live_columns(name, columns)
+            self._live = StateSchema(
+                keys=pa.schema([*keys, _SLOT]), values=pa.schema([*columns, _SIGN])
+            )
+        self.schema = StateSchema(keys=keys, values=state)
+        results = [pa.field(result, aggregate.output) for result, aggregate in bound.items()]
+        self._result_names = list(bound)
+        self._table = pa.schema([*keys, *results])
+        self.output = self._table if self.complete else pa.schema([*self._table, CHANGE])
+
+    emits: ClassVar[str] = "of keys that changed in the epoch, the new result, or the last one"
+
+    @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """The key columns in complete mode; else rows have a sign, and no keys of their own."""
+        return (tuple(self.keys.names),) if self.complete else ()
+
+    @property
+    def commutative(self) -> bool:
+        return self.mergeable
+
+    def combine(
+        self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch
+    ) -> pa.RecordBatch | None:
+        """Aggregate raw changes into one partial state per group; see `ComputeOperator.combine`."""
+        signs_or_fail(rows, self.name)
+        return self._adding.combine(groups, keys, rows)
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """The state of aggregates, and, unless all of them can subtract, that of live rows."""
+        names = (STATE,) if self._others is None else (STATE, _LIVE)
+        return tuple(StateId(self.name, state) for state in names)
+
+    def schema_of(self, state: str) -> StateSchema:
+        return self._live if state == _LIVE else self.schema
+
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe the aggregates' columns, or those of live rows, for the checkpoint."""
+        schema = self.schema_of(state)
+        described = self._adding.describe_state()
+        types: Any = None
+        if state != _LIVE:
+            types = described.type
+            if self._others is not None:
+                slots = {"state": [_SLOTS.name, _OWED.name], "aggregate": {"name": "slots"}}
+                types = {**types, _SLOTS.name: slots, **self._others.describe_state().type}
+        return msgspec.structs.replace(
+            described,
+            columns=columns_of(schema.values),
+            type=types,
+            entries=columns_of(list(schema.keys)[len(self.keys) :]),
+        )
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Refuse a state of other columns: results cannot be made of rows that are gone."""
+        stored, today = written.description, self.describe_state(state)
+        differ = sorted({*stored.columns} ^ {*today.columns})
+        changed = [f"column {name!r} of its state" for name, _ in differ]
+        results = stored.type if isinstance(stored.type, dict) else {}
+        changed += [
+            f"result {name!r}"
+            for name, described in (today.type or {}).items()
+            if name in results and results[name] != described
+        ]
+        if changed:
+            raise mismatch_error(
+                f"The aggregates of operator {self.name!r} over changes",
+                dict.fromkeys(changed),
+                "Give it a new name by name=gw.types.Identity(name, starts_empty=True), and read "
+                "the changes from their beginning; or undo the change.",
+                operator=self.name,
+            )
+        return None
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:  # noqa: ARG002
+        """Refuse initial state: results do not tell which rows they are of."""
+        raise InvalidInputError(
+            f"Operator {self.name!r} aggregates changes, and cannot begin with results.",
+            remedy="Begin with the rows of the table: as the state of latest(), or as changes.",
+            operator=self.name,
+        )
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Apply the epoch's changes to the states of their keys, and emit new results."""
+        if not len(data.rows.hashes):
+            if not self.complete:
+                return OperatorOutput()
+            cpu = time.process_time()
+            output = self._complete_output(data.state.scan(), data.num_key_groups)
+            return OperatorOutput(output=output, closing_ms=(time.process_time() - cpu) * 1e3)
+        groups, keys = data.grouped(len(self.keys))
+        known, prior = data.state.find(keys, groups.key_groups)
+        num_adding = len(self._adding.schema.values)
+        adding = prior.select(list(range(num_adding)))
+        if not data.is_partial:
+            signs_or_fail(data.rows.values, self.name)
+        state = self._adding.new_states(data, groups, keys, known, adding)
+        changed: dict[str, Changed] = {}
+        owed = np.zeros(groups.count, np.int64)
+        if self._others is not None:
+            rest, owed, changed = self._apply_to_rows(data, groups, keys, known, prior)
+            state = pa.RecordBatch.from_arrays(
+                [*state.columns, *rest.columns], schema=self.schema.values
+            )
+        before, after = np.where(known, values_of(prior.column(0)), 0), values_of(state.column(0))
+        if self.on_missing == "refuse":
+            self._refuse_missing((after < 0) | (owed > 0), keys)
+        removed = (after == 0) & (owed == 0)
+        if self.on_missing == "wait" and self._others is None and removed.any():
+            removed &= _is_nothing(state)
+        written = np.flatnonzero(known | ~removed)
+        where = pa.array(written)
+        changed |= changed_by_key(
+            groups, written, keys.take(where), state.take(where), removed[written]
+        )
+        closing_ms = 0.0
+        if self.complete:
+            cpu = time.process_time()
+            rows = StateRows(hashes=groups.hashes, keys=keys, values=state)
+            output = self._complete_output(data.state.scan().followed_by(rows), data.num_key_groups)
+            closing_ms = (time.process_time() - cpu) * 1e3
+        else:
+            output = self._changed_results(keys, (before > 0, prior), (after > 0, state))
+        return OperatorOutput(output=output, groups=groups, changed=changed, closing_ms=closing_ms)
+
+    def _refuse_missing(self, missing: BoolArray, keys: pa.RecordBatch) -> None:
+        """Raise if a key has had deletes of rows that were not there; `missing`: mask of keys."""
+        if not missing.any():
+            return
+        first = int(np.flatnonzero(missing)[0])
+        key = tuple(column[first].as_py() for column in keys.columns)
+        raise EpochFailedError(
+            f"Operator {self.name!r} got a delete of a row that is not in the table, of key "
+            f"{key!r}.",
+            remedy="Read the changes from their beginning, or make them by key_by(...).latest(), "
+            'which knows the rows. If a delete may come before its row, on_missing="wait" of '
+            "compute lets it wait.",
+            operator=self.name,
+            key=key,
+        )
+
+    def _results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the result rows of keys, without a sign."""
+        num_adding = len(self._adding.schema.values)
+        own = state.select(list(range(num_adding)))
+        columns = dict(
+            zip(
+                self._adding.output.names[len(self.keys) :],
+                self._adding.results(keys, own),
+                strict=True,
+            )
+        )
+        if self._others is not None:
+            rest = state.select(list(range(num_adding + 2, state.num_columns)))
+            names = self._others.output.names[len(self.keys) :]
+            columns |= dict(zip(names, self._others.results(keys, rest), strict=True))
+        return pa.RecordBatch.from_arrays(
+            [*keys.columns, *(columns[name] for name in self._result_names)], schema=self._table
+        )
+
+    def _complete_output(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
+        """Return the result of every key with rows, from the last of its entries."""
+        groups = group_rows(entries.hashes, entries.keys, num_key_groups)
+        newest = groups.order[groups.starts[1:] - 1]
+        newest = newest[values_of(entries.values.column(0))[newest] > 0]
+        which = pa.array(newest)
+        return self._results(entries.keys.take(which), entries.values.take(which))
+
+    def _changed_results(
+        self,
+        keys: pa.RecordBatch,
+        before: tuple[BoolArray, pa.RecordBatch],
+        after: tuple[BoolArray, pa.RecordBatch],
+    ) -> pa.RecordBatch:
+        """Return results that no longer hold (sign -1), then new ones (sign 1).
+
+        `before`, `after`: mask of the keys with rows, and states. A former result that a new one
+        replaces is left out unless both are asked for (``output="changes"``).
+        """
+        (stood, prior), (stands, state) = before, after
+        rows = [
+            self._results(keys.filter(pa.array(mask)), values.filter(pa.array(mask)))
+            for mask, values in ((stood, prior), (stands, state))
+        ]
+        same = np.zeros(len(stood), np.bool_)
+        both = stood & stands
+        if both.any():
+            former, new = (
+                part.filter(pa.array(both[mask]))
+                for part, mask in zip(rows, (stood, stands), strict=True)
+            )
+            same[both] = same_rows(former, new)
+        gone = stood & ~same if self.changes else stood & ~stands
+        parts = [
+            with_sign(part.filter(pa.array(taken[mask])), sign)
+            for part, mask, taken, sign in (
+                (rows[0], stood, gone, -1),
+                (rows[1], stands, stands & ~same, 1),
+            )
+        ]
+        return pa.concat_batches(parts)
+
+    # -- live rows -----------------------------------------------------------------------------
+
+    def _apply_to_rows(
+        self,
+        data: OperatorInput,
+        groups: Groups,
+        keys: pa.RecordBatch,
+        known: BoolArray,
+        prior: pa.RecordBatch,
+    ) -> tuple[pa.RecordBatch, IntArray, dict[str, Changed]]:
+        """Apply changes to live rows, and to the aggregates that cannot subtract.
+
+        Returns their state columns, from `_SLOTS` on; the number of deletes of each key that wait
+        for a row; and the changed entries of live rows.
+        """
+        assert self._others is not None, "there are aggregates that cannot subtract"
+        first = len(self._adding.schema.values)
+        slots = np.where(known, values_of(prior.column(first)), 0)
+        owed = np.where(known, values_of(prior.column(first + 1)), 0)
+        rows = data.rows.values
+        signs = values_of(rows.column(CHANGE.name))
+        again = owed > 0  # whether states are made of all live rows
+        again[groups.of_row[signs < 0]] = True
+        live = self._load(data.states[_LIVE], groups, keys, np.where(again, slots, 0))
+        stored = len(live[0])
+        key = np.concatenate([live[0], groups.of_row])
+        names = self._live.values.names[:-1]
+        batch = pa.concat_batches([live[2].select(names), rows.select(names)])
+        sign = np.concatenate([values_of(live[2].column(_SIGN.name)), signs])
+        stays = np.ones(len(key), np.bool_)
+        some = np.flatnonzero(again[key])
+        stays[some] = _after_netting(key[some], batch.take(pa.array(some)), sign[some])
+        # Slots: those of stored rows, then of new ones in order.
+        new = stored + np.flatnonzero(stays[stored:])
+        rank = _ranks(key[new], groups.count)
+        slot = np.concatenate([live[1], np.zeros(rows.num_rows, np.int64)])
+        slot[new] = slots[key[new]] + rank
+        num_stay = np.bincount(key[stays], minlength=groups.count)
+        slots = slots + np.bincount(key[new], minlength=groups.count)
+        closed_up = again & (slots > 2 * num_stay + _SPARE)
+        slots = np.where(closed_up | (again & (num_stay == 0)), num_stay, slots)
+        written = new
+        removed = np.flatnonzero(~stays[:stored])
+        if closed_up.any():
+            moved = np.flatnonzero(stays & closed_up[key])
+            moved = moved[np.lexsort((slot[moved], key[moved]))]
+            written = np.concatenate([new[~closed_up[key[new]]], moved])
+            of_closed = closed_up[key[:stored]]
+            slot[moved] = _ranks(key[moved], groups.count)
+            removed = np.concatenate(
+                [
+                    removed[~of_closed[removed]],
+                    np.flatnonzero(of_closed & (live[1] >= num_stay[key[:stored]])),
+                ]
+            )
+        entries = np.concatenate([written, removed])
+        changed: dict[str, Changed] = {}
+        if len(entries):
+            values = pa.RecordBatch.from_arrays(
+                [*batch.columns, column_of(sign, None, pa.int8())], schema=self._live.values
+            ).take(pa.array(entries))
+            gone = np.arange(len(entries)) >= len(written)
+            changed = {
+                _LIVE: changed_by_key(
+                    groups,
+                    key[entries],
+                    self._slot_keys(
+                        keys, key[entries], np.concatenate([slot[written], live[1][removed]])
+                    ),
+                    values,
+                    gone,
+                )[STATE]
+            }
+        added = np.flatnonzero(stays & (sign > 0))
+        added = added[order_by(key[added])]
+        states = self._others.update_states(
+            _of_rows(groups, key[added]),
+            keys,
+            self._rows_of(data, live[2], added, keys.take(pa.array(key[added]))),
+            known & ~again,
+            prior.select(list(range(first + 2, prior.num_columns))),
+            are_partial=False,
+        )
+        owed = np.bincount(key[stays & (sign < 0)], minlength=groups.count)
+        numbers = [column_of(part.astype(np.int64), None, pa.int64()) for part in (slots, owed)]
+        rest = pa.RecordBatch.from_arrays(
+            [*numbers, *states.columns],
+            schema=pa.schema([_SLOTS, _OWED, *self._others.schema.values]),
+        )
+        return rest, owed, changed
+
+    def _load(
+        self, view: StateView, groups: Groups, keys: pa.RecordBatch, slots: IntArray
+    ) -> tuple[IntArray, IntArray, pa.RecordBatch]:
+        """Return key number, slot and columns of the stored rows of keys, in order of slots.
+
+        `slots`: number of slots of each key to load; 0 for others.
+        """
+        key, slot = expand_ranges(np.zeros(len(slots), np.int64), slots)
+        found_slot, values = view.find(self._slot_keys(keys, key, slot), groups.key_groups[key])
+        return key[found_slot], slot[found_slot], values.filter(pa.array(found_slot))
+
+    def _slot_keys(self, keys: pa.RecordBatch, key: IntArray, slot: IntArray) -> pa.RecordBatch:
+        """Return the key columns of entries of live rows."""
+        columns = [*keys.take(pa.array(key)).columns, column_of(slot, None, pa.int64())]
+        return pa.RecordBatch.from_arrays(columns, schema=self._live.keys)
+
+    def _rows_of(
+        self,
+        data: OperatorInput,
+        live: pa.RecordBatch,
+        which: IntArray,
+        own: pa.RecordBatch,
+    ) -> pa.RecordBatch:
+        """Return rows, stored or new, with the columns that the aggregates read.
+
+        `which`: their positions among `live` and then the epoch's rows. `own`: their keys.
+        """
+        assert self._others is not None, "there are aggregates that cannot subtract"
+        rows = data.rows.values
+        columns = []
+        for field in self._others.inputs:
+            if field.name in own.schema.names:
+                columns.append(own.column(field.name))
+            elif field.name in live.schema.names:
+                both = pa.concat_arrays([live.column(field.name), rows.column(field.name)])
+                columns.append(both.take(pa.array(which)))
+            else:  # which only the aggregates that subtract read, or the sign
+                columns.append(pa.nulls(len(which), field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._others.inputs)
+
+
+def _is_nothing(state: pa.RecordBatch) -> BoolArray:
+    """Return a mask of states of counts and sums that nothing is left of, waiting deletes neither.
+
+    A key without rows may have as many of each.
+    """
+    nothing = np.ones(state.num_rows, np.bool_)
+    for column in state.columns:
+        zero = pa.scalar(0).cast(column.type)
+        nothing &= values_of(pc.fill_null(pc.equal(column, zero), fill_value=True))
+    return nothing
+
+
+def _of_rows(groups: Groups, of_row: IntArray) -> Groups:
+    """Return the groups with other rows; `of_row`: the group of each."""
+    return type(groups)(
+        count=groups.count,
+        of_row=of_row,
+        first_row=groups.first_row,
+        hashes=groups.hashes,
+        key_groups=groups.key_groups,
+    )
+
+
+def _ranks(group: IntArray, count: int) -> IntArray:
+    """Return the number, from 0, of each row within its group, in the order that rows have."""
+    starts = starts_of(group, count)
+    order = order_by(group)
+    ranks = np.empty(len(group), np.int64)
+    ranks[order] = np.arange(len(group)) - starts[group[order]]
+    return ranks
+
+
+def _after_netting(key: IntArray, rows: pa.RecordBatch, sign: npt.NDArray[np.int8]) -> BoolArray:
+    """Return a mask of the rows that stay when deletes meet equal rows of their key.
+
+    Of equal rows the oldest, which come first, go. Deletes that meet none stay.
+    """
+    if not len(key):
+        return np.zeros(0, np.bool_)
+    columns = pa.RecordBatch.from_arrays(
+        [column_of(key, None, pa.int64()), *rows.columns], names=["", *rows.schema.names]
+    )
+    columns = canonical_keys(columns)
+    equal = group_rows(hash_keys(columns), columns, 1)
+    net = np.zeros(equal.count, np.int64)
+    np.add.at(net, equal.of_row, sign.astype(np.int64))
+    stays = np.zeros(len(key), np.bool_)
+    for which, left in ((sign > 0, net), (sign < 0, -net)):
+        positions = np.flatnonzero(which)[::-1]
+        ranks = _ranks(equal.of_row[positions], equal.count)
+        stays[positions[ranks < left[equal.of_row[positions]]]] = True
+    return stays
+
+
+def _check_live_columns(operator: str, columns: list[pa.Field]) -> None:
+    """Raise for columns that live rows cannot have, since they cannot be stored or compared."""
+    for field in columns:
+        if not (can_be_state(field.type) and is_hashable(field.type)):
+            raise InvalidFlowError(
+                f"Operator {operator!r} stores the rows of a table that changes, and column "
+                f"{field.name!r} has type {field.type}, which state cannot hold.",
+                remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
+                operator=operator,
+                column=field.name,
+            )
