@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from godwit.control.loop import Controller
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
 
 

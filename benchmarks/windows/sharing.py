@@ -27,7 +27,7 @@ from godwit.control.windows import SharePanes
 if TYPE_CHECKING:
     import argparse
 
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch
     from godwit.operators.windows.spec import Hopping
 
 

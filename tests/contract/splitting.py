@@ -12,7 +12,7 @@ from tests.contract.windows_apart import WindowsApart
 from godwit.control.operators import OperatorPolicies
 from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch
 from godwit.model.decision_events import ManualChange
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart

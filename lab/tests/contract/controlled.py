@@ -16,7 +16,7 @@ from tests.contract.one_process import OneProcess
 from tests.support.controls import control_of
 
 from godwit.control.loop import Controller
-from godwit.engine.committed import CommittedEpoch
+from godwit.engine.policies import CommittedEpoch
 from godwit.engine.topology import topology_of
 from godwit.model.errors import MigrationError
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lab.tests.histories.drawing import Drawn
 
     from godwit.control.loop import Controller
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.simulator import History, Simulation
 

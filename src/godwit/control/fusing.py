@@ -23,7 +23,7 @@ import numpy as np
 
 from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit.control.policy import Hysteresis, check_epoch_settings, reversed_by_regrouping
-from godwit.engine.changes import Proposal, Regroup
+from godwit.engine.policies import Proposal, Regroup
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.plan.grouping import in_lane_inputs
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from godwit.control.policy import ManualOverrides
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
 _FUSION = "fusion"

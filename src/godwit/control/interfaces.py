@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
     from godwit.placement import Problem
     from godwit.placement.arrays import FloatArray

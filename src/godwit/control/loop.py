@@ -31,7 +31,7 @@ from godwit.control.rebalancing import LaneBalancing, LaneChange, Rebalance, Reb
 from godwit.control.resizing import Resizing
 from godwit.control.settings import STATIC
 from godwit.control.statistics import Statistics
-from godwit.engine.changes import Proposal
+from godwit.engine.policies import Proposal
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.placement import metrics
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
     from godwit.engine.cluster import ExecutorPool
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.engine.topology import Topology
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView

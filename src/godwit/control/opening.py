@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from godwit.control.policy import AdaptationPolicy
     from godwit.control.settings import Control
     from godwit.engine.cluster import ExecutorPool
-    from godwit.engine.committed import FlowEpoch
     from godwit.engine.flow_epochs import FlowEpochs
+    from godwit.engine.policies import FlowEpoch
     from godwit.migration.coordinator import Coordinator
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow

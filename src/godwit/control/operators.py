@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from godwit.control.windows import ChooseWindowState
-from godwit.engine.changes import Regroup, Repartition
 from godwit.engine.outcomes import state_bytes
+from godwit.engine.policies import Regroup, Repartition
 from godwit.engine.regrouping import plan_from_present, to_regrouping
 from godwit.migration.strategy import Bounds
 from godwit.model import events
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.control.policy import AdaptationPolicy, PolicyLoop
-    from godwit.engine.changes import Proposal
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch, Proposal
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.engine.sharing import PaneMeter
     from godwit.migration.coordinator import Coordinator

@@ -27,7 +27,7 @@ from godwit.checkpoint.evolution import partitioned_anew
 from godwit.control.planners.fusion import FusionProblem, plan_fusion
 from godwit.control.planners.placing import compare_placing, imbalance_of, min_values
 from godwit.control.policy import Hysteresis, reversed_by_regrouping
-from godwit.engine.changes import Proposal, Repartition
+from godwit.engine.policies import Proposal, Repartition
 from godwit.model import events
 from godwit.model.naming import listing
 from godwit.operators.hot_keys.grid import PART
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.control.fusing import Fusion
     from godwit.control.policy import Announce
     from godwit.control.windows import ExchangeCosts
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch
     from godwit.model.event import Event
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray

@@ -28,7 +28,7 @@ from godwit.model.naming import check_number
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable
 
-    from godwit.engine.changes import Proposal
+    from godwit.engine.policies import Proposal
     from godwit.migration.state import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 

@@ -24,7 +24,7 @@ import numpy as np
 from godwit.control.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
 from godwit.control.judging import BalanceJudge
 from godwit.control.planners.cores.intra_executor import balance_lanes
-from godwit.engine.changes import Proposal
+from godwit.engine.policies import Proposal
 from godwit.migration.messages import CONTROLLER, LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import Announce, ManualOverrides
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment

@@ -35,8 +35,8 @@ from godwit.control.judging import Judge
 from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
 from godwit.control.policy import Hysteresis
 from godwit.control.scaling import WantedExecutors, at_rate
-from godwit.engine.changes import Proposal
 from godwit.engine.cluster import PoolView
+from godwit.engine.policies import Proposal
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidControlError

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from godwit.checkpoint.records import Grid
 from godwit.control.planners.spreading import SidesOfKey, choose_shape
 from godwit.control.policy import Hysteresis, check_epoch_settings
-from godwit.engine.changes import Proposal
+from godwit.engine.policies import Proposal
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from godwit.control.policy import ManualOverrides
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch
     from godwit.model.key_groups import KeyWork
     from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow

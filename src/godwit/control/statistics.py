@@ -25,7 +25,7 @@ from godwit.model.latency import LatencyHistogram
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.engine.topology import Topology
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupLoad

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import PolicyLoop
     from godwit.control.settings import Control
     from godwit.engine.cluster import ExecutorPool
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from godwit.control.planners.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.control.policy import Hysteresis, check_epoch_settings, reversed_by_regrouping
-from godwit.engine.changes import Proposal, Regroup
+from godwit.engine.policies import Proposal, Regroup
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.control.planners.splitting import Choice, WindowLayout
     from godwit.control.policy import Announce, ManualOverrides
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch
     from godwit.engine.sharing import PaneMeter
     from godwit.plan.compiled import CompiledFlow
     from godwit.time.grid import PaneGrid

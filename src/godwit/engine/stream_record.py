@@ -27,7 +27,7 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.placement.arrays import FloatArray
 
 STREAM: Final = "stream"

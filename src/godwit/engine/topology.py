@@ -11,7 +11,7 @@ import numpy as np
 from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.placement.arrays import FloatArray
     from godwit.plan.compiled import CompiledFlow
 

@@ -37,12 +37,12 @@ from godwit.checkpoint.verification import (
     start_problems,
     verify,
 )
-from godwit.cli.arguments import CHECKPOINT_PATH, opened_checkpoint
-from godwit.cli.console import figures_table, tell, wide_console
 from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.text import counted, human_bytes, printable
+from godwit.ops.arguments import CHECKPOINT_PATH, opened_checkpoint
+from godwit.ops.console import figures_table, tell, wide_console
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.continuity import TargetReport, check_targets
 from godwit.sources.directory import describe_position

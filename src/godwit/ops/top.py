@@ -24,16 +24,16 @@ from rich.live import Live
 from rich.text import Text
 
 from godwit.checkpoint.journal import JournalReader
-from godwit.cli.arguments import (
+from godwit.model.errors import GodwitError
+from godwit.model.text import counted, human_bytes, printable
+from godwit.ops.arguments import (
     add_checkpoint,
     bounded,
     flow_name,
     no_journal_error,
     opened_checkpoint,
 )
-from godwit.cli.console import Symbols, symbols_for
-from godwit.model.errors import GodwitError
-from godwit.model.text import counted, human_bytes, printable
+from godwit.ops.console import Symbols, symbols_for
 from godwit.ops.liveness import Liveness
 from godwit.ops.run_state import RunState, reduced, rows_per_s
 from godwit.time.durations import elapsed_text

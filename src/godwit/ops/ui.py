@@ -8,15 +8,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from godwit.cli.arguments import (
+from godwit.model.errors import GodwitError
+from godwit.model.text import human_bytes
+from godwit.ops.arguments import (
     add_checkpoint,
     bounded,
     flow_name,
     no_journal_error,
     opened_checkpoint,
 )
-from godwit.model.errors import GodwitError
-from godwit.model.text import human_bytes
 from godwit.ops.page.live_page import PageFeed, PageServer, is_loopback
 from godwit.ops.page.report import report_page
 from godwit.ops.page.view import report_of

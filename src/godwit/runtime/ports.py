@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef
-    from godwit.engine.changes import Proposal
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch, Proposal
     from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
     from godwit.operators.hot_keys.orders import SpreadKeyOver, SpreadOrders

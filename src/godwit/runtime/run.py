@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.collection import collect_garbage
-from godwit.engine.committed import FlowEpoch
 from godwit.engine.flow_run import FlowRun
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
+from godwit.engine.policies import FlowEpoch
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
-    from godwit.engine.changes import Proposal
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
+    from godwit.engine.policies import Proposal
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView

@@ -24,7 +24,7 @@ from godwit.plan.explain import graph_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.engine.committed import FlowEpoch
+    from godwit.engine.policies import FlowEpoch
     from godwit.migration.outcome import LoadSummary
     from godwit.model.assignment import Assignment
     from godwit.plan.compiled import CompiledFlow

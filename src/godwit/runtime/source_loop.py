@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.engine.flow_run import announce_problems
 from godwit.engine.row_limit import RowLimit
 from godwit.runtime.lifecycle import EpochDriver
+from godwit.runtime.settings import interval_s, is_bounded, is_once
 from godwit.runtime.source_figures import SourceProgress, now_us
 from godwit.runtime.threads import close_all
-from godwit.runtime.trigger import interval_s, is_bounded, is_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -27,10 +27,10 @@ import msgspec
 
 from godwit.checkpoint.spark_log import update_layout
 from godwit.engine.flow_run import announce_problems
+from godwit.runtime.settings import is_bounded, is_once
 from godwit.runtime.source_figures import SourceProgress
 from godwit.runtime.source_loop import num_tasks
 from godwit.runtime.threads import DaemonPool, GateClosedError
-from godwit.runtime.trigger import is_bounded, is_once
 from godwit.spark.batch_rows import BatchRows
 from godwit.spark.micro_batch_looks import MicroBatchLooks
 from godwit.spark.micro_batches import MicroBatches, give_id, remove_leftovers

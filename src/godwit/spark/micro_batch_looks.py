@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from godwit.engine.cluster import SourceLook
 from godwit.runtime.pending_files import parse_file_log
-from godwit.runtime.trigger import known_interval_s
+from godwit.runtime.settings import known_interval_s
 from godwit.spark.progress import offsets_behind
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.runtime.lifecycle import EpochDriver
+from godwit.runtime.settings import is_bounded, is_once
 from godwit.runtime.source_loop import ReadPace, Waiters
 from godwit.runtime.threads import GateClosedError
-from godwit.runtime.trigger import is_bounded, is_once
 from godwit.spark.platform.sessions import session_stopped
 from godwit.spark.progress import add_source_figures, rows_held_back, source_lag
 from godwit.spark.spark_stream import SparkStream

@@ -25,8 +25,8 @@ from godwit.model.errors import InvalidFlowError
 from godwit.runtime.controllers import opener_of
 from godwit.runtime.recent_events import past_decisions
 from godwit.runtime.run import SOURCES, QueryRun, RunParts
+from godwit.runtime.settings import known_interval_s
 from godwit.runtime.threads import DaemonPool, close_all
-from godwit.runtime.trigger import known_interval_s
 from godwit.spark.background_copies import BackgroundCopies
 from godwit.spark.cluster import LostExecutors, SinkSession, SparkCluster
 from godwit.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from godwit.runtime.trigger import is_bounded, is_once
+from godwit.runtime.settings import is_bounded, is_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

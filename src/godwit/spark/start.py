@@ -21,9 +21,9 @@ from godwit.runtime.controllers import opener_of
 from godwit.runtime.dispatcher import EventDispatcher
 from godwit.runtime.observers import open_observers
 from godwit.runtime.query import Query, end_terminated, is_running
+from godwit.runtime.settings import interval_s
 from godwit.runtime.source_loop import SourceLoop
 from godwit.runtime.threads import EpochGate
-from godwit.runtime.trigger import interval_s
 from godwit.sinks.places import check_places
 from godwit.spark.batch_rows import BatchRows
 from godwit.spark.failures import (

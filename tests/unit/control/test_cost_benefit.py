@@ -20,7 +20,7 @@ from godwit.placement import Limits, Problem
 
 if TYPE_CHECKING:
     from godwit.control.interfaces import MeasuredProblem
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
 
 TERMS = Terms(max_load_distance=0.1, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
 FREE = Budget(max_bytes=None)

@@ -13,7 +13,7 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.control.fusing import Fusing, by_attributes
 from godwit.control.policy import ManualOverrides
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch
 from godwit.migration.outcome import EpochOutcome
 from godwit.model.errors import InvalidFlowError
 from godwit.plan.grouping import in_lane_inputs, regrouped
@@ -21,7 +21,7 @@ from godwit.plan.grouping import in_lane_inputs, regrouped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.engine.changes import Proposal
+    from godwit.engine.policies import Proposal
     from godwit.plan.compiled import CompiledFlow
 
 SETTINGS = gw.control.Fusion(epochs=2, fuse_above=0.1, part_below=0.02, confirm=2)

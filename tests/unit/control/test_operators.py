@@ -17,9 +17,8 @@ from godwit.control.fusing import Fusing
 from godwit.control.operators import OperatorPolicies
 from godwit.control.policy import ManualOverrides, PolicyLoop, reversed_by_regrouping
 from godwit.engine import outcomes
-from godwit.engine.changes import Proposal, Regroup, Repartition
 from godwit.engine.cluster import Executor
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch, Proposal, Regroup, Repartition
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.migration import Policy
 from godwit.migration.coordinator import Coordinator

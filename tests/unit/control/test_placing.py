@@ -19,8 +19,7 @@ from godwit.control.placing import (
     place_by_attributes,
 )
 from godwit.control.windows import ExchangeCosts
-from godwit.engine.changes import Repartition
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch, Repartition
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events

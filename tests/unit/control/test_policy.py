@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.control.policy import Hysteresis, ManualOverrides, PolicyLoop
-from godwit.engine.changes import Proposal
+from godwit.engine.policies import Proposal
 from godwit.model import events
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from godwit.control.windows import (
     layout_of,
     splitting_of,
 )
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events
@@ -33,7 +33,7 @@ from godwit.plan.explain import explain
 from godwit.plan.grouping import regrouped
 
 if TYPE_CHECKING:
-    from godwit.engine.changes import Proposal
+    from godwit.engine.policies import Proposal
     from godwit.plan.compiled import CompiledFlow
 
 COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])

@@ -19,7 +19,7 @@ from godwit.control.operators import OperatorPolicies
 from godwit.control.planners.spreading import SidesOfKey, choose_shape
 from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.spreading import SpreadHotKeys, spreading_of
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from godwit.engine.changes import Proposal
+    from godwit.engine.policies import Proposal
     from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 

@@ -8,7 +8,7 @@ import pytest
 from godwit.control.planning import measured_problem, resource_usage
 from godwit.control.settings import Means
 from godwit.control.statistics import PeriodStatistics, Statistics
-from godwit.engine.committed import CommittedEpoch
+from godwit.engine.policies import CommittedEpoch
 from godwit.engine.topology import Topology
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView, ProtocolView

@@ -27,9 +27,9 @@ from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.ownership import EXPIRY_S, acquire_lease
 from godwit.checkpoint.records import FORMAT, IDENTITY, FlowIdentity, journal_path
 from godwit.checkpoint.storage import RemoteStorage
-from godwit.cli.console import ASCII, BLOCKS
 from godwit.cli.main import main
 from godwit.model import events
+from godwit.ops.console import ASCII, BLOCKS
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.top import RunFigures, Sight, Viewer, figures_of, frame
 

@@ -15,8 +15,8 @@ import pytest
 from tests.support.checkpoints import write_checkpoint
 from tests.support.journal_story import story, write
 
-from godwit.cli.arguments import opened_checkpoint
 from godwit.cli.main import main
+from godwit.ops.arguments import opened_checkpoint
 from godwit.ops.page.live_page import PageFeed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.journal_story import assignment
 
 import godwit as gw
-from godwit.engine.committed import FlowEpoch
+from godwit.engine.policies import FlowEpoch
 from godwit.migration.outcome import EpochOutcome, LoadSummary
 from godwit.migration.state import ComponentView
 from godwit.ops.heat import moved_placement

@@ -19,9 +19,9 @@ from godwit.model.errors import (
     StopTimeoutError,
 )
 from godwit.runtime import source_loop
+from godwit.runtime.settings import interval_s
 from godwit.runtime.source_loop import SourceLoop
 from godwit.runtime.threads import EpochGate
-from godwit.runtime.trigger import interval_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

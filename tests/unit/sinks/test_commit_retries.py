@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from godwit.sinks.commit_retries import CommitRetries, RetryPolicy
+from godwit.sinks.target_sink import CommitRetries, RetryPolicy
 
 
 class Time:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.cli.arguments import save_picture
 from godwit.model.errors import InvalidProblemError
 from godwit.model.text import human_bytes
+from godwit.ops.arguments import save_picture
 from godwit.placement.preview import PlanPreview, preview, table
 from godwit.placement.problem import Problem
 from godwit.placement.registry import PLANNERS, Planner, planner

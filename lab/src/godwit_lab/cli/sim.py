@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from godwit.cli.arguments import save_picture
 from godwit.control.scaling import utilisation
 from godwit.control.settings import BY_PLAN, STATIC, Control
 from godwit.model import events, plugins
+from godwit.ops.arguments import save_picture
 from godwit.placement.preview import table
 from godwit.placement.problem import Problem
 from godwit.placement.registry import PLANNERS

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from godwit.cli.arguments import add_checkpoint, flow_name, opened_checkpoint, save_picture
-from godwit.cli.console import figures_table, tell, wide_console
 from godwit.model.errors import InvalidControlError
 from godwit.model.naming import did_you_mean
 from godwit.model.text import counted, human_bytes
+from godwit.ops.arguments import add_checkpoint, flow_name, opened_checkpoint, save_picture
+from godwit.ops.console import figures_table, tell, wide_console
 from godwit.placement.problem import Problem
 from godwit.placement.registry import PLANNERS
 from godwit.time.durations import seconds

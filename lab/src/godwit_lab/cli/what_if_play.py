@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from godwit.control.loop import Controller
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.model.latency import LatencyHistogram
     from godwit_lab.cli.what_if_stream import MeasuredStream, MeasuredTime
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from godwit.control.loop import Controller
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.committed import CommittedEpoch
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
+from godwit.engine.policies import CommittedEpoch
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.stream_record import STREAM, StreamRecorder
 from godwit.engine.topology import Topology

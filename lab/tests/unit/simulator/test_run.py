@@ -29,7 +29,7 @@ from godwit_lab.simulator import (
 )
 
 if TYPE_CHECKING:
-    from godwit.engine.committed import CommittedEpoch
+    from godwit.engine.policies import CommittedEpoch
     from godwit.migration.outcome import EpochOutcome
     from godwit.model.latency import LatencyHistogram
 

@@ -58,7 +58,6 @@ from godwit.model.errors import SinkError
 from godwit.model.locations import local_path as local_path_of
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
-from godwit.sinks.commit_retries import CommitRetries
 from godwit.sinks.file_systems import (
     destination_of,
     exists,
@@ -89,6 +88,7 @@ from godwit.sinks.rows import (
 )
 from godwit.sinks.target_sink import (
     RESERVED_NAMES,
+    CommitRetries,
     TargetSink,
     is_shared,
     point_text,

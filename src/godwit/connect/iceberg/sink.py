@@ -41,7 +41,6 @@ from godwit.connect.iceberg.files import (
 )
 from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.commit_retries import CommitRetries
 from godwit.sinks.file_systems import try_directory
 from godwit.sinks.parquet_files import file_row_check, require_types
 from godwit.sinks.rows import (
@@ -53,6 +52,7 @@ from godwit.sinks.rows import (
 )
 from godwit.sinks.sink import MAX_PARTITIONS
 from godwit.sinks.target_sink import (
+    CommitRetries,
     TargetSink,
     is_shared,
     point_text,

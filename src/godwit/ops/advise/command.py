@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from godwit.cli.arguments import save_picture
-from godwit.cli.console import figures_table, tell, wide_console
 from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.advise.event_log import EventLogError, StageReader, open_event_log
 from godwit.ops.advise.stage_advice import advise
+from godwit.ops.arguments import save_picture
+from godwit.ops.console import figures_table, tell, wide_console
 
 if TYPE_CHECKING:
     import argparse

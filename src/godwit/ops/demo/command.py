@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from godwit.cli.arguments import bounded, save_picture
-from godwit.cli.console import tell
 from godwit.model.errors import GodwitError
 from godwit.model.text import counted
+from godwit.ops.arguments import bounded, save_picture
+from godwit.ops.console import tell
 from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:

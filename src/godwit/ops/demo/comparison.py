@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from godwit.cli.console import tell
 from godwit.model.text import counted
+from godwit.ops.console import tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,9 +16,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from godwit.cli.console import symbols_for, tell
 from godwit.model import events
 from godwit.model.text import printable
+from godwit.ops.console import symbols_for, tell
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.top import Sight, figures_of, frame
 

@@ -14,7 +14,7 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 import godwit as gw
 from godwit.model.errors import SinkError
-from godwit.sinks.commit_retries import RetryPolicy
+from godwit.sinks.target_sink import RetryPolicy
 
 if TYPE_CHECKING:
     from godwit.connect.delta.sink import DeltaSink

@@ -22,7 +22,7 @@ from tests.support.epoch_rows import EpochRows, context
 
 import godwit as gw
 from godwit.model.errors import SinkError
-from godwit.sinks.commit_retries import RetryPolicy
+from godwit.sinks.target_sink import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,8 @@ from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.control.policy import ManualOverrides
 from godwit.control.spreading import SpreadHotKeys
-from godwit.engine.committed import FlowEpoch
 from godwit.engine.event_time import EventTimes
+from godwit.engine.policies import FlowEpoch
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model.assignment import even_assignment

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from godwit.cli.console import BLOCKS
 from godwit.model import events
+from godwit.ops.console import BLOCKS
 from godwit.ops.demo.show import Show
 from godwit.ops.plots import epoch_figure, label_rows
 
