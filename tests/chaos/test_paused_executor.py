@@ -12,7 +12,7 @@ from tests.chaos.results import rows_in_order, run_program
 from tests.support.long_tests import minutes_long
 
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,10 +26,10 @@ from godwit.checkpoint.ownership import lease_owner
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.storage import LocalStorage
-from godwit.checkpoint.verification import plan_record_repair, verify
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
-from godwit.spark.log_repair import plan_log_repair
+from godwit.ops.log_repair import plan_log_repair
+from godwit.ops.verification import plan_record_repair, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

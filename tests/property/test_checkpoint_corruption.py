@@ -17,8 +17,8 @@ from godwit.checkpoint.collection import collect_garbage, needed_files
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BLOCKS, commit_path
 from godwit.checkpoint.storage import LocalStorage
-from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from godwit.checkpoint.records import BlockRef

@@ -23,7 +23,7 @@ from tests.oracles.checkpoint_model import (
 from tests.oracles.unreliable_disk import StoppedError, UnreliableDisk
 
 from godwit.checkpoint.storage import LocalStorage
-from godwit.checkpoint.verification import verify
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.oracles.evolving import AGGREGATES, NUM_KEY_GROUPS, Program, Row, Runtime, key_group_of
 
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
+from godwit.ops.verification import verify
 
 KEYS = [f"key-{i}" for i in range(12)]
 NEUTRAL = {"total": None, "rows": 0, "mean": None, "high": None, "low": None}

@@ -15,11 +15,11 @@ from tests.spark.streams import Inbox
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
 from godwit.engine import cluster as cluster_port
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError, SourceError, StopTimeoutError
+from godwit.ops.verification import verify
 from godwit.spark import micro_batch_query
 from godwit.spark.stages.source_rows import SourceRows
 

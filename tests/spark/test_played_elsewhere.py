@@ -10,8 +10,8 @@ from tests.unit.test_testing import Circle, Shape, keep_values
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointMismatchError
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

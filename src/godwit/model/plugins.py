@@ -5,7 +5,7 @@ point of its distribution, as in ``[project.entry-points."godwit.sinks"]``.  The
 without importing anything; an object is imported when it is first used.
 
 An entry point of the group ``godwit.targets`` reads targets that a checkpoint names, without the
-flow (`godwit.sinks.continuity`); its name is that of a file that only such targets have.
+flow (`godwit.ops.targets`); its name is that of a file that only such targets have.
 
 Invariant: a name that a package of this project has is answered with that package's name where the
 package is not installed.

@@ -30,23 +30,23 @@ from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
 from godwit.checkpoint.records import padded
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import (
-    Finding,
-    execute_repair,
-    plan_record_repair,
-    start_problems,
-    verify,
-)
 from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.arguments import CHECKPOINT_PATH, opened_checkpoint
 from godwit.ops.console import figures_table, tell, wide_console
+from godwit.ops.log_repair import plan_log_repair
+from godwit.ops.targets import TargetReport, check_targets
+from godwit.ops.verification import (
+    Finding,
+    execute_repair,
+    plan_record_repair,
+    start_problems,
+    verify,
+)
 from godwit.sinks.carried_files import carry_files
-from godwit.sinks.continuity import TargetReport, check_targets
 from godwit.sources.directory import describe_position
-from godwit.spark.log_repair import plan_log_repair
 
 if TYPE_CHECKING:
     import argparse
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.checkpoint.verification import RepairStep, VerificationReport
+    from godwit.ops.verification import RepairStep, VerificationReport
 
 _Action: TypeAlias = "Callable[[argparse.Namespace], int]"
 _JOURNAL_LINES = 20

@@ -22,8 +22,8 @@ from godwit.checkpoint.records import (
     flow_path,
 )
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
-from godwit.checkpoint.verification import start_problems, verify
 from godwit.model.errors import CheckpointError, CorruptCheckpointError, EpochCollectedError
+from godwit.ops.verification import start_problems, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.model.errors import ConcurrentRunError
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,9 +19,9 @@ from godwit.checkpoint.records import (
     plan_path,
 )
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
 from godwit.model.errors import CorruptCheckpointError
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from examples.sqlite import godwit_sqlite
-from tests.unit.sinks.test_target_check import with_lane_file
+from tests.unit.ops.test_target_check import with_lane_file
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
@@ -24,7 +24,7 @@ from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
 from godwit.model import plugins
 from godwit.model.errors import SinkError, SourceError
-from godwit.sinks.continuity import check_targets
+from godwit.ops.targets import check_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,6 @@ import pytest
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.engine import repartition as module
 from godwit.model.errors import (
     CheckpointError,
@@ -20,6 +19,7 @@ from godwit.model.errors import (
     InvalidPlanError,
 )
 from godwit.model.key_groups import key_groups_of
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

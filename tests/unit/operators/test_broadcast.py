@@ -13,7 +13,6 @@ import godwit as gw
 from godwit.checkpoint.chains import choose_snapshots
 from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.engine import instructions
 from godwit.model.errors import (
     CheckpointMismatchError,
@@ -22,6 +21,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.operators import broadcast
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ from tests.oracles.evolving import Program, Runtime
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from tests.support.checkpoints import write_checkpoint
 
-from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
 from godwit.ops import checkpoint as commands
 from godwit.ops.checkpoint import VerificationDisplay, verify_watched
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.model import events
 from godwit.model.errors import EpochFailedError
 from godwit.ops.demo.comparison import Comparison, compare
@@ -38,6 +37,7 @@ from godwit.ops.demo.flights import (
     load_flights,
     write_days,
 )
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,6 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import Grid, HotKey
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.control.policy import ManualOverrides
@@ -37,6 +36,7 @@ from godwit.model.errors import (
 )
 from godwit.model.key_groups import KeyGroupLoad, KeyWork, OperatorWork
 from godwit.operators.hot_keys.grid import WHOLE, Spreads, hash_undivided, work_by_time
+from godwit.ops.verification import verify
 from godwit.plan.grouping import regrouped
 from godwit.time.event_time import EpochTime
 

@@ -14,13 +14,13 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
-from godwit.checkpoint.verification import (
+from godwit.model.errors import CheckpointError
+from godwit.ops.verification import (
     execute_repair,
     plan_record_repair,
     start_problems,
     verify,
 )
-from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,8 +35,8 @@ from godwit.checkpoint.spark_log import (
     offsets_in,
     reorder_offsets,
 )
-from godwit.checkpoint.verification import RepairStep
 from godwit.model.errors import CorruptCheckpointError, GodwitError
+from godwit.ops.verification import RepairStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

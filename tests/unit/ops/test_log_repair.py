@@ -10,8 +10,8 @@ import pytest
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import execute_repair
-from godwit.spark.log_repair import plan_log_repair
+from godwit.ops.log_repair import plan_log_repair
+from godwit.ops.verification import execute_repair
 
 LAST = 12
 

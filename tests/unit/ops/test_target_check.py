@@ -16,7 +16,7 @@ from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, encode_fi
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
-from godwit.sinks.continuity import check_targets
+from godwit.ops.targets import check_targets
 
 if TYPE_CHECKING:
     from pathlib import Path

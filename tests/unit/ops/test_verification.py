@@ -23,7 +23,7 @@ from godwit.checkpoint.records import (
 )
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, encode_files
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
+from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
