@@ -192,6 +192,8 @@ class Case:
     mode: str
     parts: int = 1
     after: Callable[[Any], None] | None = None
+    own_sources: bool = False  # in place of Spark's scans
+    file_format: str = "parquet"
 
 
 def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> dict[str, str]:
@@ -210,6 +212,8 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
                 mode=case.mode,
                 parts=case.parts,
                 after=case.after,
+                own_sources=case.own_sources,
+                file_format=case.file_format,
             )
         except Exception as error:  # noqa: BLE001  told to the test
             return f"{type(error).__name__}: {error}"
@@ -240,6 +244,8 @@ def _compared(
     mode: str,
     parts: int,
     after: Callable[[Any], None] | None,
+    own_sources: bool = False,
+    file_format: str = "parquet",
 ) -> Batches:
     """Run a query natively and adopted, and compare the batches; see `compare`."""
     cut = {
@@ -263,8 +269,9 @@ def _compared(
                     rows = stream.batches[cut[name][part] : cut[name][part + 1]]
                     write(first[name], rows)
             theirs = _native(query, mode, f"{checkpoints}/native")
+            writer = gw.write_stream(query)
             ours = run(
-                gw.write_stream(query),
+                writer.own_sources() if own_sources else writer,
                 mode=mode,
                 checkpoint=f"{checkpoints}/adopted",
                 after=after,

@@ -52,11 +52,25 @@ def explained(dataframe: DataFrame, *, mode: str) -> str:
         actions = [f"operator {node.name!r}: {node.action}" for node in flow.operators]  # type: ignore[union-attr]
     except UnsupportedQueryError as error:
         missing, actions = str(error), []
+    if not missing:
+        actions += _own_sources(dataframe, mode=mode)
     lines: list[tuple[str, str]] = []
     _describe(plan, 0, lines)
     width = min(60, max(len(node) for node, _ in lines))
     table = [f"{node[:width]:<{width}}  {how}" for node, how in lines]
     return "\n".join([*table, *actions, *(["missing: " + missing] if missing else [])])
+
+
+def _own_sources(dataframe: DataFrame, *, mode: str) -> list[str]:
+    """Return which sources ``own_sources()`` would read, or why there are none."""
+    try:
+        flow = translate(dataframe, mode=mode, name="adopted", own_sources=True).flow
+    except UnsupportedQueryError as error:
+        return [f"own_sources(): not possible: {error.message}"]
+    return [
+        f"own_sources(): would read {source.identity}, in the lanes"
+        for source in flow.own_sources.values()
+    ]
 
 
 def _describe(node: Any, depth: int, lines: list[tuple[str, str]]) -> None:

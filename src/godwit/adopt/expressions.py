@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
+from py4j.java_gateway import get_field
 from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
 
 from godwit.adopt.casts import LOCAL_ZONES, is_proven
@@ -152,6 +153,8 @@ class ExpressionReader:
     ) -> Expression:
         """Return a function that is null for a null operand."""
         children = children_of(expression)
+        if name == "TimestampAddInterval":
+            children = children[:1]  # intervals are constants, and have no type of columns
         types = [self.type_of(child.dataType()) for child in children]
         dtype = self.type_of(expression.dataType())
         last = arguments[-1]
@@ -318,7 +321,10 @@ def _scalar(value: Any, dtype: pa.DataType) -> pa.Scalar:
     if pa.types.is_binary(dtype):
         return pa.scalar(bytes(value), dtype)
     if pa.types.is_interval(dtype):
-        parts = (int(value.months), int(value.days), int(value.microseconds) * 1000)
+        months, days, micros = (
+            int(get_field(value, part)) for part in ("months", "days", "microseconds")
+        )
+        parts = (months, days, micros * 1000)
         return pa.scalar(pa.MonthDayNano(parts), dtype)
     if pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         return pa.scalar(value, dtype)

@@ -228,6 +228,10 @@ class Catalyst:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.sequence(parts))
 
+    def floor_to_millis(self, time: Any) -> Any:
+        """Return an event time without its microseconds, as Spark's watermark counts."""
+        return self.expressions.MillisToTimestamp(self.expressions.UnixMillis(time))
+
     def micros(self, time: Any) -> Any:
         """Return an event time as a number of microseconds since 1970."""
         return self.expressions.UnixMicros(time)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkTypeError
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
 from godwit.adopt.aggregates import aggregate
@@ -35,6 +36,7 @@ from godwit.adopt.lanes import (
     in_lanes,
     value_of,
 )
+from godwit.adopt.own_sources import check_scans, computed_source
 from godwit.adopt.plan import (
     Catalyst,
     analysed,
@@ -60,10 +62,9 @@ from godwit.spark.stages.source_rows import arrow_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
-
     from godwit.adopt.lanes import AggregateState
     from godwit.plan.nodes import CustomNode
+    from godwit.sources.source import Source
 
 
 _OWN_NAMES: Final = (
@@ -230,15 +231,23 @@ def _with_leaf(catalyst: Catalyst, plan: Any, path: Sequence[int], leaf: Any) ->
 
 
 def translate(
-    dataframe: DataFrame, *, mode: str, name: str, whole_windows: bool = False
+    dataframe: DataFrame,
+    *,
+    mode: str,
+    name: str,
+    whole_windows: bool = False,
+    own_sources: bool = False,
 ) -> AdoptedQuery:
     """Return the flow of a streaming DataFrame.
 
     `mode`: Spark's output mode. `name`: of the flow. `whole_windows`: windows that come out as they
-    grow have a state each, as in Spark, so that they can begin with Spark's. Raises
-    `UnsupportedQueryError` if a part of it cannot be adopted.
+    grow have a state each, as in Spark, so that they can begin with Spark's. `own_sources`: scans
+    become sources of Godwit's own. Raises `UnsupportedQueryError` if a part of it cannot be
+    adopted.
     """
-    return Translation(dataframe, mode=mode, name=name, whole_windows=whole_windows).run()
+    return Translation(
+        dataframe, mode=mode, name=name, whole_windows=whole_windows, own_sources=own_sources
+    ).run()
 
 
 def is_stateful(node: Any) -> bool:
@@ -252,10 +261,17 @@ class Translation:
     """One run of the translator, from the sources up."""
 
     def __init__(
-        self, dataframe: DataFrame, *, mode: str, name: str, whole_windows: bool = False
+        self,
+        dataframe: DataFrame,
+        *,
+        mode: str,
+        name: str,
+        whole_windows: bool = False,
+        own_sources: bool = False,
     ) -> None:
         self.catalyst = Catalyst(dataframe.sparkSession)
         self.mode, self.whole_windows = mode, whole_windows
+        self.own_sources = own_sources
         self.plan = self.catalyst.without_ctes(analysed(dataframe))
         self.flow = Flow(name)
         self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
@@ -272,11 +288,13 @@ class Translation:
                 f"{_POLICY} is {policy!r}, so that rows of slower streams are dropped",
                 f"spark.conf.unset({_POLICY!r}).",
             )
+        if self.own_sources:
+            check_scans(self.plan)
         rows = self.rows_of(self.plan)
         names = tuple(str(attribute.name()) for attribute in to_list(self.plan.output()))
         if rows is None:
-            frame = self.catalyst.dataframe(self.without_watermarks(self.plan))
-            stream, finish = self._add_source(self.plan, self.unique("input"), frame), None
+            plan, name = self.without_watermarks(self.plan), self.unique("input")
+            stream, finish = self._add_source(self.plan, name, self._rows_of_plans([plan])), None
         else:
             stream = rows.stream
             finish = None if rows.plan is None else Finish(self.catalyst, rows)
@@ -426,7 +444,9 @@ class Translation:
         """
         if below is None:
             stream = self.sources(columns, plan, timed=timed)
-            return stream, arrow_schema(list(self.flow.sources.values())[-1])
+            own = list(self.flow.own_sources.values())
+            frames = list(self.flow.sources.values())
+            return stream, own[-1].schema if own else arrow_schema(frames[-1])
         every = list(columns)
         if timed:
             every += [(TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
@@ -479,8 +499,11 @@ class Translation:
         return Adopted(stream=stream, columns=columns, plan=plan, path=(0,))
 
     def _branches(self, plan: Any, timed: bool) -> Iterator[Any]:
-        """Yield the parts of a plan with one watermark each, as a union puts them together."""
-        place = next(self._unions(plan, ()), None) if timed else None
+        """Yield the parts of a plan with one watermark each, as a union puts them together.
+
+        If scans become own sources, they are parts with one scan each.
+        """
+        place = next(self._unions(plan, ()), None) if timed or self.own_sources else None
         if place is None:
             yield plan
             return
@@ -495,8 +518,8 @@ class Translation:
             yield from self._branches(_with_leaf(self.catalyst, plan, path, part), timed)
 
     def _unions(self, plan: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the unions of rows that have watermarks, from the top, with their paths."""
-        if kind_of(plan) == "Union" and watermarks_of(plan):
+        """Yield the unions that are divided into branches, from the top, with their paths."""
+        if kind_of(plan) == "Union" and (self.own_sources or watermarks_of(plan)):
             yield path, plan
         for number, child in enumerate(children_of(plan)):
             yield from self._unions(child, (*path, number))
@@ -516,7 +539,7 @@ class Translation:
                 )
             constant = [catalyst.alias(catalyst.literal(True), "row")] if not named else []
             rows = catalyst.project([*named, *constant], self.without_watermarks(plan))
-            return self._add_source(plan, name, catalyst.dataframe(rows))
+            return self._add_source(plan, name, self._rows_of_plans([rows]))
         if len(marks) > 1:
             raise self.refused(
                 marks[0],
@@ -527,27 +550,29 @@ class Translation:
         event_time = mark.eventTime()
         carried = self._carried(plan, event_time)
         whole = catalyst.project([*named, catalyst.alias(event_time, TIME)], carried)
-        frame = catalyst.dataframe(self.without_watermarks(whole))
         seen = self._seen_apart(whole, mark)
+        millis = catalyst.floor_to_millis(event_time)
+        own_time = millis if seen is None else catalyst.no_time()
+        marked = [(TIME, own_time), (ONLY_TIME, catalyst.literal(False))]
+        plans = [_with_columns(catalyst, self.without_watermarks(carried), [*columns, *marked])]
         if seen is not None:
-            times = catalyst.dataframe(
-                catalyst.project([catalyst.alias(event_time, TIME)], self.without_watermarks(seen))
+            nothing = [(name, catalyst.null(value.dataType())) for name, value in columns]
+            marked = [(TIME, millis), (ONLY_TIME, catalyst.literal(True))]
+            plans.append(
+                _with_columns(catalyst, self.without_watermarks(seen), [*nothing, *marked])
             )
-            nothing = [
-                sf.lit(None).cast(field.dataType).alias(field.name)
-                for field in frame.schema.fields[:-1]
-            ]
-            frame = frame.withColumn(TIME, sf.lit(None).cast("timestamp"))
-            frame = frame.withColumn(ONLY_TIME, sf.lit(False)).unionAll(
-                times.select(*nothing, TIME).withColumn(ONLY_TIME, sf.lit(True))
-            )
-        else:
-            frame = frame.withColumn(ONLY_TIME, sf.lit(False))
-        frame = frame.withColumn(TIME, sf.expr(f"timestamp_millis(unix_millis({TIME}))"))
+        frame = self._rows_of_plans(plans)
         time = {"event_time": TIME, "slack": catalyst.delay_of(mark), "max_ahead": _NO_LIMIT}
         return self._add_source(plan, name, frame, **time)
 
-    def _add_source(self, plan: Any, name: str, frame: DataFrame, **time: Any) -> Stream:
+    def _rows_of_plans(self, plans: Sequence[Any]) -> DataFrame | Source:
+        """Return the rows of plans with the same columns, one after the other, as a source."""
+        if self.own_sources:
+            return computed_source(self.catalyst, plans)
+        frames = [self.catalyst.dataframe(plan) for plan in plans]
+        return reduce(DataFrame.unionAll, frames)
+
+    def _add_source(self, plan: Any, name: str, frame: DataFrame | Source, **time: Any) -> Stream:
         """Return the stream of a source; errors name a node of the plan that it has rows of."""
         try:
             return self.flow.source(name, frame, **time)
@@ -597,6 +622,11 @@ class Translation:
         drops = any(_drops_rows(node, below, time) for node, below in own[:-1])
         same = _conditions(own[-1][0]) == _conditions(native[-1][0])
         return None if same and not drops else native[-1][0].child()
+
+
+def _with_columns(catalyst: Catalyst, plan: Any, columns: Sequence[tuple[str, Any]]) -> Any:
+    """Return a projection of a plan; `columns`: name → expression."""
+    return catalyst.project((catalyst.alias(value, name) for name, value in columns), plan)
 
 
 def _path_to(plan: Any, mark: Any) -> list[tuple[Any, Any]] | None:

@@ -179,6 +179,7 @@ class StreamWriter:
         self._batches: Callable[[Any, int], object] | None = None
         self._settings: dict[str, Any] = {}
         self._former: str | None = None  # checkpoint of the query in Spark
+        self._own_sources = False
 
     if not TYPE_CHECKING:  # type checkers refuse unknown names themselves
 
@@ -319,6 +320,23 @@ class StreamWriter:
                 "Give a function of a row, or an object with a method process(row).",
             )
         self._batches = RowByRow(f)
+        return self
+
+    @user_call
+    def own_sources(self) -> Self:
+        """Read by Godwit's own sources, without Spark's micro-batches.
+
+        The lanes read the files, so an epoch starts without Spark's planning. The rows are those
+        that Spark reads, and ``maxFilesPerTrigger`` bounds a batch as there; batches may begin at
+        other files than Spark's where files have the same modification time. A query that cannot be
+        read so exactly is refused at `start`, with the reason. A checkpoint of a query that Spark
+        reads does not go on so, nor the reverse.
+
+        Examples
+        --------
+        >>> gw.write_stream(counts).own_sources().format("noop").start()  # doctest: +SKIP
+        """
+        self._own_sources = True
         return self
 
     @user_call
@@ -468,11 +486,24 @@ class StreamWriter:
                 'Set it, as in .option("checkpointLocation", "checkpoints/counts").',
             )
         begins = self._former is not None or began_in_spark(checkpoint)
-        query = translate(self._dataframe, mode=self._mode, name="adopted", whole_windows=begins)
+        if begins and self._own_sources:
+            raise refused_setting(
+                "The query begins with the progress of Spark's sources, and own sources have "
+                "positions of another kind.",
+                "Leave own_sources() out.",
+            )
+        query = translate(
+            self._dataframe,
+            mode=self._mode,
+            name="adopted",
+            whole_windows=begins,
+            own_sources=self._own_sources,
+        )
         stream, sink = self._sink(query, table)
         query.flow.sink("output", stream, sink)
         return query.flow.start(
             checkpoint=checkpoint,
+            session=self._dataframe.sparkSession,
             trigger=checked_trigger(self._trigger),
             # Spark's queries may be without a name, and Godwit tells them apart by theirs.
             name=self._name or f"adopted-{zlib.crc32(checkpoint.encode()):08x}",

@@ -104,7 +104,12 @@ class Directory:
     """A directory, or one file; a value that can be pickled."""
 
     def __init__(
-        self, path: str | os.PathLike[str], filesystem: pafs.FileSystem | None, pattern: str | None
+        self,
+        path: str | os.PathLike[str],
+        filesystem: pafs.FileSystem | None,
+        pattern: str | None,
+        *,
+        recursive: bool = True,
     ) -> None:
         for option, value, kinds in (
             ("path", path, (str, os.PathLike)),
@@ -134,7 +139,7 @@ class Directory:
         self.shown = self._opened[1] if self._opened and is_local else shown_uri(self._text)
         # path or URI, if that alone says where it is
         self.location = self._text if filesystem is None else self.shown if is_local else None
-        self._pattern = pattern
+        self._pattern, self._recursive = pattern, recursive
         self._keys: dict[str, int] = {}  # path → key, of the last listing
         self._directories: dict[str, int] = {}  # those of a local disk → when they changed
         self._look: _Look | None = None
@@ -227,7 +232,8 @@ class Directory:
         if root.type == pafs.FileType.File:
             infos, start = [root], len(self._root)
         else:
-            infos = self.filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True))
+            selector = pafs.FileSelector(self._root, recursive=self._recursive)
+            infos = self.filesystem.get_file_info(selector)
             start = len(self._root.rstrip("/")) + 1
         for info in infos:
             if not info.is_file:
@@ -261,7 +267,7 @@ class Directory:
                         if entry.is_symlink() and self._is_link_inside(entry.path):
                             continue
                         if entry.is_dir():
-                            waiting.append(entry.path)
+                            waiting += [entry.path] if self._recursive else []
                         elif entry.is_file():
                             with suppress(FileNotFoundError):
                                 yield self._local_file(entry, start)
@@ -293,7 +299,7 @@ class Directory:
 
     def reads(self, path: str) -> bool:
         """Return whether a file of this path within the directory would be read."""
-        return self._matches(path)
+        return (self._recursive or "/" not in path) and self._matches(path)
 
     def _matches(self, path: str) -> bool:
         """Return whether a file matches the pattern and is not hidden (``_``, ``.``)."""

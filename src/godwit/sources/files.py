@@ -85,6 +85,7 @@ class FileSource(Source):
         pattern: str | None,
         max_rows_per_epoch: int | None,
         max_files_per_epoch: int | None,
+        recursive: bool = True,
         on_bad: str = "refuse",  # lines of text
         rejects: Any = None,
     ) -> None:
@@ -96,7 +97,7 @@ class FileSource(Source):
                 check_number(option, value, least=1, error=SourceError)
         self._format, self._max_rows = file_format, max_rows_per_epoch
         self._max_files = max_files_per_epoch
-        self._directory = Directory(path, filesystem, pattern)
+        self._directory = Directory(path, filesystem, pattern, recursive=recursive)
         self._pattern = pattern
         check_on_bad(self.identity, on_bad, rejects)
         self._on_bad, self.rejects = on_bad, rejects
