@@ -11,7 +11,6 @@ from tests.contract.windows_apart import History, WindowsApart, expected
 
 from godwit.api.declarations import Identity
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.migration import Strategy
 from godwit.model.errors import (
     CheckpointError,
@@ -20,6 +19,7 @@ from godwit.model.errors import (
     MigrationError,
 )
 from godwit.model.events import KeyGroupsWarmed
+from godwit.ops.edits import drop_operator, rename_operator
 from godwit.plan.explain import UserNames
 from godwit.runtime.placement import QueryPlacement
 

@@ -19,13 +19,13 @@ import msgspec
 from tests.oracles.checkpoint_model import IDENTITY, make_history, run_epoch
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.checkpoint.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
 from godwit.checkpoint.framing import _HEADER, _frame_problem, digest_of, encode_record
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import ALIGNMENT, commit_path, number_in, padded
 from godwit.checkpoint.storage import LocalStorage
 from godwit.model import events
+from godwit.ops.edits import drop_operator, rename_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

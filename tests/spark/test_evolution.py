@@ -8,10 +8,10 @@ import pytest
 from tests.spark.streams import Inbox, by_epoch, counted, drain, rows_of
 
 import godwit as gw
-from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError
+from godwit.ops.copying import copy_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,9 +22,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from godwit.checkpoint.collection import CheckpointSummary, copy_checkpoint, inspect
+from godwit.checkpoint.collection import CheckpointSummary, inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import drop_operator, keep_position, remove_key, rename_operator
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
 from godwit.checkpoint.records import padded
@@ -36,6 +35,8 @@ from godwit.model.events import event_from_dict
 from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.arguments import CHECKPOINT_PATH, opened_checkpoint
 from godwit.ops.console import figures_table, tell, wide_console
+from godwit.ops.copying import copy_checkpoint
+from godwit.ops.edits import drop_operator, keep_position, remove_key, rename_operator
 from godwit.ops.log_repair import plan_log_repair
 from godwit.ops.targets import TargetReport, check_targets
 from godwit.ops.verification import (

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.framing import encode_record
@@ -25,6 +24,7 @@ from godwit.checkpoint.records import (
 )
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CorruptCheckpointError
+from godwit.ops.copying import copy_checkpoint
 from godwit.ops.verification import verify
 
 if TYPE_CHECKING:

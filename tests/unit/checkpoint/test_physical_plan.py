@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.checkpoint.collection import collect_garbage, copy_checkpoint, inspect
+from godwit.checkpoint.collection import collect_garbage, inspect
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import decode_record, encode_record
 from godwit.checkpoint.records import (
@@ -21,6 +21,7 @@ from godwit.checkpoint.records import (
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import CorruptCheckpointError
+from godwit.ops.copying import copy_checkpoint
 from godwit.ops.verification import verify
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tests.support.restarted import TIME, Restarted
 
 import godwit as gw
 from godwit.checkpoint import entries
-from godwit.checkpoint.edits import remove_key
 from godwit.model.errors import CheckpointMismatchError
+from godwit.ops.edits import remove_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

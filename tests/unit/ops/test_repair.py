@@ -9,12 +9,13 @@ from msgspec.structs import replace as replace_record
 from tests.oracles.checkpoint_model import assert_equals as assert_state
 from tests.oracles.checkpoint_model import make_history, models, open_log, run_epoch
 
-from godwit.checkpoint.collection import collect_garbage, copy_checkpoint
+from godwit.checkpoint.collection import collect_garbage
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.model.errors import CheckpointError
+from godwit.ops.copying import copy_checkpoint
 from godwit.ops.verification import (
     execute_repair,
     plan_record_repair,

@@ -20,12 +20,12 @@ from tests.support.epoch_rows import SCHEMA
 
 import godwit as gw
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
-from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks
 from godwit.model.errors import SinkError
+from godwit.ops.copying import copy_checkpoint
 from godwit.plan.compiled import SinkOutput
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from tests.support.states_run import Model, StatesRun, obey
 
 from godwit.api.declarations import OnTimer
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import remove_key
 from godwit.checkpoint.evolution import WrittenState
 from godwit.model.errors import (
     CheckpointError,
@@ -26,6 +25,7 @@ from godwit.operators.states import maps
 from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.states.stored import LookAhead
+from godwit.ops.edits import remove_key
 from godwit.plan.lineage import flow_version
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from tests.oracles.checkpoint_model import (
     run_epoch,
 )
 
-from godwit.checkpoint.collection import collect_garbage, copy_checkpoint
+from godwit.checkpoint.collection import collect_garbage
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointError
+from godwit.ops.copying import copy_checkpoint
 from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
