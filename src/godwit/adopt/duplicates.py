@@ -53,20 +53,17 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     within_us = None
     if timed:
         marked = [a for a in _output_at_run(translation, node) if WATERMARK_DELAY in metadata_of(a)]
-        if not marked:
-            raise translation.refused(
-                node, "the event time of its watermark is lost on the way", "Keep the column."
-            )
-        mark = marked[0]
-        if within:
-            within_us = int(metadata_of(mark)[WATERMARK_DELAY]) * 1000
-        elif id_of(mark) in {id_of(key) for key in keys}:
-            within_us = 0
-        moment = catalyst.field(mark, 1) if isinstance(type_of(mark), StructType) else mark
-        if not isinstance(type_of(moment), TimestampType):
-            raise translation.refused(
-                node, "its event time has no time zone", "Cast it to timestamp before."
-            )
+        moment = catalyst.no_time()  # Spark drops no late rows if their event time is left out
+        for mark in marked[:1]:
+            if within:
+                within_us = int(metadata_of(mark)[WATERMARK_DELAY]) * 1000
+            elif id_of(mark) in {id_of(key) for key in keys}:
+                within_us = 0
+            moment = catalyst.field(mark, 1) if isinstance(type_of(mark), StructType) else mark
+            if not isinstance(type_of(moment), TimestampType):
+                raise translation.refused(
+                    node, "its event time has no time zone", "Cast it to timestamp before."
+                )
         columns.append((translation.unique(_LATE_BY), moment))
     late_by = columns[-1][0] if timed else None
     stream, _ = translation.inputs(columns, child, below[0], timed=timed)

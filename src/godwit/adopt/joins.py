@@ -79,13 +79,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     ]
     both = _split(translation, node, sides)
     marked = [any(kind_of(p) == "EventTimeWatermark" for p in walk(s.plan)) for s in sides]
-    timed = all(marked)
-    if any(marked) and not timed:
-        raise translation.refused(
-            node,
-            "one of its streams has a watermark, and the other has none",
-            "Give each of them one, by withWatermark(...).",
-        )
+    timed = any(marked)
     key_names: list[str] = []
     for number, side in enumerate(sides):
         _add_columns(translation, node, side, key_names if number else None)

@@ -213,6 +213,11 @@ class Catalyst:
         is_named = kind_of(expression) in {"Alias", "AttributeReference"}
         return expression if is_named else self.alias(expression, "value")
 
+    def watermark(self, node: Any, child: Any) -> Any:
+        """Return the watermark of a node over another child, with an id of its own."""
+        number = self._jvm.java.util.UUID.randomUUID()
+        return self.logical.EventTimeWatermark(number, node.eventTime(), node.delay(), child)
+
     def delay_of(self, watermark: Any) -> timedelta:
         """Return how far a watermark's node stays behind the greatest event time."""
         node = getattr(getattr(self.logical, "EventTimeWatermark$"), "MODULE$")

@@ -50,6 +50,7 @@ from godwit.adopt.plan import (
 )
 from godwit.adopt.stateless import read_stateless
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
+from godwit.adopt.unions import unite
 from godwit.api.streams import Stream
 from godwit.columns.types import is_key_type
 from godwit.columns.whole_stream import KEY_OF_ALL
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from godwit.adopt.lanes import AggregateState
     from godwit.plan.nodes import CustomNode
     from godwit.sources.source import Source
+    from godwit.time.event_time import QueryWatermark
 
 
 _OWN_NAMES: Final = (
@@ -272,22 +274,15 @@ class Translation:
         self.catalyst = Catalyst(dataframe.sparkSession)
         self.mode, self.whole_windows = mode, whole_windows
         self.own_sources = own_sources
-        self.plan = self.catalyst.without_ctes(analysed(dataframe))
+        self.plan = self._with_own_marks(self.catalyst.without_ctes(analysed(dataframe)))
         self.flow = Flow(name)
-        self.flow._one_watermark = True  # noqa: SLF001  Spark's rule, which users do not choose
+        self.flow._query_watermark = self._policy()  # noqa: SLF001  users do not choose it
         self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
         self.aggregates: list[AggregateState] = []
 
     def run(self) -> AdoptedQuery:
         """Translate the plan."""
         self._check_for_streaming()
-        policy = self.catalyst.spark.conf.get(_POLICY, "min")
-        if policy != "min" and len(watermarks_of(self.plan)) > 1:
-            raise self.refused(
-                self.plan,
-                f"{_POLICY} is {policy!r}, so that rows of slower streams are dropped",
-                f"spark.conf.unset({_POLICY!r}).",
-            )
         if self.own_sources:
             check_scans(self.plan)
         rows = self.rows_of(self.plan)
@@ -305,6 +300,22 @@ class Translation:
             result_columns=names,
             aggregates=tuple(self.aggregates),
         )
+
+    def _policy(self) -> QueryWatermark:
+        """Return which watermark of the query's streams is that of the query."""
+        policy = str(self.catalyst.spark.conf.get(_POLICY, "min")).lower()
+        return "max" if policy == "max" else "min"
+
+    def _with_own_marks(self, plan: Any) -> Any:
+        """Return a plan whose watermarks have ids of their own: sides of a self-join share them."""
+
+        def change(node: Any) -> Any:
+            """Give a watermark another id."""
+            if kind_of(node) != "EventTimeWatermark":
+                return None
+            return self.catalyst.watermark(node, self.catalyst.rewrite(node.child(), change))
+
+        return self.catalyst.rewrite(plan, change)
 
     def _check_for_streaming(self) -> None:
         """Raise for what Spark itself refuses in a streaming query, in its words."""
@@ -368,13 +379,6 @@ class Translation:
             handler = _HANDLERS.get(kind)
             if handler is None:
                 raise self.refused(node, "no operator does it yet", "Take it out of this query.")
-            if 0 < len(watermarks_of(node)) < len(watermarks_of(self.plan)):
-                raise self.refused(
-                    node,
-                    "its watermark in Spark is that of all streams of the query, and not all of "
-                    "them come by it",
-                    "Write its result by a query of its own.",
-                )
             return handler(self, node, [rows for rows, _ in below])
         if not changed:
             if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():
@@ -385,6 +389,8 @@ class Translation:
                     "batch.",
                 )
             return None
+        if kind == "Union":
+            return unite(self, node, [rows for rows, _ in below])
         if len(changed) > 1:
             raise self.refused(
                 node,
@@ -449,10 +455,15 @@ class Translation:
             return stream, own[-1].schema if own else arrow_schema(frames[-1])
         every = list(columns)
         if timed:
-            every += [(TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
+            every += self._untimed
         if not every:
             every = [("row", self.catalyst.literal(True))]
         return in_lanes(self.catalyst, below, every, plan)
+
+    @property
+    def _untimed(self) -> list[tuple[str, Any]]:
+        """Columns of a timed stream, for rows that move no watermark."""
+        return [(TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
 
     def rows_of_source(
         self, columns: Sequence[tuple[str, Any]], plan: Any
@@ -532,11 +543,7 @@ class Translation:
         marks = watermarks_of(plan)
         if not timed or not marks:
             if timed:
-                raise self.refused(
-                    plan,
-                    "some of its streams have a watermark, and some have none",
-                    "Give each of them one, by withWatermark(...).",
-                )
+                named += [catalyst.alias(value, name) for name, value in self._untimed]
             constant = [catalyst.alias(catalyst.literal(True), "row")] if not named else []
             rows = catalyst.project([*named, *constant], self.without_watermarks(plan))
             return self._add_source(plan, name, self._rows_of_plans([rows]))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from godwit.plan.compiled import CompiledFlow
     from godwit.time.durations import Duration
+    from godwit.time.event_time import QueryWatermark
 
 
 class LogicalFlow:
@@ -52,8 +53,8 @@ class LogicalFlow:
 
     __slots__ = (
         "_feedbacks",
-        "_one_watermark",
         "_operators",
+        "_query_watermark",
         "_sinks",
         "_sources",
         "name",
@@ -87,7 +88,8 @@ class LogicalFlow:
         self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
         self._feedbacks: dict[str, FeedbackNode] = {}
-        self._one_watermark = False  # the lowest of all sources' is the watermark of each
+        # Spark's rule for adopted queries; see `CompiledFlow.query_watermark`
+        self._query_watermark: QueryWatermark | None = None
 
     def __repr__(self) -> str:
         return (
@@ -463,7 +465,7 @@ class LogicalFlow:
             operators=self.operators,
             sinks=self.sinks,
             feedbacks=tuple(self._feedbacks.values()),
-            one_watermark=self._one_watermark,
+            query_watermark=self._query_watermark,
         )
 
     def compiled(self) -> CompiledFlow:

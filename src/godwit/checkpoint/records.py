@@ -317,6 +317,9 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # after one of its later inputs.
     watermarks: dict[str, EventTime] = msgspec.field(default_factory=dict)
     newest: dict[str, EventTime] = msgspec.field(default_factory=dict)
+    # Watermark of the whole query, in flows that have one (`CompiledFlow.query_watermark`): after a
+    # restart it does not follow from `watermarks`, since a run begins to watch the sources again.
+    query_watermark: EventTime | None = None
     # State, as text → windows that end by this event time are closed: panes that no other
     # window holds are gone from it. Microseconds.
     expired: dict[str, EventTime] = msgspec.field(default_factory=dict)

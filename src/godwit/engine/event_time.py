@@ -10,7 +10,9 @@ loops, closes windows: waiting rows do not become late.  Timers of operators tha
 not fire in the epoch that processes them either, since timers fire before rows are processed.
 
 The watermark of an operator is the minimum of those of the sources upstream of it; or, in a flow
-with one watermark (`CompiledFlow.one_watermark`), of all sources, as in Spark.
+with a watermark of the whole query (`CompiledFlow.query_watermark`), the lowest of all sources, or
+the greatest, as in Spark.  That one is recorded, and a restart begins to watch the sources again:
+the lowest waits until all of them had rows in this run.
 
 Rows that wait in a feedback loop hold back the watermark of the loop's readers: it does not pass
 the oldest of them. While the loop is empty, it follows the sources whose rows enter it.
@@ -54,6 +56,8 @@ class Times:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     # name of a watermark → greatest event time seen of the rows that move it
     newest: Mapping[str, int] = field(default_factory=dict)
+    # watermark of the whole query, in flows that have one and had rows of all sources
+    query: int | None = None
     # state, as text → windows that end by then are closed
     closed: Mapping[str, int] = field(default_factory=dict)
     # operator → active slots of its key groups
@@ -104,7 +108,7 @@ class EventTimes:
         close_at_end: bool = True,  # close windows once the input has ended
     ) -> None:
         self._flow, self._close_at_end = flow, close_at_end
-        self._times = Times() if times is None else times
+        self._times = _at_start(flow, times or Times())
         self._behind = {name: _upstream_of(flow, name) for name in flow.loops}
         self._held: Mapping[str, int] = {}  # loop → minimum event time of its waiting rows
         self._ahead_us = self._future_limits()
@@ -337,7 +341,7 @@ class EventTimes:
         `drained`: idle watermarks. `waiting`: operators with waiting rows, or whose waiting rows
         are processed in this epoch.
         """
-        fronts = []
+        fronts: list[_Front | None] = []
         for edge in self._flow.inputs_of(operator):
             if isinstance(edge, SourceInput) and edge.table:
                 continue  # rows of a table have no event time
@@ -351,9 +355,11 @@ class EventTimes:
             elif edge.source in self._flow.times:
                 fronts.append(self._source_progress(self._flow.watermark_of(edge), drained))
             else:
-                return None
+                fronts.append(None)
         known = [front for front in fronts if front is not None]
-        return None if len(known) < len(fronts) else _Front.minimum(known)
+        if not known or (len(known) < len(fronts) and self._flow.query_watermark is None):
+            return None
+        return _Front.minimum(known)
 
     def _source_progress(self, name: str, drained: set[str]) -> _Front:
         """Return the event-time progress of a source's rows.
@@ -361,10 +367,8 @@ class EventTimes:
         `name`: of their watermark. `drained`: idle watermarks.
         """
         watermark = self._times.watermarks.get(name, BEGINNING)
-        if self._flow.one_watermark:
-            every = (other for names in self._flow.watermarks for other in names)
-            timed = [other for other in every if source_of(other) in self._flow.times]
-            watermark = min(self._times.watermarks.get(other, BEGINNING) for other in timed)
+        if self._flow.query_watermark is not None:
+            watermark = BEGINNING if self._times.query is None else self._times.query
         return _Front(
             watermark=watermark,
             newest=self._times.newest.get(name, BEGINNING),
@@ -462,6 +466,7 @@ class EventTimes:
         return Times(
             watermarks=watermarks,
             newest=newest,
+            query=_query_watermark(self._flow, self._times.query, watermarks),
             closed=closed,
             slots=slots,
             spreads=spreads,
@@ -523,6 +528,32 @@ def event_times_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
             if work.arrivals is not NO_ARRIVALS:
                 arrivals[work.operator] = arrivals.get(work.operator, NO_ARRIVALS) + work.arrivals
     return arrivals
+
+
+def _query_watermark(
+    flow: CompiledFlow, before: int | None, watermarks: Mapping[str, int]
+) -> int | None:
+    """Return the watermark of the whole query, which never falls; ``None`` if there is none yet.
+
+    `before`: after the epoch before. `watermarks`: of the sources.
+    """
+    if flow.query_watermark is None:
+        return None
+    every = (name for names in flow.watermarks for name in names)
+    timed = [name for name in every if source_of(name) in flow.times]
+    choose = min if flow.query_watermark == "min" else max
+    chosen = choose((watermarks.get(name, BEGINNING) for name in timed), default=BEGINNING)
+    moved = max(chosen, BEGINNING if before is None else before)
+    return None if moved == BEGINNING else moved
+
+
+def _at_start(flow: CompiledFlow, times: Times) -> Times:
+    """Return recorded times as a run begins with them."""
+    if flow.query_watermark is None:
+        return times
+    # Records of older versions have those of the sources only.
+    query = _query_watermark(flow, times.query, {} if times.query is not None else times.watermarks)
+    return replace(times, watermarks={}, newest={}, query=query)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

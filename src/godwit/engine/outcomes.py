@@ -100,6 +100,7 @@ def build_commit_record(
         assignments={name: view.assignment.to_dict() for name, view in component_views.items()},
         watermarks=dict(times.watermarks),
         newest=dict(times.newest),
+        query_watermark=times.query,
         expired=dict(times.closed),
         reached=dict(times.reached),
         retained=dict(times.retained),

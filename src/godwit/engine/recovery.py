@@ -138,6 +138,7 @@ class Recovery:
         return Times(
             watermarks=self._watermarks(latest.watermarks),
             newest=self._watermarks(latest.newest),
+            query=latest.query_watermark,
             closed=self._by_present_state_names(latest.expired),
             slots=slots,
             spreads={name: Spreads.of(*keys) for name, keys in spreads.items()},

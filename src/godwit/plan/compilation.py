@@ -154,6 +154,8 @@ class _Compilation:
         for node in self.flow.operators:
             inputs[node.name] = self.bind(node)
             _partition(self.operators[node.name], node)
+        if self.flow.query_watermark is not None:  # all sources move it
+            self.timed.update(self.times)
         levels = levels_of(self.flow.operators)
         names = sorted(levels, key=levels.__getitem__)
         timed = tuple(self.timed_input(edge) for name in names for edge in inputs[name])
@@ -175,7 +177,7 @@ class _Compilation:
             starts_empty=frozenset(node.name for node in self.flow.operators if node.starts_empty),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
             times={name: time for name, time in self.times.items() if name in self.timed},
-            one_watermark=self.flow.one_watermark,
+            query_watermark=self.flow.query_watermark,
         )
         windowed = [node for node in self.flow.operators if isinstance(node, WindowedNode)]
         return split_windows(

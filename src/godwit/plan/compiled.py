@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from godwit.plan.feedback import Feedback
     from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source
-    from godwit.time.event_time import SourceTime
+    from godwit.time.event_time import QueryWatermark, SourceTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,9 @@ class CompiledFlow:
         default_factory=dict
     )  # those of Godwit's own, by name
     feedbacks: tuple[Feedback, ...] = ()  # several of one loop, where streams meet before it
-    one_watermark: bool = False  # the lowest watermark of all sources is that of each
+    # The lowest watermark of all sources, or the greatest, is that of the whole query, as in Spark;
+    # ``None``: every operator has the lowest of those upstream of it.
+    query_watermark: QueryWatermark | None = None
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
     from godwit.sources.source import Source
-    from godwit.time.event_time import SourceTime
+    from godwit.time.event_time import QueryWatermark, SourceTime
     from godwit.values.records import RowClass
 
 
@@ -302,7 +302,7 @@ class FlowGraph:
     operators: tuple[OperatorNode, ...]  # upstream before downstream
     sinks: tuple[SinkNode, ...]
     feedbacks: tuple[FeedbackNode, ...] = ()
-    one_watermark: bool = False  # as Spark has it: of each source, the lowest of all of them
+    query_watermark: QueryWatermark | None = None  # see `CompiledFlow.query_watermark`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time as cpu_clock
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from godwit.operators.windows.slots import Slots
 
 _SAMPLE: Final = 0xF  # one hash in sixteen
+
+QueryWatermark: TypeAlias = Literal["min", "max"]
+"""Which watermark of all sources is that of the whole query: the lowest, or the greatest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,14 +90,6 @@ def test_an_adopted_join_gives_the_batches_that_spark_gives(spark: SparkSession,
     compare(spark, _QUERIES[name], _input(len(name), keys), mode="append", parts=parts)
 
 
-def test_an_operator_on_one_side_alone_is_refused_for_its_watermark(spark: SparkSession) -> None:
-    rates = [spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")] * 2
-    first = rates[0].dropDuplicatesWithinWatermark(["value"]).alias("a")
-    query = first.join(rates[1].alias("b"), sf.expr("a.value = b.value"))
-    with pytest.raises(gw.errors.UnsupportedQueryError, match="watermark in Spark is that of all"):
-        gw.read_plan(query)
-
-
 def test_structs_are_no_keys_of_a_join_since_spark_finds_their_nulls_equal(
     spark: SparkSession,
 ) -> None:

@@ -1,22 +1,26 @@
-"""Spark has one watermark for all streams of a query: the lowest of them."""
+"""Spark has one watermark for all streams of a query: the lowest of them, or the greatest."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import godwit as gw
+from godwit.engine.event_time import EventTimes, Times
+
+if TYPE_CHECKING:
+    from godwit.time.event_time import QueryWatermark
 
 COLUMNS = "k string, ts timestamp"
 
 
-@pytest.mark.parametrize(("one_watermark", "expected"), [(True, [0, 1]), (False, [1, 1])])
+@pytest.mark.parametrize(("rule", "expected"), [("min", [0, 1]), ("max", [1, 1]), (None, [1, 1])])
 def test_windows_wait_for_the_slowest_stream_of_the_query(
-    one_watermark: bool, expected: list[int]
+    rule: QueryWatermark | None, expected: list[int]
 ) -> None:
     flow = gw.Flow("two")
-    flow._one_watermark = one_watermark
+    flow._query_watermark = rule
     for name in ("fast", "slow"):
         rows = flow.source(name, gw.testing.stream(COLUMNS), event_time="ts")
         windows = rows.key_by("k").window(gw.tumbling("1 minute")).compute(n=gw.count())
@@ -37,3 +41,23 @@ def test_windows_wait_for_the_slowest_stream_of_the_query(
         )
         counts.append(played.rows("fast_out").num_rows)
     assert counts == expected
+
+
+def test_the_watermark_of_a_query_stays_over_a_restart_and_those_of_its_streams_do_not() -> None:
+    flow = gw.Flow("two")
+    flow._query_watermark = "min"
+    for name in ("fast", "slow"):
+        rows = flow.source(name, gw.testing.stream(COLUMNS), event_time="ts")
+        windows = rows.key_by("k").window(gw.tumbling("1 minute")).compute(n=gw.count())
+        flow.sink(f"{name}_out", windows, gw.sinks.memory())
+    watermarks = {"fast": 90, "slow": 60}
+    for recorded in (Times(watermarks=watermarks), Times(watermarks=watermarks, query=60)):
+        begun = EventTimes(flow.compiled(), recorded).times
+        assert (begun.query, begun.watermarks) == (60, {})
+    times = EventTimes(flow.compiled(), Times(watermarks={"fast": 90}, query=70))
+    assert times.times.query == 70  # also where it is not that of the streams
+    (until,) = {
+        time.until
+        for time in times.epoch_times(clock_us=10**9, silence_us=0, components={}).values()
+    }
+    assert until == 70

@@ -1,0 +1,124 @@
+"""A query with several watermarks gives the rows of Spark, which has one for the whole query."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+from tests.support.native import Case, Stream, compare_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+_START = dt.datetime(2024, 1, 1)
+_COLUMNS = "k string, ts timestamp, n int"
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+_RANGE = "k = k2 AND ts2 BETWEEN ts - interval 1 minute AND ts + interval 3 minutes"
+
+
+def _rows(draw: random.Random, batch: int, step: int) -> list[tuple[Any, ...]]:
+    """Draw the rows of a batch, some of which are late."""
+    return [
+        (
+            draw.choice(["a", "b", None]),
+            _START + dt.timedelta(seconds=step * batch + draw.randint(0, 600)),
+            draw.choice([1, 2, None]),
+        )
+        for _ in range(draw.choice((0, 8)) if batch else 8)
+    ]
+
+
+def _input(seed: int, *, slow: bool = False) -> dict[str, Stream]:
+    """Draw two streams; `slow`: the second one has no rows in the second half."""
+    draw = random.Random(seed)
+    first = [_rows(draw, batch, 300) for batch in range(4)]
+    second = [[] if slow and batch > 1 else _rows(draw, batch, 200) for batch in range(4)]
+    return {
+        "a": Stream(schema=_COLUMNS, batches=first),
+        "b": Stream(schema=_COLUMNS, batches=second),
+    }
+
+
+def _a(a: DataFrame) -> DataFrame:
+    return a.withWatermark("ts", "2 minutes")
+
+
+def _b(b: DataFrame) -> DataFrame:
+    return b.selectExpr("k AS k2", "ts AS ts2", "n AS m").withWatermark("ts2", "1 minute")
+
+
+def _sums(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(sf.window("ts", "5 minutes").alias("w"), "k").agg(sf.sum("n").alias("s"))
+
+
+def _maxima(rows: DataFrame) -> DataFrame:
+    window = sf.window("ts2", "5 minutes").alias("w2")
+    return rows.groupBy(window, "k2").agg(sf.max("m").cast("long").alias("x"))
+
+
+_MINIMUM: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "duplicates on one side of a join": lambda a, b: (
+        _a(a).dropDuplicatesWithinWatermark(["k", "n"]).join(_b(b), sf.expr(_RANGE), "left")
+    ),
+    "a join of windows and a stream": lambda a, b: _sums(_a(a)).join(
+        _b(b).select(sf.window("ts2", "5 minutes").alias("w2"), "k2", "m"),
+        sf.expr("w = w2 AND k = k2"),
+    ),
+    "a join of windows of one stream": lambda a, b: (
+        _sums(_a(a).where("n > 1"))
+        .join(_maxima(_b(a).where("m < 2")), sf.expr("w = w2 AND k = k2"), "left")
+        .select("k", "w", "s", "x")
+    ),
+    "a join whose second stream has no watermark": lambda a, b: _a(a).join(
+        b.selectExpr("k AS k2", "n AS m"), sf.expr("k = k2 AND n <= m")
+    ),
+    "a union of windows and a stream": lambda a, b: _sums(_a(a)).union(
+        _b(b).select(sf.window("ts2", "5 minutes"), "k2", sf.col("m").cast("long"))
+    ),
+    "a union of streams of which one has a watermark": lambda a, b: _sums(_a(a).union(b)),
+    "windows of a union of rows without duplicates and a stream": lambda a, b: _sums(
+        _a(a).dropDuplicates(["k", "ts"]).union(b.withWatermark("ts", "1 minute"))
+    ),
+    "duplicates whose event time is left out": lambda a, b: (
+        _a(a).dropDuplicates(["k", "n"]).select("k", "n").union(b.select("k", "n"))
+    ),
+}
+
+
+def _of_both(a: DataFrame, b: DataFrame) -> DataFrame:
+    return _sums(_a(a)).union(_maxima(_b(b)))
+
+
+def test_a_query_with_several_watermarks_gives_the_batches_that_spark_gives(
+    spark: SparkSession,
+) -> None:
+    cases = {
+        name: Case(build=build, streams=_input(len(name)), mode="append")
+        for name, build in _MINIMUM.items()
+    }
+    # Spark forgets the watermark of each stream at a restart, and not that of the query.
+    cases["a union of windows, restarted"] = Case(
+        build=_of_both, streams=_input(1, slow=True), mode="append", parts=2
+    )
+    assert compare_all(spark, cases) == {}
+
+
+def test_the_greatest_watermark_may_be_that_of_the_query(spark: SparkSession) -> None:
+    cases = {
+        f"{parts} parts": Case(
+            build=_of_both, streams=_input(1, slow=True), mode="append", parts=parts
+        )
+        for parts in (1, 2)
+    }
+    spark.conf.set(_POLICY, "max")
+    try:
+        assert compare_all(spark, cases) == {}
+    finally:
+        spark.conf.unset(_POLICY)
