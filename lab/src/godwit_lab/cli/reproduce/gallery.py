@@ -58,10 +58,11 @@ def write(
     pictures = directory / "gallery"
     pictures.mkdir(parents=True, exist_ok=True)
     text = [_HEAD, _totals_text(entries, results), _measured(results)]
+    seen: dict[str, str] = {}
     for name, paper in papers.items():
         text.append(f"## {name.capitalize().replace('Paper', 'Paper ')}: {paper.title}\n\n")
         text += [
-            _figure_section(entry, results[entry.name], out, pictures)
+            _figure_section(entry, results[entry.name], out, pictures, seen)
             for entry in entries
             if entry.paper == name
         ]
@@ -105,18 +106,24 @@ def _measured(results: Mapping[str, Result | None]) -> str:
     return "## Numbers that the papers give\n\n" + "\n".join(lines) + "\n\n"
 
 
-def _figure_section(entry: Entry, result: Result | None, out: Path, pictures: Path) -> str:
-    """Return the page's section about a figure: title, picture, checks, verdict."""
+def _figure_section(
+    entry: Entry, result: Result | None, out: Path, pictures: Path, seen: dict[str, str]
+) -> str:
+    """Return the page's section about a figure: title, picture, checks, verdict.
+
+    ``seen`` maps texts of earlier sections to the figure that has them first.
+    """
     if entry.reason:
         return f"### {entry.name}\n\n{entry.title}. **Not redrawn:** {entry.reason}\n\n"
     figure = entry.load()
     lines = [f"### {entry.name}", "", f"**{figure.title}** ({figure.place}).", ""]
-    lines += [f"Paper: {figure.claim}", "", f"Here: {figure.workload}", ""]
+    lines += [f"Paper: {_once(figure.claim, entry.name, seen)}", ""]
+    lines += [f"Here: {_once(figure.workload, entry.name, seen)}", ""]
     if result is None:
         command = f"godwit reproduce {entry.name}"
         lines += [f"**Not run** for this page; `{command}` runs it.", ""]
         return "\n".join(lines) + "\n"
-    lines += [_picture(entry, figure.title, out, pictures), ""]
+    lines += [_picture(entry, out, pictures), ""]
     lines += [_CHECKS, "|---|---|---|---|---|"]
     lines += [
         f"| {check.claim}{' *' if check.decisive else ''} | {check.expected} | "
@@ -124,17 +131,24 @@ def _figure_section(entry: Entry, result: Result | None, out: Path, pictures: Pa
         f"{'yes' if check.holds else '**no**'} |"
         for check in result.checks
     ]
-    why = f" {figure.reason}" if figure.reason else ""
+    why = f" {_once(figure.reason, entry.name, seen)}" if figure.reason else ""
     lines += ["", f"**{str(result.verdict).capitalize()}.**{why}", ""]
-    lines += [f"Note: {note}" for note in result.notes] + ([""] if result.notes else [])
+    notes = [note for note in result.notes if seen.setdefault(note, entry.name) == entry.name]
+    lines += [f"Note: {note}" for note in notes] + ([""] if notes else [])
     return "\n".join(lines) + "\n"
 
 
-def _picture(entry: Entry, title: str, out: Path, pictures: Path) -> str:
+def _once(text: str, name: str, seen: dict[str, str]) -> str:
+    """Return a text, or a link to the figure whose section has the same text."""
+    first = seen.setdefault(text, name)
+    return text if first == name else f"as [{first}](#{first.replace('/', '')})."
+
+
+def _picture(entry: Entry, out: Path, pictures: Path) -> str:
     """Copy the picture next to the page if it is small; return the Markdown that shows it."""
     drawn = place_of(out, entry) / "figure.svg"
     if not drawn.exists() or drawn.stat().st_size >= _LARGEST_PICTURE:
         return f"(The picture is large: `godwit reproduce {entry.name}` draws it.)"
     name = entry.name.replace("/", "-") + ".svg"
     shutil.copyfile(drawn, pictures / name)
-    return f"![{title}](gallery/{name})"
+    return f"![{entry.name}](gallery/{name})"
