@@ -15,7 +15,9 @@ from godwit.sources.message_formats import JsonMessages, PlainMessages
 
 if TYPE_CHECKING:
     from godwit.connect.formats import avro as avro  # noqa: PLC0414  for type checkers
+    from godwit.connect.formats import debezium as debezium  # noqa: PLC0414
     from godwit.connect.formats import protobuf as protobuf  # noqa: PLC0414
+    from godwit.connect.formats import upsert as upsert  # noqa: PLC0414
 
 __all__ = ["json", "raw", "text"]
 

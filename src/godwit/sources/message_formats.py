@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -40,6 +40,12 @@ from godwit.sources.text_values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.columns.signed import Kind
+
+Part = TypeVar("Part")
 
 Value: TypeAlias = bytes | None
 """A message's value; ``None`` for a tombstone."""
@@ -59,12 +65,25 @@ class Decoded:
 
     rows: pa.RecordBatch  # those that could be read, in their order
     bad: tuple[tuple[int, str], ...]  # of each of the others: its position, and why
+    # position of the message of each row; ``None``: every message that is not bad has one row
+    messages: npt.NDArray[np.int64] | None = None
 
 
 class MessageFormat(ABC):
     """A format of messages; picklable, and made with configuration only."""
 
     writes_any: ClassVar[bool] = False  # whether all rows of columns that it takes can be written
+    reads_keys: ClassVar[bool] = False  # whether `decode` needs the keys of messages
+
+    @property
+    def stream_kind(self) -> Kind:
+        """Kind of the rows: changes and upserts have a sign."""
+        return "rows"
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        """Columns that identify a row of the table whose changes the messages are."""
+        return ()
 
     @property
     @abstractmethod
@@ -88,33 +107,56 @@ class MessageFormat(ABC):
         `where`: the sink, for errors.
         """
 
-    def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
-        """Decode messages to the columns `names`; return rows, and position and error of others."""
+    def decode(
+        self,
+        values: Sequence[Value],
+        names: Sequence[str],
+        keys: Sequence[Value] = (),  # noqa: ARG002  for formats that read them
+    ) -> Decoded:
+        """Decode messages to the columns `names`; return rows, and position and error of others.
+
+        `keys`: keys of the messages, if the format `reads_keys`.
+        """
         if self.schema is None:
             msg = "the format has no schema"
             raise AssertionError(msg)
         schema = pa.schema([self.schema.field(name) for name in names])
-        readable: list[pa.RecordBatch] = []
-        bad: list[tuple[int, str]] = []
-        pending = [(0, len(values))]  # parts yet to be decoded, the next one last
-        while pending:
-            begin, end = pending.pop()
-            try:
-                columns = self.columns(values[begin:end], schema)
-                readable.append(_make_batch(columns, schema, end - begin))
-            except Exception as error:
-                of_messages = not isinstance(error, NOT_OF_MESSAGES) or _is_damage(error)
-                if begin == end or not of_messages:
-                    raise
-                if end - begin == 1:
-                    bad.append((begin, error_text(error)))
-                else:
-                    middle = (begin + end) // 2
-                    pending += [(middle, end), (begin, middle)]
+
+        def read(begin: int, end: int) -> pa.RecordBatch:
+            return _make_batch(self.columns(values[begin:end], schema), schema, end - begin)
+
+        readable, bad = decode_by_halves(len(values), read)
         if len(readable) == 1:
-            return Decoded(rows=readable[0], bad=tuple(bad))
+            return Decoded(rows=readable[0], bad=bad)
         none = _make_batch([pa.array([], field.type) for field in schema], schema, 0)
-        return Decoded(rows=pa.concat_batches([none, *readable]), bad=tuple(bad))
+        return Decoded(rows=pa.concat_batches([none, *readable]), bad=bad)
+
+
+def decode_by_halves(
+    count: int, read: Callable[[int, int], Part]
+) -> tuple[list[Part], tuple[tuple[int, str], ...]]:
+    """Decode messages; halve a part that cannot be read until each bad message is alone.
+
+    `read`: decodes messages from one position up to another. Returns what it returned, in order,
+    and position and error of each bad message.
+    """
+    readable: list[Part] = []
+    bad: list[tuple[int, str]] = []
+    pending = [(0, count)]  # parts yet to be decoded, the next one last
+    while pending:
+        begin, end = pending.pop()
+        try:
+            readable.append(read(begin, end))
+        except Exception as error:
+            of_messages = not isinstance(error, NOT_OF_MESSAGES) or _is_damage(error)
+            if begin == end or not of_messages:
+                raise
+            if end - begin == 1:
+                bad.append((begin, error_text(error)))
+            else:
+                middle = (begin + end) // 2
+                pending += [(middle, end), (begin, middle)]
+    return readable, tuple(bad)
 
 
 def _is_damage(error: Exception) -> bool:

@@ -1,9 +1,10 @@
-"""Formats of messages with a schema of their own: ``gw.formats.avro`` and ``protobuf``."""
+"""Formats of messages: ``gw.formats.avro``, ``protobuf``, ``debezium`` and ``upsert``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.columns.types import to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from godwit.columns.types import SchemaLike
     from godwit.connect.formats.avro_format import AvroMessages
+    from godwit.connect.formats.debezium_format import DebeziumMessages
     from godwit.connect.formats.protobuf_format import ProtobufMessages
+    from godwit.connect.formats.upsert_format import UpsertMessages
+    from godwit.sources.message_formats import MessageFormat
 
 
 @user_call
@@ -93,3 +98,99 @@ def protobuf(
     with needs_package("The Protobuf format", "protobuf", "kafka", InvalidFlowError):
         from godwit.connect.formats.protobuf_format import ProtobufMessages  # noqa: PLC0415 - optional too
     return ProtobufMessages(message, descriptors=descriptors, framed=framed, schema_id=schema_id)
+
+
+@user_call
+def debezium(
+    schema: SchemaLike,
+    *,
+    key: str | Sequence[str],
+    before: bool = False,
+    include: Sequence[str] | Mapping[str, str] = (),
+    types: Mapping[str, str] | None = None,
+) -> DebeziumMessages:
+    """Format of Debezium's change events in JSON, with or without a schema in each event.
+
+    Rows are upserts and deletes by key, with a column ``change`` (1 or -1), for
+    ``key_by(...).latest()``; and a column ``unchanged``: names of large columns that an update
+    leaves out, since they stay as they are. Tombstones are ignored. An event that cannot be read,
+    or that truncates the table, goes by ``on_bad=`` of the source.
+
+    Parameters
+    ----------
+    schema
+        Columns of the table to read, as in ``"id long, amount decimal(10, 2)"``; others are
+        ignored.
+    key
+        Columns of the primary key.
+    before
+        ``True``: events have the whole row before each update and delete (PostgreSQL: ``REPLICA
+        IDENTITY FULL``). Rows are changes then, which aggregates take as they are, without
+        ``latest`` and its state.
+    include
+        Further columns: ``"op"``; ``"time"`` of the change in the database; ``"snapshot"``;
+        ``"position"`` in the database's log, which grows; ``"transaction"``, and ``"order"`` within
+        it, if Debezium sends them. A mapping renames them, as in ``{"time": "changed_at"}``.
+    types
+        Semantic types of columns in events without a schema, if they are not Debezium's defaults,
+        as in ``{"created": "io.debezium.time.Timestamp"}``. By default dates are days, timestamps
+        microseconds or ISO 8601 text, decimals Base64 or numbers; ``"string"`` for decimals as
+        text.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a column of the key does not exist, a name is taken, or a type is not one of events.
+
+    Examples
+    --------
+    >>> events = gw.formats.debezium("id long, amount long", key="id", include={"time": "at"})
+    >>> gw.sources.kafka("broker:9092", "shop.public.orders", value=events).schema.names
+    ['id', 'amount', 'at', 'change', 'unchanged']
+    """
+    from godwit.connect.formats.debezium_format import DebeziumMessages  # noqa: PLC0415 - few flows need it
+
+    given = [include] if isinstance(include, str) else include
+    named = dict(given) if hasattr(given, "keys") else {what: what for what in given}
+    return DebeziumMessages(
+        to_schema(schema, where="The Debezium format"),
+        key=(key,) if isinstance(key, str) else tuple(key),
+        has_before=before,
+        include=named,
+        types=types or {},
+    )
+
+
+@user_call
+def upsert(value: MessageFormat, *, key: SchemaLike | MessageFormat) -> UpsertMessages:
+    """Format of compacted topics: a message replaces the row of its key, a tombstone deletes it.
+
+    Rows have the columns of the key, those of the value, and ``change``: 1, or -1 for a message
+    without a value. ``key_by(...).latest()`` makes changes of them.
+
+    Parameters
+    ----------
+    value
+        Format of the values, such as ``gw.formats.json("name string, price double")``.
+    key
+        Columns of the key, as in ``"sku string"``: keys are JSON objects, or a plain text or number
+        if there is one column. Or a format, such as ``gw.formats.avro(...)``. If a value has
+        columns of these names too, the key's count.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the columns of the value or the key are not known, or one is called ``change``.
+
+    Examples
+    --------
+    >>> rows = gw.formats.upsert(gw.formats.json("price double"), key="sku string")
+    >>> gw.sources.kafka("broker:9092", "prices", value=rows).schema.names
+    ['sku', 'price', 'change']
+    """
+    from godwit.connect.formats.upsert_format import KeyMessages, UpsertMessages, check_key  # noqa: PLC0415
+    from godwit.sources.message_formats import MessageFormat  # noqa: PLC0415
+
+    if not isinstance(key, MessageFormat):
+        key = KeyMessages(check_key(to_schema(key, where="The key of an upsert format")))
+    return UpsertMessages(value, key)

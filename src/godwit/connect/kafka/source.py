@@ -50,6 +50,7 @@ from godwit.time.durations import seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from godwit.columns.signed import Kind
     from godwit.columns.types import SchemaLike
     from godwit.sources.source import Position
     from godwit.time.durations import Duration
@@ -167,6 +168,16 @@ class KafkaSource(Source):
     @property
     def schema(self) -> pa.Schema:
         return self._schema
+
+    @property
+    def kind(self) -> Kind:  # type: ignore[override]
+        """Kind of the format's rows."""
+        return self._format.stream_kind
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Columns that identify a row of the table, if messages are changes of one."""
+        return self._format.table_keys
 
     @property
     def identity(self) -> str:
@@ -559,10 +570,16 @@ class KafkaSource(Source):
             yield self._unreadable(offset_range, messages, bad)
             messages = _without(messages, bad)
             arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
-        decoded = self._format.decode(list(map(Message.value, messages)), names)
+        values = list(map(Message.value, messages))
+        keys = (list(map(Message.key, messages)),) if self._format.reads_keys else ()
+        decoded = self._format.decode(values, names, *keys)
         if decoded.bad:
             yield self._unreadable(offset_range, messages, decoded.bad)
+        if decoded.messages is not None:  # rows are fewer or more than messages
+            messages = [messages[position] for position in decoded.messages.tolist()]
+        elif decoded.bad:
             messages = _without(messages, decoded.bad)
+        if decoded.bad or decoded.messages is not None:
             arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         if not columns:
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))

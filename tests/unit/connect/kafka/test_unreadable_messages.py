@@ -346,3 +346,28 @@ def test_a_row_that_a_format_fails_to_write_is_one_row_to_reject(part: str) -> N
     assert found.reasons[0] == "it cannot be written: _OwnError: odd"
     assert found.reasons[2] == "it cannot be written: 1 rows were encoded to 0 messages"
     assert check(rows.take([0, 2])) is None
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_rows_of_changes_keep_the_offsets_of_their_messages(before: bool) -> None:
+    new, old = '{"id": 1, "v": 2}', '{"id": 1, "v": 1}'
+    messages = [
+        message(10, b'{"op": "c", "after": %b}' % old.encode()),
+        message(11, b'{"op": "t"}'),
+        message(12, b'{"op": "u", "before": %b, "after": %b}' % (old.encode(), new.encode())),
+        message(13, b'{"op": "d", "before": %b}' % new.encode()),
+        message(14, None),
+    ]
+    events = gw.formats.debezium("id long, v long", key="id", before=before)
+    source = source_of(events, "skip", ["offset"])
+    assert (source.kind, source.table_keys) == ("changes" if before else "upserts", ("id",))
+    read = source._to_batches(OffsetRange("t", 3, 0, 99), messages, ["offset", "change", "v"])
+    bad, rows = list(read)
+    assert isinstance(bad, Unreadable)
+    assert bad.rows["offset"].to_pylist() == [11]
+    assert isinstance(rows, pa.RecordBatch)
+    assert [tuple(row.values()) for row in rows.to_pylist()] == (
+        [(10, 1, 1), (12, -1, 1), (12, 1, 2), (13, -1, 2)]
+        if before
+        else [(10, 1, 1), (12, 1, 2), (13, -1, None)]
+    )

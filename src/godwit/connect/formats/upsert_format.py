@@ -1,0 +1,135 @@
+"""Compacted topics: a message replaces the one before it of its key, and a tombstone deletes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from godwit.columns.signed import CHANGE
+from godwit.columns.types import is_text
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import listing
+from godwit.sources.message_formats import Decoded, JsonMessages, MessageFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.columns.signed import Kind
+    from godwit.sources.message_formats import Value
+
+
+class UpsertMessages(MessageFormat):
+    """Rows by key: columns of the key, then those of the value, and the sign."""
+
+    reads_keys: ClassVar[bool] = True
+
+    def __init__(self, value: MessageFormat, key: MessageFormat) -> None:
+        if value.schema is None or key.schema is None:
+            raise InvalidFlowError(
+                "gw.formats.upsert: the columns of its value are not known.",
+                remedy='Name them, as in gw.formats.json("name string, price double").',
+            )
+        self._value, self._key = value, key
+        others = [field for field in value.schema if field.name not in key.schema.names]
+        if CHANGE.name in (*key.schema.names, *value.schema.names):
+            raise InvalidFlowError(
+                f"gw.formats.upsert: two columns would be called {CHANGE.name!r}.",
+                remedy=f"{CHANGE.name!r} is the sign of the row; leave the field out.",
+            )
+        self._schema = pa.schema([*key.schema, *others, CHANGE])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def stream_kind(self) -> Kind:
+        return "upserts"
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        assert self._key.schema is not None, "it was checked"
+        return tuple(self._key.schema.names)
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        raise NotImplementedError  # `decode` reads keys too
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        raise InvalidFlowError(
+            f"gw.formats.upsert reads messages, and cannot write {rows.num_rows} rows.",
+            remedy="Give the sink the format of the values.",
+        )
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise: the format only reads."""
+        del schema
+        raise InvalidFlowError(
+            f"{where} is to write upserts, a format that Godwit only reads.",
+            remedy="Give the sink the format of the values.",
+        )
+
+    def decode(
+        self, values: Sequence[Value], names: Sequence[str], keys: Sequence[Value] = ()
+    ) -> Decoded:
+        """Decode messages to the columns `names`; a message without a value deletes its key."""
+        of_key = [name for name in names if name in self.table_keys]
+        of_value = [name for name in names if name not in (*of_key, CHANGE.name)]
+        bad = {n: "ValueError: it has no key" for n, key in enumerate(keys) if key is None}
+        some = [n for n in range(len(values)) if n not in bad]
+        decoded = self._key.decode([keys[n] for n in some], of_key)
+        bad |= {some[n]: f"key: {reason}" for n, reason in decoded.bad}
+        by_message = {n: place for place, n in enumerate(n for n in some if n not in bad)}
+        with_value = [n for n in by_message if values[n] is not None]
+        rows = self._value.decode([values[n] for n in with_value], of_value)
+        bad |= {with_value[n]: reason for n, reason in rows.bad}
+        places = {n: place for place, n in enumerate(n for n in with_value if n not in bad)}
+        messages = [n for n in by_message if n not in bad]
+        key_rows = pa.array([by_message[n] for n in messages], pa.int64())
+        value_rows = pa.array([places.get(n) for n in messages], pa.int64())
+        arrays = {
+            **{name: decoded.rows.column(name).take(key_rows) for name in of_key},
+            **{name: rows.rows.column(name).take(value_rows) for name in of_value},
+            CHANGE.name: pa.array([1 if n in places else -1 for n in messages], pa.int8()),
+        }
+        schema = pa.schema([self._schema.field(name) for name in names])
+        if names:
+            batch = pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=schema)
+        else:
+            batch = pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
+        return Decoded(
+            rows=batch, bad=tuple(sorted(bad.items())), messages=np.array(messages, np.int64)
+        )
+
+
+class KeyMessages(JsonMessages):
+    """Keys as JSON objects, or, of one column, as a plain text or number."""
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Decode keys; a key that is not an object is the value of the only column."""
+        own = self.schema
+        if own is not None and len(own) == 1:
+            [field] = own
+            values = [_as_object(value, field) for value in values]
+        return super().columns(values, schema)
+
+
+def _as_object(value: Value, field: pa.Field) -> Value:
+    """Return a key as a JSON object with one field."""
+    if value is None or value.lstrip()[:1] == b"{":
+        return value
+    if is_text(field.type) and value[:1] != b'"':
+        return msgspec.json.encode({field.name: value.decode()})
+    return msgspec.json.encode({field.name: msgspec.Raw(value)})
+
+
+def check_key(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of keys; raise if there are none."""
+    if not len(schema):
+        raise InvalidFlowError(
+            f"gw.formats.upsert: the key has {listing(schema.names) or 'no columns'}.",
+            remedy='Name its columns, as in key="id long".',
+        )
+    return schema

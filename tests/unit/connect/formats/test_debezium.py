@@ -1,0 +1,369 @@
+"""Change events of Debezium and compacted topics: which rows and signs they become.
+
+The events are written by a small writer of Connect's JSON, as the documentation of the connectors
+gives them: with a schema and without, decimals as bytes, times in their units.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import random
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import godwit as gw
+from godwit.model.errors import InvalidFlowError
+
+UTC = dt.UTC
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
+COLUMNS = (
+    "id long, name string, price decimal(10, 2), born date, seen timestamp, raw binary, r double"
+)
+TYPES = {
+    "id": ("int64", None, {}),
+    "name": ("string", None, {}),
+    "price": ("bytes", "org.apache.kafka.connect.data.Decimal", {"scale": "2"}),
+    "born": ("int32", "io.debezium.time.Date", {}),
+    "seen": ("int64", "io.debezium.time.MicroTimestamp", {}),
+    "raw": ("bytes", None, {}),
+    "r": ("double", None, {}),
+}
+SOURCE = {"ts_ms": 1_700_000_000_123, "lsn": 42, "snapshot": "false", "txId": 7, "table": "t"}
+
+
+def unscaled(value: Decimal, scale: int) -> str:
+    number = int(value.scaleb(scale))
+    size = max(1, (number.bit_length() + 8) // 8)
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+def row(**values: Any) -> dict[str, Any]:
+    """Return a row as Debezium writes it."""
+    return {
+        "id": 1,
+        "name": "a",
+        "price": unscaled(Decimal("-12.34"), 2),
+        "born": 18_262,
+        "seen": 1_577_836_800_000_001,
+        "raw": base64.b64encode(b"\x00\xff").decode(),
+        "r": 0.5,
+        **values,
+    }
+
+
+READ = {
+    "id": 1,
+    "name": "a",
+    "price": Decimal("-12.34"),
+    "born": dt.date(2020, 1, 1),
+    "seen": dt.datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "raw": b"\x00\xff",
+    "r": 0.5,
+}
+NULLS = dict.fromkeys(READ)
+
+
+def event(op: str, before: Any = None, after: Any = None, **more: Any) -> bytes:
+    payload = {"before": before, "after": after, "source": SOURCE, "op": op, "ts_ms": 1, **more}
+    return json.dumps(payload).encode()
+
+
+def with_schema(message: bytes, types: dict[str, Any] = TYPES) -> bytes:
+    fields = [
+        {"type": kind, "optional": True, "field": name}
+        | ({} if semantic is None else {"name": semantic, "version": 1, "parameters": parameters})
+        for name, (kind, semantic, parameters) in types.items()
+    ]
+    parts = [{"type": "struct", "fields": fields, "field": part} for part in ("before", "after")]
+    schema = {"type": "struct", "fields": parts, "name": "server.public.t.Envelope"}
+    return json.dumps({"schema": schema, "payload": json.loads(message)}).encode()
+
+
+def decoded(
+    *messages: bytes | None, keys: Any = None, columns: str = COLUMNS, **options: Any
+) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    chosen = gw.formats.debezium(columns, key="id", **options)
+    names = chosen.schema.names
+    result = chosen.decode(messages, names, keys or [None] * len(messages))
+    assert result.rows.schema.names == names
+    assert result.messages is not None
+    assert len(result.messages) == result.rows.num_rows
+    return result.rows.to_pylist(), list(result.bad)
+
+
+@pytest.mark.parametrize("framed", [False, True], ids=["plain", "with schema"])
+def test_events_become_upserts_and_deletes_by_key(framed: bool) -> None:
+    messages = [
+        event("r", after=row()),
+        event("c", after=row(id=2)),
+        event("u", after=row(name=None)),
+        event("d", before=row(name="", price="AA==")),
+    ]
+    rows, bad = decoded(*map(with_schema, messages) if framed else messages, None)
+    assert not bad
+    assert rows == [
+        {**READ, "change": 1, "unchanged": None},
+        {**READ, "id": 2, "change": 1, "unchanged": None},
+        {**READ, "name": None, "change": 1, "unchanged": None},
+        {**NULLS, "id": 1, "change": -1, "unchanged": None},  # others may be defaults
+    ]
+
+
+def test_with_rows_before_events_become_changes() -> None:
+    messages = [
+        event("c", after=row()),
+        event("u", before=row(), after=row(id=3, r=1.5)),
+        event("d", before=row(id=3, r=1.5)),
+        event("m"),
+        None,
+    ]
+    rows, bad = decoded(*messages, before=True)
+    assert not bad
+    third = {**READ, "id": 3, "r": 1.5}
+    assert rows == [
+        {**READ, "change": 1},
+        {**READ, "change": -1},
+        {**third, "change": 1},
+        {**third, "change": -1},
+    ]
+
+
+def test_a_delete_without_a_row_is_of_the_key_of_its_message() -> None:
+    plain = json.dumps({"id": 5}).encode()
+    framed = json.dumps({"schema": {"fields": [{"field": "id"}]}, "payload": {"id": 6}}).encode()
+    rows, bad = decoded(event("d"), with_schema(event("d")), event("d"), keys=[plain, framed, None])
+    assert [(r["id"], r["change"], r["price"]) for r in rows] == [(5, -1, None), (6, -1, None)]
+    assert bad == [(2, "ValueError: a delete has neither a row in 'before' nor a key")]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (event("t"), "the table was truncated"),
+        (event("x"), "its op is 'x'"),
+        (b'{"status": "BEGIN", "id": "7"}', "its op is None"),
+        (event("c"), "has no row in 'after'"),
+        (b"{", "truncated"),
+        (b"\xff", "JSON"),
+        (b"[]", "object"),
+        (event("c", after=row(price="!")), "column 'price'"),
+        (event("c", after=row(id="x")), "int"),
+        (event("c", after=row(born=2**40)), "column 'born'"),
+        (event("c", after=row(seen="late")), "column 'seen'"),
+    ],
+)
+def test_events_that_cannot_be_read_are_bad_alone(message: bytes, reason: str) -> None:
+    good = event("c", after=row())
+    rows, bad = decoded(good, message, good)
+    assert len(rows) == 2
+    [(place, text)] = bad
+    assert place == 1
+    assert reason in text
+
+
+def test_updates_need_their_rows_before_only_where_these_are_asked_for() -> None:
+    rows, bad = decoded(event("u", after=row()), before=True)
+    assert not rows
+    assert "REPLICA IDENTITY FULL" in bad[0][1]
+
+
+def test_columns_that_an_update_leaves_out_stay_as_they_were() -> None:
+    left_out = "__debezium_unavailable_value"
+    raw = base64.b64encode(left_out.encode()).decode()
+    messages = [
+        event("c", after=row(name="long")),
+        event("u", after=row(name=left_out, raw=raw, r=7.0)),
+        event("u", after=row(name="new", r=8.0)),
+    ]
+    rows, _ = decoded(*messages)
+    assert [r["unchanged"] for r in rows] == [None, "name\nraw", None]
+    flow = gw.Flow("toast")
+    source = flow.source("rows", gw.testing.stream(f"{COLUMNS}, change byte, unchanged string"))
+    flow.sink("out", source.as_upserts().key_by("id").latest(), gw.sinks.noop())
+    run = gw.testing.run(flow, {"rows": [[r] for r in rows]})
+    got = [(r["name"], r["raw"], r["r"], r["change"]) for r in run.rows("out").to_pylist()]
+    assert got == [
+        ("long", b"\x00\xff", 0.5, 1),
+        ("long", b"\x00\xff", 0.5, -1),
+        ("long", b"\x00\xff", 7.0, 1),
+        ("long", b"\x00\xff", 7.0, -1),
+        ("new", b"\x00\xff", 8.0, 1),
+    ]
+    changes, _ = decoded(event("u", before=row(), after=row(name=left_out)), before=True)
+    assert [r["name"] for r in changes] == ["a", "a"]
+
+
+MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("semantic", "dtype", "value", "result"),
+    [
+        ("io.debezium.time.Timestamp", "timestamp", -1, EPOCH - dt.timedelta(milliseconds=1)),
+        (
+            "org.apache.kafka.connect.data.Timestamp",
+            "timestamp",
+            1000,
+            EPOCH + dt.timedelta(seconds=1),
+        ),
+        ("io.debezium.time.MicroTimestamp", "timestamp", -1, MOMENT),
+        ("io.debezium.time.NanoTimestamp", "timestamp", -1, MOMENT),
+        (
+            "io.debezium.time.ZonedTimestamp",
+            "timestamp",
+            "1970-01-01T01:00:00.000001+01:00",
+            EPOCH + dt.timedelta(microseconds=1),
+        ),
+        ("io.debezium.time.IsoTimestamp", "timestamp", "1970-01-01T00:00:00Z", EPOCH),
+        ("io.debezium.time.Date", "date", -1, dt.date(1969, 12, 31)),
+        ("org.apache.kafka.connect.data.Date", "date", 1, dt.date(1970, 1, 2)),
+        ("io.debezium.time.IsoDate", "date", "1969-12-31", dt.date(1969, 12, 31)),
+        ("io.debezium.time.Timestamp", "date", -1, dt.date(1969, 12, 31)),
+        ("io.debezium.time.MicroTime", "long", 86_399_999_999, 86_399_999_999),
+        ("io.debezium.time.ZonedTime", "string", "10:00:00Z", "10:00:00Z"),
+        (
+            "io.debezium.data.VariableScaleDecimal",
+            "decimal(10, 3)",
+            {"scale": 3, "value": "AeI="},
+            Decimal("0.482"),
+        ),
+        ("org.apache.kafka.connect.data.Decimal", "decimal(10, 2)", 1.5, Decimal("1.50")),
+        (None, "decimal(10, 2)", "1.50", Decimal("1.50")),
+        ("io.debezium.data.Json", "string", '{"a": 1}', '{"a": 1}'),
+        ("io.debezium.data.Uuid", "string", "x", "x"),
+        (None, "array<int>", [1, None], [1, None]),
+        (None, "boolean", True, True),
+        (None, "double", 3, 3.0),
+    ],
+)
+def test_semantic_types_are_those_of_the_schema(
+    semantic: str | None, dtype: str, value: Any, result: Any
+) -> None:
+    types: dict[str, Any] = {"id": ("int64", None, {}), "v": ("any", semantic, {})}
+    messages = [with_schema(event("c", after={"id": 1, "v": v}), types) for v in (value, None)]
+    rows, bad = decoded(*messages, columns=f"id long, v {dtype}")
+    assert not bad
+    assert [r["v"] for r in rows] == [result, None]
+
+
+def test_a_schema_may_change_between_two_events() -> None:
+    micro: dict[str, Any] = {
+        "id": ("int64", None, {}),
+        "v": ("int64", "io.debezium.time.MicroTimestamp", {}),
+    }
+    milli = {**micro, "v": ("int64", "io.debezium.time.Timestamp", {})}
+    messages = [
+        with_schema(event("c", after={"id": n, "v": 1000}), types)
+        for n, types in enumerate([micro, milli, micro])
+    ]
+    rows, _ = decoded(*messages, columns="id long, v timestamp")
+    assert [r["v"].microsecond for r in rows] == [1000, 0, 1000]
+
+
+def test_without_a_schema_types_may_be_given() -> None:
+    message = event("c", after={"id": 1, "v": 1000, "p": "12.5"})
+    types = {"v": "io.debezium.time.Timestamp", "p": "string"}
+    rows, _ = decoded(message, columns="id long, v timestamp, p decimal(9, 2)", types=types)
+    assert (rows[0]["v"], rows[0]["p"]) == (EPOCH + dt.timedelta(seconds=1), Decimal("12.50"))
+
+
+def test_positions_times_and_transactions_are_further_columns() -> None:
+    include = {n: f"x_{n}" for n in ("op", "time", "snapshot", "position", "transaction", "order")}
+    mysql = {"ts_ms": 5, "file": "mysql-bin.000003", "pos": 154, "snapshot": "last"}
+    rows, _ = decoded(
+        event("u", after=row(), transaction={"id": "t1", "total_order": 3}),
+        event("c", after=row(), source=mysql),
+        event("r", after=row(), source={"ts_us": 7}),
+        include=include,
+    )
+    got = [[r[name] for name in include.values()] for r in rows]
+    seen = EPOCH + dt.timedelta(milliseconds=1_700_000_000_123)
+    assert got == [
+        ["u", seen, False, 42, "t1", 3],
+        ["c", EPOCH + dt.timedelta(milliseconds=5), True, (3 << 40) + 154, None, None],
+        ["r", EPOCH + dt.timedelta(microseconds=7), True, None, None, None],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "problem"),
+    [
+        ("id long", {"key": "x"}, "the key has 'x'"),
+        ("id long", {"key": ()}, "the key has none"),
+        ("id long, change int", {"key": "id"}, "two columns would be called 'change'"),
+        ("id long", {"key": "id", "include": {"op": "id"}}, "two columns would be called 'id'"),
+        ("id long", {"key": "id", "include": ["when"]}, "include names 'when'"),
+        ("id long", {"key": "id", "types": {"x": "y"}}, "types= names 'x'"),
+        ("id long, v struct<a: int>", {"key": "id"}, "column 'v' has type struct"),
+    ],
+)
+def test_mistakes_are_found_at_once(columns: str, options: Any, problem: str) -> None:
+    with pytest.raises(InvalidFlowError, match=problem):
+        gw.formats.debezium(columns, **options)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bad_events_take_no_others_with_them(seed: int) -> None:
+    rng = random.Random(seed)
+    kinds = [rng.choice(["c", "u", "d", "tombstone", "bad"]) for _ in range(60)]
+    messages: list[bytes | None] = []
+    for n, kind in enumerate(kinds):
+        body = {"before": row(id=n), "after": None if kind == "d" else row(id=n)}
+        messages.append(
+            None if kind == "tombstone" else b"{" if kind == "bad" else event(kind, **body)
+        )
+    rows, bad = decoded(*messages)
+    assert [n for n, _ in bad] == [n for n, kind in enumerate(kinds) if kind == "bad"]
+    assert [(r["id"], r["change"]) for r in rows] == [
+        (n, -1 if kind == "d" else 1) for n, kind in enumerate(kinds) if kind in "cud"
+    ]
+
+
+# -- compacted topics ------------------------------------------------------------------------------
+
+
+def upserts(
+    messages: list[tuple[Any, Any]], key: Any = "sku string"
+) -> tuple[list[tuple[Any, ...]], list[tuple[int, str]]]:
+    chosen = gw.formats.upsert(gw.formats.json("price double, sku string"), key=key)
+    keys, values = zip(*messages, strict=True)
+    result = chosen.decode(values, chosen.schema.names, keys)
+    return [tuple(r.values()) for r in result.rows.to_pylist()], list(result.bad)
+
+
+def test_a_message_replaces_the_row_of_its_key_and_a_tombstone_deletes_it() -> None:
+    messages = [
+        (b"a", b'{"price": 1.5, "sku": "other"}'),
+        (b'"b"', b'{"price": 2}'),
+        (b'{"sku": "c"}', b"{"),
+        (None, b'{"price": 2}'),
+        (b'{"sku": "a"}', None),
+        (b"{", None),
+        (b"a", b"{}"),
+    ]
+    rows, bad = upserts(messages)
+    assert rows == [("a", 1.5, 1), ("b", 2.0, 1), ("a", None, -1), ("a", None, 1)]
+    assert [place for place, _ in bad] == [2, 3, 5]
+    assert bad[1][1] == "ValueError: it has no key"
+
+
+def test_keys_may_be_numbers_or_have_several_columns() -> None:
+    assert upserts([(b"7", b"{}")], "n long")[0] == [(7, None, None, 1)]
+    several = upserts([(b'{"n": 1, "m": "x"}', None)], "n long, m string")[0]
+    assert several == [(1, "x", None, None, -1)]
+    with pytest.raises(InvalidFlowError, match="are not known"):
+        gw.formats.upsert(gw.formats.json(), key="n long")
+
+
+def test_formats_of_changes_only_read() -> None:
+    events = gw.formats.debezium("id long", key="id")
+    for chosen in (events, gw.formats.upsert(gw.formats.json("a int"), key="b int")):
+        with pytest.raises(InvalidFlowError, match="only reads"):
+            chosen.check_columns(pa.schema([]), "A sink")
+        with pytest.raises(InvalidFlowError, match="cannot write"):
+            chosen.encode(pa.record_batch({"a": [1]}))
