@@ -56,8 +56,8 @@ def spark_in(directory: Path, spark: SparkSession) -> Iterator[None]:
 
 # run by tests/unit/test_testing_guide.py and tests/unit/sources/test_guide.py
 WITHOUT_SPARK = (
-    *("async", "batches", "broadcast", "feedback", "sources", "stateful-processors", "testing"),
-    "typed-rows",
+    *("async", "batches", "broadcast", "changes", "feedback", "sources", "stateful-processors"),
+    *("testing", "typed-rows"),
 )
 
 

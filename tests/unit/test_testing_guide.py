@@ -21,7 +21,11 @@ def test_every_block_of_the_guide_to_testing_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["async", "batches", "broadcast", "feedback", "stateful-processors", "typed-rows"]
+    "page",
+    [
+        *("async", "batches", "broadcast", "changes", "feedback", "stateful-processors"),
+        "typed-rows",
+    ],
 )
 def test_every_block_of_a_guide_that_needs_no_spark_runs(page: str) -> None:
     namespace: dict[str, Any] = {"gw": gw}
