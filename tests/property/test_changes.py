@@ -239,6 +239,7 @@ def test_deletes_that_wait_for_their_rows_meet_them(seed: int) -> None:
                         results[sink][key] = row
                     else:
                         del results[sink][key]
+        assert "DeletesWaited" in {type(event).__name__ for event in run.events}
         assert run.state("least", state="state").num_rows == len({r["k"] for r in table.live})
     expected = _by_key(table.live)
     assert results["sums"].keys() == results["least"].keys() == expected.keys()
@@ -260,3 +261,22 @@ def test_the_slots_of_rows_that_are_gone_are_used_again() -> None:
         assert run.state("top", state="rows").num_rows == 3
         [state] = run.state("top", state="state").to_pylist()
         assert state["slots"] <= 2 * 3 + 16
+
+
+def test_duplicates_of_changes_follow_the_oldest_row_that_is_left() -> None:
+    rng = random.Random(11)
+    table = Table(rng)
+    flow = gw.Flow("duplicates")
+    rows = flow.source("rows", gw.testing.stream(COLUMNS)).as_changes()
+    flow.sink("out", rows.drop_duplicates("k", "t", within="forever"), gw.sinks.noop())
+    results: Counter[tuple[Any, ...]] = Counter()
+    with gw.testing.cluster(flow) as run:
+        for _ in range(12):
+            changes = [change for _ in range(4) for change in table.step()]
+            for row in run.epoch({"rows": changes})["out"].to_pylist():
+                results[tuple(row[c] for c in ("id", "k", "n", "v", "t"))] += row["change"]
+            oldest: dict[Any, tuple[Any, ...]] = {}
+            for row in table.live:
+                oldest.setdefault((row["k"], row["t"]), tuple(row.values()))
+            assert +results == Counter(oldest.values())
+            assert min(results.values()) >= 0

@@ -568,8 +568,8 @@ class KeyedStream:
         on_missing
             Over changes, the action for a delete whose row is not in the table: ``"refuse"`` fails
             the epoch; with ``"wait"`` the delete waits for its row, which does not count then, and
-            a key with more deletes than rows has no result. The changes of one epoch may come in
-            any order.
+            a key with more deletes than rows has no result; the event ``DeletesWaited`` counts
+            them. The changes of one epoch may come in any order.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 

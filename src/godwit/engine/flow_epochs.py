@@ -16,6 +16,7 @@ from godwit.engine.outcomes import (
     build_commit_record,
     build_outcome,
     counted_inputs,
+    deletes_waited,
     rows_by_source,
     rows_left_out,
     rows_unreadable,
@@ -258,7 +259,7 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events about rows that operators left out, or that sources could not read."""
+        """Return events about rows left out or unreadable, and deletes that wait for rows."""
         batch, reports, _ = self._committed
         unreadable = rows_unreadable(reports, {} if batch is None else batch.missing, self.flow)
         return [
@@ -266,6 +267,7 @@ class FlowEpochs(Generic[RowsT]):
             for kind, every in (
                 (events.RowsLeftOut, rows_left_out(outcome.left_out, self.flow)),
                 (events.RowsUnreadable, unreadable),
+                (events.DeletesWaited, deletes_waited(reports)),
             )
             for values in every
         ]

@@ -288,6 +288,15 @@ def rows_left_out(
     ]
 
 
+def deletes_waited(reports: Iterable[LaneReport]) -> list[dict[str, Any]]:
+    """Return the fields of `events.DeletesWaited` for each operator with such deletes."""
+    counts: dict[str, int] = {}
+    for of_lane in _operator_reports(reports):
+        if of_lane.waiting_deletes:
+            _add_to(counts, of_lane.operator, of_lane.waiting_deletes)
+    return [{"operator": operator, "deletes": count} for operator, count in counts.items()]
+
+
 def rows_unreadable(
     reports: Iterable[LaneReport], missing: Mapping[str, int], flow: CompiledFlow
 ) -> list[dict[str, Any]]:

@@ -58,6 +58,7 @@ from godwit.model.migration_events import (
 )
 from godwit.model.run_events import (
     BackgroundFailed,
+    DeletesWaited,
     EpochAborted,
     EpochCommitted,
     EpochsHeld,
@@ -90,6 +91,7 @@ __all__ = [
     "ComponentsRegrouped",
     "DecisionJudged",
     "DecisionSkipped",
+    "DeletesWaited",
     "EpochAborted",
     "EpochCommitted",
     "EpochsHeld",

@@ -258,6 +258,30 @@ class RowsUnreadable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletesWaited(Event):
+    """An operator got more deletes of some keys than rows: the deletes wait for their rows.
+
+    Also logged as a warning. Only with ``on_missing="wait"`` of ``compute`` over changes.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    deletes
+        Number of deletes that wait, of the keys with changes in the epoch.
+    """
+
+    operator: str
+    deletes: int
+
+    _WARNS = True
+
+    def _one_line_text(self) -> str:
+        deletes = counted(self.deletes, "delete")
+        return f"operator {self.operator}: {deletes} of epoch {self.epoch} wait for their rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackPaused(Event):
     """A feedback loop has run its maximum number of epochs without other input.
 

@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import columns_of, mismatch_error
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
@@ -40,6 +39,7 @@ from godwit.operators.compute import ComputeOperator, same_rows
 from godwit.operators.latest import signs_or_fail
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges, order_by, starts_of
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema, can_be_state
 
 if TYPE_CHECKING:
@@ -234,7 +234,13 @@ class ComputeChanges(KeyedOperator):
             closing_ms = (time.process_time() - cpu) * 1e3
         else:
             output = self._changed_results(keys, (before > 0, prior), (after > 0, state))
-        return OperatorOutput(output=output, groups=groups, changed=changed, closing_ms=closing_ms)
+        return OperatorOutput(
+            output=output,
+            groups=groups,
+            changed=changed,
+            closing_ms=closing_ms,
+            waiting_deletes=int(np.maximum(np.maximum(-after, 0), owed).sum()),
+        )
 
     def _refuse_missing(self, missing: BoolArray, keys: pa.RecordBatch) -> None:
         """Raise if a key has had deletes of rows that were not there; `missing`: mask of keys."""
@@ -412,8 +418,8 @@ class ComputeChanges(KeyedOperator):
         `slots`: number of slots of each key to load; 0 for others.
         """
         key, slot = expand_ranges(np.zeros(len(slots), np.int64), slots)
-        found_slot, values = view.find(self._slot_keys(keys, key, slot), groups.key_groups[key])
-        return key[found_slot], slot[found_slot], values.filter(pa.array(found_slot))
+        known, values = view.find(self._slot_keys(keys, key, slot), groups.key_groups[key])
+        return key[known], slot[known], values.filter(pa.array(known))
 
     def _slot_keys(self, keys: pa.RecordBatch, key: IntArray, slot: IntArray) -> pa.RecordBatch:
         """Return the key columns of entries of live rows."""

@@ -185,6 +185,7 @@ class OperatorOutput:
     closing_ms: float = 0.0  # CPU time for output that no row of the epoch is the cause of
     windows: WindowWork | None = None  # where the cost of windows is measured
     duplicate_partials: int = 0  # partials, of windows that are over, of keys in both slots
+    waiting_deletes: int = 0  # deletes of changes that wait for their rows
     # Which keys have most work, where time does not tell it, as of a join, whose pairs count too.
     key_work: OperatorWork | None = None
 

@@ -13,6 +13,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import listing
 from godwit.plan.nodes import (
     ComputeNode,
+    DropDuplicatesNode,
     KindNode,
     LatestNode,
     MapNode,
@@ -127,7 +128,7 @@ def _keys_of_feed(feed: SourceNode | OperatorNode) -> tuple[str, ...]:
     """Return the columns that identify a row of the table that a source or an operator changes."""
     if isinstance(feed, SourceNode):
         return () if feed.own is None else feed.own.table_keys
-    if isinstance(feed, ComputeNode | LatestNode):
+    if isinstance(feed, ComputeNode | LatestNode | DropDuplicatesNode):
         return feed.keys
     return table_keys(feed.upstream)
 

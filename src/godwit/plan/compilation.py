@@ -21,6 +21,7 @@ from godwit.model.naming import (
     did_you_mean,
     listing,
 )
+from godwit.operators.aggregates import first
 from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.compute_changes import ComputeChanges
@@ -370,7 +371,17 @@ class _Compilation:
         """
         options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
         column = None
-        if node.within_us is None:
+        if kind_of(node.upstream) == "changes":
+            others = [f.name for f in schema if f.name not in (*node.keys, CHANGE.name)]
+            self.operators[node.name] = ComputeChanges(
+                name=node.name,
+                keys=pa.schema([schema.field(key) for key in node.keys]),
+                inputs=_keys_first(schema, node.keys),
+                aggregates={name: first(name) for name in others},
+                rows=schema,
+                mode="changes",
+            )
+        elif node.within_us is None:
             self.operators[node.name] = DropDuplicates(**options)
         else:
             does = "drops duplicates by event time"

@@ -206,6 +206,16 @@ class DropDuplicatesNode(_KeyedNode):
     within_us: int | None  # duplicates happen at most this long before or after it
     late: Any = None  # as in `WindowedNode`
 
+    @property
+    def takes(self) -> tuple[Kind, ...]:
+        """Rows; if duplicates happen at any time, changes too."""
+        return ("rows", "changes") if self.within_us is None else ("rows",)
+
+    @property
+    def emits(self) -> Kind:
+        """The kind of the rows that it reads."""
+        return kind_of(self.upstream)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PassNode(_KeyedNode):

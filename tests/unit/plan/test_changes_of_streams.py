@@ -65,7 +65,7 @@ def test_a_stream_knows_whether_it_carries_changes(
             "and takes rows only",
         ),
         (
-            lambda rows: rows.as_changes().drop_duplicates("id", within="forever"),
+            lambda rows: rows.as_changes().drop_duplicates("id", within="1 hour"),
             "and takes rows only",
         ),
         (

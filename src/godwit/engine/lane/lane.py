@@ -287,6 +287,7 @@ class _Lane:
         report.load = _load_by_key_group(processed, (now - cpu) * 1e3 - processed.closing_ms)
         report.next_due = processed.next_due
         report.duplicate_partials = processed.duplicate_partials
+        report.waiting_deletes = processed.waiting_deletes
         report.key_work = _work_by_key(operator, rows, processed, report.load)
         if processed.windows is not None:  # includes the lane's time to apply and write entries
             lane_ms = applying_ms + (now - processed_cpu) * 1e3

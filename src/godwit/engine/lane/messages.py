@@ -124,6 +124,7 @@ class OperatorReport:
     windows: WindowWork | None = None  # cost of windows that could have another layout
     # partials of closed windows whose key was in two slots
     duplicate_partials: int = 0
+    waiting_deletes: int = 0  # of the keys with changes, those that wait for their rows
     # hot keys of senders → number of their rows
     hot_keys: HotRows = field(default_factory=dict)
     key_work: OperatorWork | None = None  # keys with most work, if keys can be hot
