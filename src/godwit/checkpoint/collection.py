@@ -74,7 +74,7 @@ def collect_garbage(log: CommitLog) -> Collected:
             errors.append(error)
         else:
             removed[path] = size_bytes
-    log.forget_manifests(before=log.first_manifest)
+    log.forget_manifests(before=log.manifest_before(log.retained_epochs.start))
     return Collected(
         removed=tuple(removed),
         freed_bytes=sum(removed.values()),

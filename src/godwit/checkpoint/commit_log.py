@@ -320,11 +320,6 @@ class CommitLog:
         self._require_retained(epoch)
         return self.replay_chains(epoch)
 
-    @property
-    def first_manifest(self) -> int:
-        """Epoch of the manifest from which the earliest retained epoch is replayed; -1: none."""
-        return self.manifest_before(self.retained_epochs.start)
-
     def manifest_before(self, epoch: int) -> int:
         """Return the epoch of the latest manifest of `epoch` or earlier; -1 for none."""
         return max((m for m in self._manifests if m <= epoch), default=-1)
@@ -506,7 +501,7 @@ class CommitLog:
             self.chains.apply(written)
             self.latest = written
             self._loaded[commit_path(record.epoch)] = written, digest_of(data)
-        first = commit_path(max(self.first_manifest, 0))
+        first = commit_path(max(self.manifest_before(self.retained_epochs.start), 0))
         for path in list(self._loaded):  # a copy: a collection beside this may add some
             if path.startswith(COMMITS) and path < first:
                 self._loaded.pop(path, None)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import BatchRef
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
@@ -41,9 +40,6 @@ _TASKS_A_CORE: Final = 4
 
 class BatchRows:
     """Rows of Godwit's own sources, and their positions; the commit record is the only log."""
-
-    has_log = False
-    """True if something beside the commit record says which rows a batch has: see `force_log`."""
 
     def __init__(self, recovery: Recovery, log: CommitLog) -> None:
         sources = recovery.flow.own_sources
@@ -62,22 +58,6 @@ class BatchRows:
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Return a batch's rows, for the epoch's source stage."""
         return assign_splits(batch, len(instruction.places))
-
-    # -- of micro-batches alone -------------------------------------------------------------------
-
-    @property
-    def latest(self) -> Any:
-        """JVM RDD that was last read, if any; new executors read it in a trial epoch."""
-        return None
-
-    def force_log(self, ref: BatchRef) -> None:
-        """Make Spark's log entries durable while the stages run; no-op without micro-batches."""
-
-    def committed(self, rows: int) -> int | None:
-        """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
-
-        ``None`` if it has no micro-batch, as always here.
-        """
 
 
 def assign_splits(batch: SourceBatch[Any], cores: int) -> EpochRows:

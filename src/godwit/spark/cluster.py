@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.runtime.threads import DaemonPool, EpochGate
     from godwit.spark.batch_rows import BatchRows
+    from godwit.spark.micro_batch_epochs import MicroBatchRows
     from godwit.spark.resident.lanes import ResidentLanes
     from godwit.spark.stages.program import Program
     from godwit.spark.stages.stages import Shipped
@@ -54,6 +55,7 @@ class SparkCluster:
         *,
         program: Shipped[Program],  # what executors need of the flow
         source: BatchRows,  # the rows of batches, as jobs take them
+        micro_batches: MicroBatchRows | None,  # the same, if Spark's micro-batches have rows
         sinks: OpenSinks,
         announce: Callable[[Event], None],  # takes every event, and returns at once
         lost: LostExecutors,  # cancels the jobs of an epoch that has lost an executor
@@ -63,7 +65,8 @@ class SparkCluster:
         self.executors: Mapping[str, Executor] = {e.name: e for e in executors}
         self.background: SimpleQueue[StartWarming | DropCopies | None] = SimpleQueue()
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
-        self.source, self.sinks, self.announce, self.lost = source, sinks, announce, lost
+        self.source, self.micro_batches = source, micro_batches
+        self.sinks, self.announce, self.lost = sinks, announce, lost
         self.spark, self.program, self.beside = spark, program, beside
         # Spark encrypts what its shuffle writes to local disks, if it is set to.
         encrypts = is_on(spark.getConf().get("spark.io.encryption.enabled", "false"))
@@ -86,8 +89,8 @@ class SparkCluster:
         Before it returns, Spark's log entries that define the batch's rows are durable.
         """
         secured = None
-        if batch is not None and self.source.has_log:
-            secured = self.beside.submit(self.source.force_log, batch.ref)
+        if batch is not None and self.micro_batches is not None:
+            secured = self.beside.submit(self.micro_batches.force_log, batch.ref)
         used = [executor for executor, _ in instruction.places]
         try:
             with self.lost.cancel_if_lost(used, self.executors):
@@ -124,8 +127,11 @@ class SparkCluster:
         return reports
 
     def batch_committed(self, rows: int) -> int | None:
-        """Record the commit of the last batch; return how many of its `rows` a micro-batch had."""
-        return self.source.committed(rows)
+        """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
+
+        ``None`` if it has no micro-batch.
+        """
+        return None if self.micro_batches is None else self.micro_batches.committed(rows)
 
     def resident_status(self) -> dict[str, Any]:
         """Return the fields of resident lanes in the status of a query.

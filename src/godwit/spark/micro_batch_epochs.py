@@ -65,8 +65,6 @@ _KEPT: Final = 1000  # epochs that are known, as many as `QueryRun.progress` has
 class MicroBatchRows(BatchRows):
     """Rows of Spark's micro-batches, with the log that says which they are, and of own sources."""
 
-    has_log = True
-
     def __init__(
         self,
         recovery: Recovery,

@@ -29,6 +29,7 @@ from godwit.runtime.settings import known_interval_s
 from godwit.runtime.threads import DaemonPool, close_all
 from godwit.spark.background_copies import BackgroundCopies
 from godwit.spark.cluster import LostExecutors, SinkSession, SparkCluster
+from godwit.spark.micro_batch_epochs import MicroBatchRows
 from godwit.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
 from godwit.spark.platform.executors import (
     ExecutorWatch,
@@ -270,7 +271,7 @@ class _Opener:
                 former=None if before is None else before.controller,
                 note=dispatcher.record,
                 trigger_s=known_interval_s(options.trigger),
-                limits_epochs=not source.has_log,
+                limits_epochs=cluster.micro_batches is None,
             )
         if controller is not None:
             self._closing["controller"] = controller.close
@@ -331,6 +332,7 @@ class _Opener:
             started,
             program=program,
             source=source,
+            micro_batches=source if isinstance(source, MicroBatchRows) else None,
             sinks=sinks,
             announce=self._dispatcher.emit,
             lost=LostExecutors(self._run_id, context),
@@ -409,7 +411,7 @@ class _Opener:
     ) -> Callable[[Callable[[], None]], Callable[[], object]] | None:
         """Return a function that starts a concurrent delivery; ``None`` if sinks forbid it."""
         # Where a micro-batch's epoch has ended, Spark takes it for delivered.
-        if cluster.source.has_log or not cluster.sinks.deliver_concurrently:
+        if cluster.micro_batches is not None or not cluster.sinks.deliver_concurrently:
             return None
         thread = DaemonPool(1, "godwit-delivery")
         self._closing["deliveries"] = thread.close

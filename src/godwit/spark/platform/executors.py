@@ -291,7 +291,9 @@ class ExecutorWatch:
     def _run_trial_epoch(self, executor: Executor) -> None:
         """Run a trial of the last epoch on a new executor; a failure is only logged."""
         try:
-            run_trial_epoch(executor, self._cluster.source.latest, self._spark.sparkContext)
+            rows = self._cluster.micro_batches
+            latest = None if rows is None else rows.latest
+            run_trial_epoch(executor, latest, self._spark.sparkContext)
         except Exception:
             _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
         self._rehearsed.add(executor.name)

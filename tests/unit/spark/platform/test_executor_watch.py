@@ -41,7 +41,7 @@ class Cluster:
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
         self.executors: Mapping[str, Executor] = {e.name: e for e in self._live()}
-        self.source = SimpleNamespace(latest="rows")
+        self.micro_batches = SimpleNamespace(latest="rows")
         self.watch = ExecutorWatch(
             cast("Any", self),
             coordinator=cast(
