@@ -2,9 +2,9 @@
 
 Aggregates that can subtract (counts, sums, means, variances) have states that add up in any order,
 as those of rows do, so rows may be combined before the exchange.  For all others state has the live
-rows too, as entries of their own: a key's rows are numbered in order of arrival, in *slots*.  New
-rows are added to the states of their key; where rows are deleted, the states of their key are made
-again of its live rows, which costs as much as the key has rows.
+rows too (`godwit.operators.live_rows`).  New rows are added to the states of their key; where rows
+are deleted, the states of their key are made again of its live rows, which costs as much as the key
+has rows.
 
 An epoch is one step: what its changes add up to counts, in whatever order they come.  A delete
 whose row is not there (yet) is refused, or waits: a count below zero, or a slot with sign -1.
@@ -16,6 +16,7 @@ arrived; of equal rows the oldest is deleted.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -28,19 +29,19 @@ from godwit.checkpoint.evolution import columns_of, mismatch_error
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
-from godwit.columns.hashing import canonical_keys, hash_keys, is_hashable
 from godwit.columns.signed import CHANGE, with_sign
-from godwit.model.errors import EpochFailedError, InvalidFlowError, InvalidInputError
+from godwit.model.errors import InvalidInputError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import count
 from godwit.operators.aggregates.conditions import user_aggregate
 from godwit.operators.aggregates.signed import signed_aggregate, subtracts
 from godwit.operators.compute import ComputeOperator, same_rows
 from godwit.operators.latest import signs_or_fail
+from godwit.operators.live_rows import LiveRows, refuse_missing
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
-from godwit.operators.ordering import expand_ranges, order_by, starts_of
+from godwit.operators.ordering import order_by
 from godwit.store.changes import StateRows
-from godwit.store.columns import StateSchema, can_be_state
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.compute import OutputMode
-    from godwit.operators.operator import Changed, EntryColumns, OperatorInput, StateView
+    from godwit.operators.operator import Changed, EntryColumns, OperatorInput
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -57,11 +58,8 @@ OnMissing = Literal["refuse", "wait"]
 """Action for a delete whose row is not in the table: fail the epoch, or wait for the row."""
 _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 _LIVE: Final = "rows"
-_SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int64())
 _SLOTS: Final = pa.field(f"{RESERVED_PREFIX}_slots", pa.int64())
 _OWED: Final = pa.field(f"{RESERVED_PREFIX}_owed", pa.int64())
-_SIGN: Final = pa.field(f"{RESERVED_PREFIX}_sign", pa.int8())
-_SPARE: Final = 16  # empty slots of a key below which they are not closed up
 
 
 class ComputeChanges(KeyedOperator):
@@ -110,10 +108,7 @@ class ComputeChanges(KeyedOperator):
                     [*inputs, *(f for f in rows if f.name not in {*inputs.names, *keys.names})]
                 )
             columns = [f for f in self.inputs if f.name in read and f.name not in keys.names]
-            _check_live_columns(name, columns)
-            self._live = StateSchema(
-                keys=pa.schema([*keys, _SLOT]), values=pa.schema([*columns, _SIGN])
-            )
+            self._live = LiveRows(name, keys, columns)
         self.schema = StateSchema(keys=keys, values=state)
         results = [pa.field(result, aggregate.output) for result, aggregate in bound.items()]
         self._result_names = list(bound)
@@ -145,7 +140,7 @@ class ComputeChanges(KeyedOperator):
         return tuple(StateId(self.name, state) for state in names)
 
     def schema_of(self, state: str) -> StateSchema:
-        return self._live if state == _LIVE else self.schema
+        return self._live.schema if state == _LIVE else self.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
         """Describe the aggregates' columns, or those of live rows, for the checkpoint."""
@@ -217,7 +212,8 @@ class ComputeChanges(KeyedOperator):
             )
         before, after = np.where(known, values_of(prior.column(0)), 0), values_of(state.column(0))
         if self.on_missing == "refuse":
-            self._refuse_missing((after < 0) | (owed > 0), keys)
+            wait = ' If a delete may come before its row, on_missing="wait" lets it wait.'
+            refuse_missing(self.name, (after < 0) | (owed > 0), keys, wait)
         removed = (after == 0) & (owed == 0)
         if self.on_missing == "wait" and self._others is None and removed.any():
             removed &= _is_nothing(state)
@@ -240,22 +236,6 @@ class ComputeChanges(KeyedOperator):
             changed=changed,
             closing_ms=closing_ms,
             waiting_deletes=int(np.maximum(np.maximum(-after, 0), owed).sum()),
-        )
-
-    def _refuse_missing(self, missing: BoolArray, keys: pa.RecordBatch) -> None:
-        """Raise if a key has had deletes of rows that were not there; `missing`: mask of keys."""
-        if not missing.any():
-            return
-        first = int(np.flatnonzero(missing)[0])
-        key = tuple(column[first].as_py() for column in keys.columns)
-        raise EpochFailedError(
-            f"Operator {self.name!r} got a delete of a row that is not in the table, of key "
-            f"{key!r}.",
-            remedy="Read the changes from their beginning, or make them by key_by(...).latest(), "
-            'which knows the rows. If a delete may come before its row, on_missing="wait" of '
-            "compute lets it wait.",
-            operator=self.name,
-            key=key,
         )
 
     def _results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
@@ -342,110 +322,52 @@ class ComputeChanges(KeyedOperator):
         signs = values_of(rows.column(CHANGE.name))
         again = owed > 0  # whether states are made of all live rows
         again[groups.of_row[signs < 0]] = True
-        live = self._load(data.states[_LIVE], groups, keys, np.where(again, slots, 0))
-        stored = len(live[0])
-        key = np.concatenate([live[0], groups.of_row])
-        names = self._live.values.names[:-1]
-        batch = pa.concat_batches([live[2].select(names), rows.select(names)])
-        sign = np.concatenate([values_of(live[2].column(_SIGN.name)), signs])
-        stays = np.ones(len(key), np.bool_)
-        some = np.flatnonzero(again[key])
-        stays[some] = _after_netting(key[some], batch.take(pa.array(some)), sign[some])
-        # Slots: those of stored rows, then of new ones in order.
-        new = stored + np.flatnonzero(stays[stored:])
-        rank = _ranks(key[new], groups.count)
-        slot = np.concatenate([live[1], np.zeros(rows.num_rows, np.int64)])
-        slot[new] = slots[key[new]] + rank
-        num_stay = np.bincount(key[stays], minlength=groups.count)
-        slots = slots + np.bincount(key[new], minlength=groups.count)
-        closed_up = again & (slots > 2 * num_stay + _SPARE)
-        slots = np.where(closed_up | (again & (num_stay == 0)), num_stay, slots)
-        written = new
-        removed = np.flatnonzero(~stays[:stored])
-        if closed_up.any():
-            moved = np.flatnonzero(stays & closed_up[key])
-            moved = moved[np.lexsort((slot[moved], key[moved]))]
-            written = np.concatenate([new[~closed_up[key[new]]], moved])
-            of_closed = closed_up[key[:stored]]
-            slot[moved] = _ranks(key[moved], groups.count)
-            removed = np.concatenate(
-                [
-                    removed[~of_closed[removed]],
-                    np.flatnonzero(of_closed & (live[1] >= num_stay[key[:stored]])),
-                ]
-            )
-        entries = np.concatenate([written, removed])
-        changed: dict[str, Changed] = {}
-        if len(entries):
-            values = pa.RecordBatch.from_arrays(
-                [*batch.columns, column_of(sign, None, pa.int8())], schema=self._live.values
-            ).take(pa.array(entries))
-            gone = np.arange(len(entries)) >= len(written)
-            changed = {
-                _LIVE: changed_by_key(
-                    groups,
-                    key[entries],
-                    self._slot_keys(
-                        keys, key[entries], np.concatenate([slot[written], live[1][removed]])
-                    ),
-                    values,
-                    gone,
-                )[STATE]
-            }
-        added = np.flatnonzero(stays & (sign > 0))
-        added = added[order_by(key[added])]
-        states = self._others.update_states(
-            _of_rows(groups, key[added]),
+        live = self._live.apply(
+            data.states[_LIVE],
+            groups,
             keys,
-            self._rows_of(data, live[2], added, keys.take(pa.array(key[added]))),
+            key=groups.of_row,
+            rows=rows,
+            signs=signs,
+            slots=slots,
+            read=again,
+        )
+        changed = {} if live.changed is None else {_LIVE: live.changed}
+        added = np.flatnonzero(live.stays & (live.sign > 0))
+        key = live.key[added]
+        order = order_by(key)
+        added, key = added[order], key[order]
+        states = self._others.update_states(
+            replace(groups, of_row=key),
+            keys,
+            self._rows_of(live.rows, added, keys.take(pa.array(key))),
             known & ~again,
             prior.select(list(range(first + 2, prior.num_columns))),
             are_partial=False,
         )
-        owed = np.bincount(key[stays & (sign < 0)], minlength=groups.count)
-        numbers = [column_of(part.astype(np.int64), None, pa.int64()) for part in (slots, owed)]
+        owed = live.waiting
+        numbers = [column_of(part, None, pa.int64()) for part in (live.slots, owed)]
         rest = pa.RecordBatch.from_arrays(
             [*numbers, *states.columns],
             schema=pa.schema([_SLOTS, _OWED, *self._others.schema.values]),
         )
         return rest, owed, changed
 
-    def _load(
-        self, view: StateView, groups: Groups, keys: pa.RecordBatch, slots: IntArray
-    ) -> tuple[IntArray, IntArray, pa.RecordBatch]:
-        """Return key number, slot and columns of the stored rows of keys, in order of slots.
-
-        `slots`: number of slots of each key to load; 0 for others.
-        """
-        key, slot = expand_ranges(np.zeros(len(slots), np.int64), slots)
-        known, values = view.find(self._slot_keys(keys, key, slot), groups.key_groups[key])
-        return key[known], slot[known], values.filter(pa.array(known))
-
-    def _slot_keys(self, keys: pa.RecordBatch, key: IntArray, slot: IntArray) -> pa.RecordBatch:
-        """Return the key columns of entries of live rows."""
-        columns = [*keys.take(pa.array(key)).columns, column_of(slot, None, pa.int64())]
-        return pa.RecordBatch.from_arrays(columns, schema=self._live.keys)
-
     def _rows_of(
-        self,
-        data: OperatorInput,
-        live: pa.RecordBatch,
-        which: IntArray,
-        own: pa.RecordBatch,
+        self, rows: pa.RecordBatch, which: IntArray, own: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Return rows, stored or new, with the columns that the aggregates read.
+        """Return live rows with the columns that the aggregates read.
 
-        `which`: their positions among `live` and then the epoch's rows. `own`: their keys.
+        `which`: their positions in `rows`. `own`: their keys.
         """
         assert self._others is not None, "there are aggregates that cannot subtract"
-        rows = data.rows.values
+        taken = rows.take(pa.array(which))
         columns = []
         for field in self._others.inputs:
             if field.name in own.schema.names:
                 columns.append(own.column(field.name))
-            elif field.name in live.schema.names:
-                both = pa.concat_arrays([live.column(field.name), rows.column(field.name)])
-                columns.append(both.take(pa.array(which)))
+            elif field.name in taken.schema.names:
+                columns.append(taken.column(field.name))
             else:  # which only the aggregates that subtract read, or the sign
                 columns.append(pa.nulls(len(which), field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._others.inputs)
@@ -461,58 +383,3 @@ def _is_nothing(state: pa.RecordBatch) -> BoolArray:
         zero = pa.scalar(0).cast(column.type)
         nothing &= values_of(pc.fill_null(pc.equal(column, zero), fill_value=True))
     return nothing
-
-
-def _of_rows(groups: Groups, of_row: IntArray) -> Groups:
-    """Return the groups with other rows; `of_row`: the group of each."""
-    return type(groups)(
-        count=groups.count,
-        of_row=of_row,
-        first_row=groups.first_row,
-        hashes=groups.hashes,
-        key_groups=groups.key_groups,
-    )
-
-
-def _ranks(group: IntArray, count: int) -> IntArray:
-    """Return the number, from 0, of each row within its group, in the order that rows have."""
-    starts = starts_of(group, count)
-    order = order_by(group)
-    ranks = np.empty(len(group), np.int64)
-    ranks[order] = np.arange(len(group)) - starts[group[order]]
-    return ranks
-
-
-def _after_netting(key: IntArray, rows: pa.RecordBatch, sign: npt.NDArray[np.int8]) -> BoolArray:
-    """Return a mask of the rows that stay when deletes meet equal rows of their key.
-
-    Of equal rows the oldest, which come first, go. Deletes that meet none stay.
-    """
-    if not len(key):
-        return np.zeros(0, np.bool_)
-    columns = pa.RecordBatch.from_arrays(
-        [column_of(key, None, pa.int64()), *rows.columns], names=["", *rows.schema.names]
-    )
-    columns = canonical_keys(columns)
-    equal = group_rows(hash_keys(columns), columns, 1)
-    net = np.zeros(equal.count, np.int64)
-    np.add.at(net, equal.of_row, sign.astype(np.int64))
-    stays = np.zeros(len(key), np.bool_)
-    for which, left in ((sign > 0, net), (sign < 0, -net)):
-        positions = np.flatnonzero(which)[::-1]
-        ranks = _ranks(equal.of_row[positions], equal.count)
-        stays[positions[ranks < left[equal.of_row[positions]]]] = True
-    return stays
-
-
-def _check_live_columns(operator: str, columns: list[pa.Field]) -> None:
-    """Raise for columns that live rows cannot have, since they cannot be stored or compared."""
-    for field in columns:
-        if not (can_be_state(field.type) and is_hashable(field.type)):
-            raise InvalidFlowError(
-                f"Operator {operator!r} stores the rows of a table that changes, and column "
-                f"{field.name!r} has type {field.type}, which state cannot hold.",
-                remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
-                operator=operator,
-                column=field.name,
-            )
