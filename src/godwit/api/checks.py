@@ -40,6 +40,7 @@ from godwit.values.records import hint_text, is_row_class, row_class
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from godwit.columns.signed import Kind
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Branch, StreamNode, WindowedNode
@@ -623,6 +624,25 @@ def interval_of(between: Any, where: str) -> tuple[int, int]:
             remedy="Give the earlier bound first.",
         )
     return earliest, latest
+
+
+def check_join_of_tables(where: str, kinds: Sequence[Kind], **options: object) -> None:
+    """Raise for a join without ``between=`` of streams that are not tables.
+
+    `where`: the call, for errors. `kinds`: of both streams. `options`: those for event time.
+    """
+    if "changes" not in kinds:
+        raise InvalidFlowError(
+            f"{where} does not say how far apart in event time rows are that match.",
+            remedy='Give between=("-10 minutes", "1 hour"), say. Tables that change are joined by '
+            "key alone: key_by(...).latest() or as_changes() before key_by makes changes.",
+        )
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidFlowError(
+            f"{where} joins tables that change, and was given {given[0]}=.",
+            remedy=f"Leave {given[0]}= out: it is for joins by event time.",
+        )
 
 
 def check_windows(

@@ -17,6 +17,7 @@ from godwit.api.checks import (
     all_results,
     check_aggregate,
     check_function,
+    check_join_of_tables,
     check_keys,
     check_late,
     check_merge,
@@ -1120,14 +1121,14 @@ class KeyedStream:
         self,
         other: KeyedStream,
         *,
-        between: tuple[Duration, Duration],
+        between: tuple[Duration, Duration] | None = None,
         how: How = "inner",
         suffix: str | None = None,
         late: Any = None,
         spread: int | None = None,
         name: str | Identity | None = None,
     ) -> Stream:
-        """Join with another keyed stream by key and an interval of event time.
+        """Join with another keyed stream by key, and an interval of event time unless they change.
 
         A pair is emitted in the epoch in which the second of its rows arrives. Each row is kept as
         state until the watermark has passed all rows that it can match; an unmatched row of an
@@ -1140,6 +1141,9 @@ class KeyedStream:
         between
             Minimum and maximum, both inclusive, of the right row's event time less the left row's.
             ``("-10 minutes", "1 hour")``: from 10 minutes before the left row to 1 hour after it.
+            Required for rows. Left out for changes, which are joined by key alone, as tables; then
+            the result is the changes of the joined rows, and state has the live rows of both. If
+            one side has rows, they are taken for a table to which rows are only added.
         how
             ``"inner"``, ``"left"``, ``"right"`` or ``"full"``, as in SQL: unmatched rows of the
             named side, or of both, are emitted with nulls in the other side's columns.
@@ -1199,8 +1203,13 @@ class KeyedStream:
                 "a divided key can tell that a row has no match in any other.",
                 remedy='Leave spread= out, or join with how="inner".',
             )
-        node = JoinNode(between_us=interval_of(between, self._call_text("join")), **options)
-        return add_to_flow(self.flow, node)
+        where = self._call_text("join")
+        if between is None:
+            check_join_of_tables(
+                where, (kind_of(self.node), kind_of(other.node)), late=late, spread=spread
+            )
+            return add_to_flow(self.flow, JoinNode(of_tables=True, **options))
+        return add_to_flow(self.flow, JoinNode(between_us=interval_of(between, where), **options))
 
     @user_call
     def join_newest(

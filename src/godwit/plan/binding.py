@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit.columns.signed import CHANGE
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, listing
 from godwit.operators.batch import BatchProcess
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.hot_keys.parts import MergedProcess, MergedStates
+from godwit.operators.joins.changes import ChangesJoin, TableSide
 from godwit.operators.joins.interval import IntervalJoin
 from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
@@ -221,6 +223,37 @@ def join_operator(
         return NewestJoin(within_us=node.within_us, **options)
     earliest_us, latest_us = node.between_us
     return IntervalJoin(earliest_us=earliest_us, latest_us=latest_us, **options)
+
+
+def changes_join(
+    node: JoinNode,
+    left: tuple[pa.Schema, str],
+    right: tuple[pa.Schema, str],
+    inputs: tuple[int, int],
+) -> ChangesJoin:
+    """Return the operator of a join of tables that change; see `join_operator`."""
+    keys = pa.schema([left[0].field(key) for key in node.keys])
+    _check_same_keys(node, keys, left[1], right)
+    of_left = [f for f in left[0] if f.name not in (*node.keys, CHANGE.name)]
+    of_right = [f for f in right[0] if f.name not in (*node.right_keys, CHANGE.name)]
+    named = _right_columns(node, [*keys, *of_left], of_right, left[1], right[1])
+    check_column_names(
+        [*keys.names, *(field.name for field in of_left), *named.names],
+        f"The output of operator {node.name!r}",
+    )
+    sides = [
+        TableSide(
+            keys=names,
+            columns=tuple(field.name for field in fields),
+            named=columns,
+            inputs=frozenset(numbers),
+        )
+        for names, fields, columns, numbers in (
+            (node.keys, of_left, pa.schema(of_left), range(inputs[0])),
+            (node.right_keys, of_right, named, range(inputs[0], sum(inputs))),
+        )
+    ]
+    return ChangesJoin(name=node.name, keys=keys, left=sides[0], right=sides[1], how=node.how)
 
 
 def _check_same_keys(

@@ -14,6 +14,7 @@ from godwit.model.naming import listing
 from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
+    JoinNode,
     KindNode,
     LatestNode,
     MapNode,
@@ -130,6 +131,8 @@ def _keys_of_feed(feed: SourceNode | OperatorNode) -> tuple[str, ...]:
         return () if feed.own is None else feed.own.table_keys
     if isinstance(feed, ComputeNode | LatestNode | DropDuplicatesNode):
         return feed.keys
+    if isinstance(feed, JoinNode):  # several rows of a table may match one of the other
+        return ()
     return table_keys(feed.upstream)
 
 

@@ -31,6 +31,7 @@ from godwit.operators.in_order import InOrder
 from godwit.operators.latest import LatestOperator
 from godwit.operators.passing import PassRows
 from godwit.plan.binding import (
+    changes_join,
     check_storable,
     describe_origin,
     join_operator,
@@ -481,12 +482,16 @@ class _Compilation:
             (node.right, node.right_keys, right),
         ):
             columns = _keys_first(schema, keys)
-            times = time_columns(stream)  # of several, `join_operator` tells
+            # of several, `join_operator` tells
+            times = [] if node.of_tables else time_columns(stream)
             side_inputs = self.inputs(
                 node.name, stream, keys, columns, time=next(iter(times), None), first=len(inputs)
             )
             numbers.append(len(side_inputs))
             inputs += side_inputs
+        if node.of_tables:
+            self.operators[node.name] = changes_join(node, left, right, (numbers[0], numbers[1]))
+            return inputs
         operator = join_operator(node, left, right, (numbers[0], numbers[1]))
         self.operators[node.name] = operator
         self.timed.update(source.name for source in sources_of(node))

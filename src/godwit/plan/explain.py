@@ -453,6 +453,8 @@ def _type_text(declared: object) -> str:
 
 def _join_in_words(node: JoinNode) -> str:
     """Return a join as text: its kind, its interval and its hot keys."""
+    if node.of_tables:
+        return f"join ({node.how}) of tables that change"
     if node.between_us is None:
         old = "" if node.within_us is None else f", at most {duration_text(node.within_us)} old"
         spread = f"; every key in {node.spread} parts" if node.spread else ""

@@ -248,6 +248,17 @@ class JoinNode(_KeyedNode):
     suffix: str | None = None  # behind names of the right that the left has too
     late: Any = None  # as in `WindowedNode`
     spread: int = 0  # parts that rows of a key may be spread over; 0: none are
+    of_tables: bool = False  # joins tables that change, without event time
+
+    @property
+    def takes(self) -> tuple[Kind, ...]:
+        """Rows; of tables also changes, beside rows that are only added."""
+        return ("rows", "changes") if self.of_tables else ("rows",)
+
+    @property
+    def emits(self) -> Kind:
+        """Changes of the joined rows, of tables; else rows."""
+        return "changes" if self.of_tables else "rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
