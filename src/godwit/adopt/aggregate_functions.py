@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adopt.plan import children_of, kind_of, option, to_list
+from godwit.adopt.spark_aggregates import Encoded, JoinedText, Numeric
 from godwit.model.errors import UnsupportedQueryError
 from godwit.operators import aggregates as gw
 from godwit.operators.aggregates.conditions import restricted
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from godwit.adopt.plan import Catalyst
+    from godwit.adopt.spark_aggregates import How
     from godwit.operators.aggregates import Aggregate
+    from godwit.operators.aggregates.arithmetic import Overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +47,9 @@ def call_of(catalyst: Catalyst, expression: Any) -> AggregateCall:
         return _distinct(catalyst, function, kind, condition)
     if kind == "Count":
         return _count(catalyst, function, condition)
-    if kind == "CollectList" and kind_of_type(children_of(function)[0]) == "StructType":
-        return _structs(catalyst, children_of(function)[0], condition)
     if kind in _SKIPPING_NULLS:
-        make = _SKIPPING_NULLS[kind]
         argument = children_of(function)[0]
+        make = _skipping_nulls(function, kind, argument)
         if condition is not None:
             argument = catalyst.when(condition, argument)
         return AggregateCall(arguments=(argument,), make=lambda names: make(names[0]))
@@ -60,7 +61,7 @@ def call_of(catalyst: Catalyst, expression: Any) -> AggregateCall:
             arguments=(*call.arguments, condition),
             make=lambda names: restricted(call.make(names[:-1]), f"{names[-1]} = true"),
         )
-    raise refused(kind, f"no aggregate of Godwit's computes {function.prettyName()}(...)")
+    raise refused(kind, REFUSED.get(kind, f"no aggregate computes {function.prettyName()}(...)"))
 
 
 def depends_on_order(expression: Any) -> bool:
@@ -78,20 +79,44 @@ def refused(kind: str, why: str) -> UnsupportedQueryError:
     )
 
 
-def kind_of_type(expression: Any) -> str:
-    """Return the name of the class of an expression's type."""
-    return kind_of(expression.dataType())
+def is_nested(expression: Any) -> bool:
+    """Return whether values of an expression are structs, arrays or maps."""
+    return kind_of(expression.dataType()) in {"ArrayType", "MapType", "StructType"}
 
 
-def _structs(catalyst: Catalyst, argument: Any, condition: Any) -> AggregateCall:
-    """Return the call for ``collect_list`` of structs, which are sent as their fields."""
-    names = tuple(str(name) for name in argument.dataType().fieldNames())
-    tests = [catalyst.is_not_null(argument), *([] if condition is None else [condition])]
-    fields = [catalyst.field(argument, ordinal) for ordinal in range(len(names))]
-    return AggregateCall(
-        arguments=(*fields, catalyst.all_of(tests)),
-        make=lambda columns: gw.collected_structs(tuple(columns), names),
-    )
+def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], Aggregate]:
+    """Return the maker of an aggregate of one column that skips nulls."""
+    if kind in {"CollectList", "CollectSet", "CollectUnion"} and not _ignores_nulls(function):
+        raise refused(kind, "it collects nulls too (RESPECT NULLS)")
+    if kind == "Sum":
+        overflow = _overflow(function)
+        return lambda name: gw.sum_as(name, overflow)
+    if kind == "CollectUnion":
+        return lambda name: Encoded(
+            aggregate=_SKIPPING_NULLS["CollectSet"]("c0"),
+            sources=((name, "identity"),),
+            elements=True,
+        )
+    if not is_nested(argument):
+        return _SKIPPING_NULLS[kind]
+    if kind in {"Max", "Min"}:
+        best = gw.max_by if kind == "Max" else gw.min_by
+        return lambda name: Encoded(
+            aggregate=best("c0", "c1"), sources=((name, "value"), (name, "order"))
+        )
+    how: How = "value" if kind == "CollectList" else "identity"
+    return lambda name: Encoded(aggregate=_SKIPPING_NULLS[kind]("c0"), sources=((name, how),))
+
+
+def _ignores_nulls(function: Any) -> bool:
+    """Return whether a collecting function leaves nulls out, as all do in older versions."""
+    return bool(getattr(function, "ignoreNulls", lambda: True)())
+
+
+def _overflow(function: Any) -> Overflow:
+    """Return what a sum does that does not fit its type."""
+    mode = str(function.evalContext().evalMode().toString())
+    return _OVERFLOWS[mode]
 
 
 def _count(catalyst: Catalyst, function: Any, condition: Any) -> AggregateCall:
@@ -109,15 +134,26 @@ def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> A
     """Return the call for an aggregate of distinct values."""
     arguments = children_of(function)
     if kind in {"Min", "Max"}:
-        make = _SKIPPING_NULLS[kind]
-    elif kind == "Count" and len(arguments) == 1:
+        make = _skipping_nulls(function, kind, arguments[0])
+    elif kind == "Count":
         make = gw.count_distinct
     else:
-        raise refused(kind, f"{function.prettyName()}(DISTINCT ...) of these arguments")
+        raise refused(kind, f"{function.prettyName()}(DISTINCT ...) is computed of all rows only")
     argument = arguments[0]
+    if len(arguments) > 1:
+        tests = [catalyst.is_not_null(part) for part in arguments]
+        struct = catalyst.struct((f"f{n}", part) for n, part in enumerate(arguments))
+        argument = catalyst.when(catalyst.all_of(tests), struct)
+    if kind == "Count" and is_nested(argument):
+        make = _distinct_nested
     if condition is not None:
         argument = catalyst.when(condition, argument)
     return AggregateCall(arguments=(argument,), make=lambda names: make(names[0]))
+
+
+def _distinct_nested(name: str) -> Aggregate:
+    """Return the number of distinct values of a nested type."""
+    return Encoded(aggregate=gw.count_distinct("c0"), sources=((name, "identity"),))
 
 
 def _position(name: str) -> Callable[[Any], AggregateCall]:
@@ -127,12 +163,23 @@ def _position(name: str) -> Callable[[Any], AggregateCall]:
     def call(function: Any) -> AggregateCall:
         """Return the call of a function that takes the value of one row."""
         ignore = bool(function.ignoreNulls())
+        value = children_of(function)[0]
+        if is_nested(value):
+            return _encoded((value, "value"), make=make("c0", ignore_nulls=ignore))
         return AggregateCall(
-            arguments=(children_of(function)[0],),
-            make=lambda names: make(names[0], ignore_nulls=ignore),
+            arguments=(value,), make=lambda names: make(names[0], ignore_nulls=ignore)
         )
 
     return call
+
+
+def _encoded(*sources: tuple[Any, How], make: Aggregate) -> AggregateCall:
+    """Return the call of an aggregate of expressions that may be nested."""
+    hows = [how for _, how in sources]
+    return AggregateCall(
+        arguments=tuple(value for value, _ in sources),
+        make=lambda names: Encoded(aggregate=make, sources=tuple(zip(names, hows, strict=True))),
+    )
 
 
 def _extreme_by(*, largest: bool) -> Callable[[Any], AggregateCall]:
@@ -140,15 +187,53 @@ def _extreme_by(*, largest: bool) -> Callable[[Any], AggregateCall]:
 
     def call(function: Any) -> AggregateCall:
         """Return the call of a function that takes the value of the row with an extreme."""
-        if kind_of(function) not in {"MaxBy", "MinBy"}:
-            raise refused(kind_of(function), "it takes several rows")
         value, by = children_of(function)[:2]
+        if is_nested(value) or is_nested(by):
+            make = gw.latest_by("c0", "c1", largest=largest)
+            return _encoded((value, "value"), (by, "order"), make=make)
         return AggregateCall(
             arguments=(value, by),
             make=lambda names: gw.latest_by(names[0], names[1], largest=largest),
         )
 
     return call
+
+
+def _numeric(name: str) -> Callable[[Any], AggregateCall]:
+    """Return the maker of calls for an aggregate of numbers."""
+
+    def call(function: Any) -> AggregateCall:
+        """Return the call of a function of one or two numbers."""
+        return AggregateCall(
+            arguments=tuple(children_of(function)),
+            make=lambda names: Numeric(name=name, columns=tuple(names)),
+        )
+
+    return call
+
+
+def _joined_text(function: Any) -> AggregateCall:
+    """Return the call for ``listagg``."""
+    text, delimiter = function.child(), _constant(function.delimiter(), "ListAgg")
+    is_text = kind_of(text.dataType()) == "StringType"
+    empty: str | bytes = "" if is_text else b""
+    given = empty if delimiter is None else str(delimiter) if is_text else bytes(delimiter)
+    orders = to_list(function.orderExpressions())
+    kinds = [
+        (
+            kind_of(order.direction()) == "Descending",
+            kind_of(order.nullOrdering()) == "NullsFirst",
+        )
+        for order in orders
+    ]
+    return AggregateCall(
+        arguments=(text, *(order.child() for order in orders)),
+        make=lambda names: JoinedText(
+            text=names[0],
+            delimiter=given,
+            orders=tuple((name, *kind) for name, kind in zip(names[1:], kinds, strict=True)),
+        ),
+    )
 
 
 def _constant(expression: Any, kind: str) -> Any:
@@ -168,16 +253,25 @@ def _shares(expression: Any, kind: str) -> tuple[tuple[float, ...], bool]:
 
 
 def _percentile(function: Any) -> AggregateCall:
-    """Return the call for ``percentile`` or ``median``."""
-    column, percentage, frequency = children_of(function)[:3]
+    """Return the call for ``percentile``, ``percentile_disc`` or ``median``."""
+    kind = kind_of(function)
+    column, percentage = children_of(function)[:2]
+    shares, listed = _shares(percentage, kind)
+    arguments = [column]
+    frequency = function.frequencyExpression()
     if not frequency.foldable() or int(frequency.eval(None)) != 1:
-        raise refused("Percentile", "a frequency is given")
-    if bool(getattr(function, "discrete", lambda: False)()):
-        raise refused("Percentile", "it is discrete")
-    shares, listed = _shares(percentage, "Percentile")
+        arguments.append(frequency)
+    name = "percentile"
+    if kind == "PercentileDisc":
+        if bool(function.legacyCalculation()):
+            raise refused(kind, "spark.sql.legacy.percentileDiscCalculation is set")
+        name = "percentile_disc"
+    reverse = bool(function.reverse())
     return AggregateCall(
-        arguments=(column,),
-        make=lambda names: gw.from_counts("percentile", names[0], shares, listed=listed),
+        arguments=tuple(arguments),
+        make=lambda names: gw.from_counts(
+            name, *names, percentages=shares, listed=listed, descending=reverse
+        ),
     )
 
 
@@ -187,14 +281,21 @@ def _approximate_percentile(function: Any) -> AggregateCall:
     shares, listed = _shares(percentage, "ApproximatePercentile")
     return AggregateCall(
         arguments=(column,),
-        make=lambda names: gw.from_counts("rank", names[0], shares, listed=listed),
+        make=lambda names: gw.from_counts("rank", names[0], percentages=shares, listed=listed),
     )
 
 
 def _mode(function: Any) -> AggregateCall:
-    """Return the call for ``mode``."""
+    """Return the call for ``mode``; of equal counts the smallest value, or the largest."""
     column = children_of(function)[0]
-    return AggregateCall(arguments=(column,), make=lambda names: gw.from_counts("mode", names[0]))
+    smallest = option(function.reverseOpt())
+    if is_nested(column):
+        raise refused("Mode", "of nested values with equal counts Spark returns any")
+    descending = smallest is not None and not bool(smallest)
+    return AggregateCall(
+        arguments=(column,),
+        make=lambda names: gw.from_counts("mode", names[0], descending=descending),
+    )
 
 
 def _approx_distinct(function: Any) -> AggregateCall:
@@ -206,12 +307,19 @@ def _approx_distinct(function: Any) -> AggregateCall:
     )
 
 
+_OVERFLOWS: Final[dict[str, Overflow]] = {"ANSI": "error", "LEGACY": "wrap", "TRY": "null"}
 _ORDERED: Final = frozenset(
-    {"AnyValue", "CollectList", "CollectSet", "First", "Last", "MaxBy", "MinBy"}
+    {
+        *("AnyValue", "CollectList", "CollectSet", "CollectUnion", "First", "Last", "ListAgg"),
+        *("MaxBy", "MinBy"),
+    }
 )
 """Functions whose result depends on the order in which rows arrive."""
 REPLACED: Final = frozenset(
-    {"AnyValue", "CountIf", "BoolAnd", "BoolOr", "Median", "RegrCount", "PercentileCont"}
+    {
+        *("AnyValue", "CountIf", "BoolAnd", "BoolOr", "Median", "PercentileCont"),
+        *("RegrAvgX", "RegrAvgY", "RegrCount", "RegrSXX", "RegrSYY"),
+    }
 )
 """Functions that Spark's optimizer replaces by another one, which they name."""
 _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
@@ -225,6 +333,7 @@ _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
     "VariancePop": lambda name: gw.variance(name, population=True),
     "CollectList": lambda name: gw.all_values("collect_list", name),
     "CollectSet": lambda name: gw.all_values("collect_set", name),
+    "CollectUnion": lambda name: gw.all_values("collect_set", name),  # of elements
 }
 """Functions of one argument that skip nulls, and the aggregate of a column."""
 _OTHERS: Final[dict[str, Callable[[Any], AggregateCall]]] = {
@@ -233,7 +342,43 @@ _OTHERS: Final[dict[str, Callable[[Any], AggregateCall]]] = {
     "MaxBy": _extreme_by(largest=True),
     "MinBy": _extreme_by(largest=False),
     "Percentile": _percentile,
+    "PercentileDisc": _percentile,
     "ApproximatePercentile": _approximate_percentile,
     "Mode": _mode,
     "HyperLogLogPlusPlus": _approx_distinct,
+    "ListAgg": _joined_text,
+    "BitAndAgg": _numeric("bit_and"),
+    "BitOrAgg": _numeric("bit_or"),
+    "BitXorAgg": _numeric("bit_xor"),
+    "Skewness": _numeric("skewness"),
+    "Kurtosis": _numeric("kurtosis"),
+    "RegrReplacement": _numeric("regr_s"),
+    "CovPopulation": _numeric("covar_pop"),
+    "CovSample": _numeric("covar_samp"),
+    "Corr": _numeric("corr"),
+    "RegrSXY": _numeric("regr_sxy"),
+    "RegrR2": _numeric("regr_r2"),
+    "RegrSlope": _numeric("regr_slope"),
+    "RegrIntercept": _numeric("regr_intercept"),
 }
+_SKETCH: Final = "its result has the bytes of a sketch library of the JVM's"
+REFUSED: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("CountMinSketchAgg", "HllSketchAgg", "HllUnionAgg", "ApproxTopKAccumulate"),
+            *("ApproxTopKCombine", "ThetaSketchAgg", "ThetaUnionAgg", "ThetaIntersectionAgg"),
+            *(f"KllMergeAgg{dtype}" for dtype in ("Bigint", "Double", "Float")),
+            *(f"KllSketchAgg{dtype}" for dtype in ("Bigint", "Double", "Float")),
+            *(
+                f"Tuple{kind}Agg{dtype}"
+                for kind in ("Sketch", "Union", "Intersection")
+                for dtype in ("Double", "Integer")
+            ),
+        ),
+        _SKETCH,
+    ),
+    "ApproxTopK": "its counts are estimates of a sketch library of the JVM's",
+    "HistogramNumeric": "its bins depend on how Spark merges partitions",
+    "MaxMinByK": "of rows with equal values Spark takes any",
+}
+"""Functions that no aggregate computes → why."""

@@ -262,9 +262,17 @@ def _functions_in(results: Sequence[Any]) -> list[Any]:
 
 
 def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
-    """Return whether two types are the same but for names of fields and for zones."""
+    """Return whether two types are the same but for zones, and for parts that are never null."""
+    if pa.types.is_map(own) and pa.types.is_map(spark):
+        return _same_type(own.key_type, spark.key_type) and _same_type(
+            own.item_type, spark.item_type
+        )
     if pa.types.is_list(own) and pa.types.is_list(spark):
         return _same_type(own.value_type, spark.value_type)
+    if pa.types.is_struct(own) and pa.types.is_struct(spark):
+        return [field.name for field in own] == [field.name for field in spark] and all(
+            _same_type(mine.type, theirs.type) for mine, theirs in zip(own, spark, strict=True)
+        )
     if pa.types.is_timestamp(own) and pa.types.is_timestamp(spark):
         return (own.tz is None) == (spark.tz is None)
     return bool(own == spark)

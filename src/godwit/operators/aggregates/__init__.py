@@ -36,7 +36,6 @@ from godwit.operators.aggregates.collected import (
     bind_from_counts,
     bind_most_frequent,
     bind_row_collector,
-    bind_structs,
     bind_top_k,
     bind_values,
 )
@@ -48,6 +47,8 @@ from godwit.operators.aggregates.sums import bind_count, bind_mean, bind_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from godwit.operators.aggregates.arithmetic import Overflow
 
 __all__ = [
     "Aggregate",
@@ -663,16 +664,28 @@ def all_values(name: str, column: str) -> Aggregate:
 
 
 def from_counts(
-    name: str, column: str, percentages: tuple[float, ...] = (), *, listed: bool = False
+    name: str,
+    *columns: str,
+    percentages: tuple[float, ...] = (),
+    listed: bool = False,
+    descending: bool = False,
 ) -> Aggregate:
-    """Compute a mode or exact percentiles from counts of values; not for users."""
-    options: dict[str, Any] = {"name": name, "percentages": percentages, "listed": listed}
-    return _built_in(name, (column,), bind_from_counts, _ORDERED, None, **options)
+    """Compute a mode or exact percentiles from counts of values; not for users.
+
+    `columns`: the values, and how many times each is counted, if not once.
+    """
+    options: dict[str, Any] = {
+        "name": name,
+        "percentages": percentages,
+        "listed": listed,
+        "descending": descending,
+    }
+    return _built_in(name, columns, bind_from_counts, _ORDERED, None, **options)
 
 
-def collected_structs(columns: tuple[str, ...], names: tuple[str, ...]) -> Aggregate:
-    """Collect structs, given as columns of their fields and one that tells nulls; not for users."""
-    return _built_in("collect_list", columns, bind_structs, _ORDERED, None, names=names)
+def sum_as(column: str, overflow: Overflow) -> Aggregate:
+    """Sum a column; `overflow`: of sums that do not fit their type; not for users."""
+    return _built_in("sum", (column,), bind_sum, _NUMBERS, None, overflow=overflow)
 
 
 def latest_by(column: str, by: str, *, largest: bool) -> Aggregate:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.checkpoint.evolution import type_text
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
+from godwit.model.errors import EpochFailedError
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.aggregates.packing import (
     PackedColumn,
@@ -112,19 +114,31 @@ def bind_most_frequent(column: pa.Field, *, k: int) -> BoundAggregate | None:
 
 
 def bind_from_counts(
-    column: pa.Field, *, name: str, percentages: tuple[float, ...] = (), listed: bool = False
+    column: pa.Field,
+    times: pa.Field | None = None,
+    *,
+    name: str,
+    percentages: tuple[float, ...] = (),
+    listed: bool = False,
+    descending: bool = False,
 ) -> BoundAggregate | None:
     """Bind an aggregate of exact counts of values: ``mode``, ``percentile`` or ``rank``.
 
     ``mode``: the most frequent value. ``percentile``: interpolated between values, in doubles.
-    ``rank``: the smallest value with that share of all values at or below it. `percentages`: of
-    the last two; `listed`: the result is a list of them. ``None`` for types that it cannot take.
+    ``rank``: the smallest value with that share of all values at or below it; ``percentile_disc``:
+    the same, as a double. `times`: how many times each value is counted. `percentages`: of all but
+    ``mode``; `listed`: the result is a list of them. `descending`: in the reverse order of values.
+    ``None`` for types that it cannot take.
     """
     bound = bind_most_frequent(column, k=1)
-    numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    if bound is None or (name == "percentile" and not numeric):
+    dtype = column.type
+    is_percentile = name.startswith("percentile")
+    numeric = pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
+    if bound is None or (is_percentile and not numeric and not pa.types.is_decimal128(dtype)):
         return None
-    value = pa.float64() if name == "percentile" else column.type
+    if times is not None and not pa.types.is_integer(times.type):
+        return None
+    value = pa.float64() if is_percentile else dtype
     assert isinstance(bound, _MostFrequent)
     return _FromCounts(
         limit=1,
@@ -135,25 +149,7 @@ def bind_from_counts(
         name=name,
         percentages=percentages,
         listed=listed,
-    )
-
-
-def bind_structs(*columns: pa.Field, names: tuple[str, ...]) -> BoundAggregate | None:
-    """Bind the aggregate that collects structs, given as a column for each field.
-
-    The last column is true in rows that have a struct. `names`: of the fields.
-    """
-    if not all(can_be_state(column.type) for column in columns):
-        return None
-    fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=False)]
-    return _Structs(
-        layout=_nullable(columns[:-1]),
-        state=pa.schema({"rows": pa.large_binary()}),
-        output=pa.list_(pa.struct(fields)),
-        identity={
-            "aggregate": "collect structs",
-            "columns": [[c.name, type_text(c.type)] for c in columns],
-        },
+        descending=descending,
     )
 
 
@@ -305,16 +301,21 @@ class _MostFrequent(_CollectSet):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Count the rows of each value that is not null."""
-        (column,) = columns
+        """Count the rows of each value that is not null, or as many as a second column says."""
+        column, *times = columns
         mask = mask_of(column)
+        counts = pa.array(np.ones(len(column), np.int64))
+        if times:
+            counts = times[0].cast(pa.int64()).fill_null(0)
+            _check_times(counts)
+            counted = values_of(counts) > 0
+            mask = counted if mask is None else mask & counted
         if mask is not None:
-            counted = np.flatnonzero(mask)
-            groups, column = groups[counted], column.take(pa.array(counted))
+            taken = pa.array(np.flatnonzero(mask))
+            groups, column, counts = groups[mask], column.take(taken), counts.take(taken)
         if pa.types.is_floating(column.type):
             column = canonical_floats(column)
-        once = pa.array(np.ones(len(column), np.int64))
-        return self._pack_kept(states.num_rows, self._rows(states), (groups, [column, once]))
+        return self._pack_kept(states.num_rows, self._rows(states), (groups, [column, counts]))
 
     def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
         """Pack each distinct value of a group with the sum of its counts."""
@@ -335,8 +336,7 @@ class _MostFrequent(_CollectSet):
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the values of the largest counts; of equal counts the smaller value is first."""
         groups, (values, counts) = self._rows(states)
-        ranks = descending_ranks(values)
-        by_value = order_by(groups, ranks.max(initial=0) - ranks)
+        by_value = order_by(groups, self._ranks(values))
         negative = -values_of(counts)[by_value]
         order = by_value[np.lexsort((negative, groups[by_value]))]
         chosen, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
@@ -346,6 +346,12 @@ class _MostFrequent(_CollectSet):
         )
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), rows, type=self.output)
 
+    def _ranks(self, values: pa.Array) -> IntArray:
+        """Return the rank of each value, 0 for the one that comes first of equal counts."""
+        ranks = descending_ranks(values)
+        ascending: IntArray = ranks.max(initial=0) - ranks
+        return ascending
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FromCounts(_MostFrequent):
@@ -354,19 +360,19 @@ class _FromCounts(_MostFrequent):
     name: str
     percentages: tuple[float, ...]
     listed: bool
+    descending: bool
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the mode, or the percentiles, of each state; null without any value."""
-        if self.name == "mode":
-            most = _MostFrequent.finish(self._as_lists(), states)
-            first = most.offsets.to_numpy()[:-1]
-            some = np.diff(most.offsets.to_numpy()) > 0
-            return most.values.field(0).take(pa.array(first, mask=~some))
         groups, (values, counts) = self._rows(states)
-        ranks = descending_ranks(values)
-        order = order_by(groups, ranks.max(initial=0) - ranks)
+        order = order_by(groups, self._ranks(values))
         groups = groups[order]
         starts = starts_of(groups, states.num_rows)
+        if self.name == "mode":
+            by_count = order[np.lexsort((-values_of(counts)[order], groups))]
+            some = np.diff(starts) > 0
+            first = np.append(by_count, 0)[np.where(some, starts[:-1], -1)]
+            return values.take(pa.array(first, mask=~some))
         ends = np.cumsum(values_of(counts)[order])  # of all groups, one after the other
         before = np.append(0, ends)[starts[:-1]]
         total = np.append(0, ends)[starts[1:]] - before
@@ -385,19 +391,11 @@ class _FromCounts(_MostFrequent):
         lists = pa.ListArray.from_arrays(offsets, flat, type=self.output)
         return lists.take(pa.array(np.arange(len(total)), mask=~some))
 
-    def _as_lists(self) -> _MostFrequent:
-        """Return the aggregate of the most frequent value, whose result is a list."""
-        fields = [
-            pa.field(name, packed.dtype)
-            for name, packed in zip(("value", "count"), self.layout, strict=True)
-        ]
-        return _MostFrequent(
-            limit=1,
-            layout=self.layout,
-            state=self.state,
-            output=pa.list_(pa.struct(fields)),
-            identity=self.identity,
-        )
+    def _ranks(self, values: pa.Array) -> IntArray:
+        """Return the rank of each value in the order that the percentile asks for."""
+        ranks = descending_ranks(values)
+        ascending: IntArray = ranks.max(initial=0) - ranks
+        return ranks if self.descending else ascending
 
     def _percentile(
         self, values: pa.Array, ends: IntArray, before: IntArray, total: IntArray, share: float
@@ -412,9 +410,13 @@ class _FromCounts(_MostFrequent):
             rank = np.clip(np.ceil(share * total).astype(np.int64), 1, np.maximum(total, 1))
             which = np.searchsorted(ends, before + rank)
             return values.take(pa.array(np.where(some, which, 0), mask=~some))
-        position = (total - 1) * share
-        lower, upper = np.floor(position), np.ceil(position)
+        if pa.types.is_decimal128(values.type):
+            values = values.cast(pa.float64())
         numbers = values_of(values).astype(np.float64)
+        position = (total - 1) * share
+        if self.name == "percentile_disc":
+            position = np.maximum(np.ceil(total * share) - 1, 0)
+        lower, upper = np.floor(position), np.ceil(position)
         low, high = (
             np.append(numbers, np.nan)[
                 np.where(some, np.searchsorted(ends, before + rank.astype(np.int64) + 1), -1)
@@ -425,36 +427,6 @@ class _FromCounts(_MostFrequent):
             between = (upper - position) * low + (position - lower) * high
         exact = (lower == upper) | (low == high)
         return column_of(np.where(exact, low, between), None if some.all() else some, pa.float64())
-
-
-class _Structs(PackedRows):
-    """All structs of a key, in order of arrival."""
-
-    __slots__ = ()
-
-    def update(
-        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
-    ) -> pa.RecordBatch:
-        """Append the rows that have a struct to the states of their groups."""
-        *rows, has_struct = columns
-        which = np.flatnonzero(values_of(has_struct.fill_null(False)))
-        taken = [column.take(pa.array(which)) for column in rows]
-        return self._pack_kept(states.num_rows, self._rows(states), (groups[which], taken))
-
-    def rows_to_keep(
-        self,
-        groups: IntArray,
-        columns: list[pa.Array],  # noqa: ARG002
-        count: int,
-    ) -> tuple[IntArray, IntArray]:
-        return rows_by_group(groups, count)
-
-    def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the structs of each state as a list."""
-        starts, columns = unpack(states.column(0), self.layout)
-        values = pa.StructArray.from_arrays(columns, fields=list(self.output.value_type))
-        offsets = pa.array(starts.astype(np.int32))
-        return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
 
 class _TopK(PackedRows):
@@ -530,6 +502,15 @@ _VALUES: Final[dict[str, type[PackedRows]]] = {
 def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
     """Return the packed layout of columns, all of which may hold nulls."""
     return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
+
+
+def _check_times(counts: pa.Array) -> None:
+    """Raise if a value is to be counted a negative number of times, as Spark does."""
+    if len(counts) and pc.min(counts).as_py() < 0:
+        raise EpochFailedError(
+            "A percentile got a negative frequency for a row.",
+            remedy="Correct the row, or leave such rows out by FILTER (WHERE ...).",
+        )
 
 
 def _first_per_code(groups: IntArray, codes: IntArray) -> IntArray:

@@ -18,7 +18,7 @@ values add up without a carry; carries are carried once at the end.  A value is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import BoolArray, bitmap_of, column_of, mask_of, values_of, words_of
 from godwit.operators.aggregates.aggregate import HIGH, BoundAggregate, BuiltIn
 from godwit.operators.aggregates.signed import signed_floats
+
+if TYPE_CHECKING:
+    from godwit.operators.aggregates.arithmetic import Overflow
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Limbs: TypeAlias = IntArray
@@ -63,8 +66,11 @@ class SumOverflowError(ArithmeticError):
         return "Cast the column in a map to double."
 
 
-def bind_sum(column: pa.Field) -> BoundAggregate | None:
-    """Bind ``sum`` to a column; ``None`` unless the column is numeric."""
+def bind_sum(column: pa.Field, *, overflow: Overflow = "error") -> BoundAggregate | None:
+    """Bind ``sum`` to a column; ``None`` unless the column is numeric.
+
+    `overflow`: sums that do not fit fail, are null, or wrap (integers; decimals are null).
+    """
     dtype = column.type
     if pa.types.is_floating(dtype):
         total = pa.float64()
@@ -78,6 +84,7 @@ def bind_sum(column: pa.Field) -> BoundAggregate | None:
         state=pa.schema([pa.field("sum", total), *_high_of(dtype)]),
         output=total,
         identity={"aggregate": "sum", "column": column.name, "type": str(total)},
+        overflow=overflow,
     )
 
 
@@ -238,6 +245,7 @@ class _Sum(BuiltIn):
     """``sum``; the state is the sum, null without values."""
 
     commutative = True
+    overflow: Overflow = "error"
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -250,16 +258,22 @@ class _Sum(BuiltIn):
     @property
     def narrow(self) -> BoundAggregate:
         """The aggregate with states of 64 bits, where every state is a result that must fit."""
-        if self.output != pa.int64():
+        if self.output != pa.int64() or self.overflow != "error":
             return self
         return replace(self, state=pa.schema([self.state.field(0)]))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the sums; raise if one does not fit its type."""
+        """Return the sums; raise if one does not fit its type and has to."""
         sums = _Sums.of(states)
-        if sums.high is not None and not sums.are_narrow:
-            _raise_unless(values_of(sums.high.is_null()), self.output)
-        return sums.low
+        if sums.high is None or sums.are_narrow:
+            return sums.low
+        fits = values_of(sums.high.is_null())
+        if self.overflow == "error":
+            _raise_unless(fits, self.output)
+        if self.overflow == "wrap" and self.output == pa.int64():
+            odd = values_of(sums.high.fill_null(0)).astype(np.int64) & 1
+            return column_of(values_of(sums.low) ^ (odd << 63), mask_of(sums.low), self.output)
+        return pc.if_else(pa.array(fits), sums.low, pa.scalar(None, self.output))
 
     def _to_states(self, sums: _Sums) -> pa.RecordBatch:
         """Build states from sums."""
