@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 _START = dt.datetime(2024, 1, 1)  # noqa: DTZ001  in the session's zone
 COLUMNS = (
     "k string, ts timestamp, v double, id string, n int, d decimal(10,2), b boolean, l bigint, "
-    "st struct<p:int,q:string>"
+    "st struct<p:int,q:string>, ar array<int>, m map<string,int>"
+)
+OTHERS = (
+    "k2 string, ts2 timestamp, v2 double, n2 int, d2 decimal(12,1), st2 struct<p:int,q:string>, "
+    "ar2 array<int>"
 )
 _FILTERS = (
     "v > 0",
@@ -44,7 +48,11 @@ _KEYS = (
     "F.upper('k')",
     "'st'",
     "'d'",
-    "F.expr('coalesce(n, -1)').alias('m')",
+    "F.expr('coalesce(n, -1)').alias('c')",
+    "'v'",
+    "'ar'",
+    "'m'",
+    "F.struct('n', 'ar').alias('sa')",
 )
 _AGGREGATES = (
     "count(*)",
@@ -85,6 +93,85 @@ _AGGREGATES = (
     "max(n) - min(n)",
     "coalesce(sum(n), 0)",
     "concat(max(id), '-', min(id))",
+    "max(st)",
+    "min(ar)",
+    "max(struct(v, id, l)) filter (where n > 1)",
+    "first(ar)",
+    "last(m, true)",
+    "first(st)",
+    "any_value(st, true)",
+    "max_by(st, l)",
+    "min_by(ar, struct(l, id))",
+    "collect_list(ar)",
+    "collect_list(named_struct('s', st, 'm', m))",
+    "sort_array(collect_set(st))",
+    "sort_array(collect_set(ar))",
+    "sort_array(collect_union(ar))",
+    "bit_and(n)",
+    "bit_or(l)",
+    "bit_xor(n) filter (where b)",
+    "covar_pop(n, l)",
+    "covar_samp(n, d)",
+    "regr_count(n, l)",
+    "regr_avgx(n, l)",
+    "regr_sxy(n, d)",
+    "mode(n, true)",
+    "mode() within group (order by id desc)",
+    "percentile_cont(0.4) within group (order by n desc)",
+    "percentile_disc(0.4) within group (order by n)",
+    "percentile(l, array(0.2, 0.7), n)",
+    "median(d)",
+    "listagg(id, ',')",
+    "string_agg(id, '|') within group (order by id desc)",
+    "try_sum(l)",
+    "try_avg(d)",
+    "every(b)",
+    "some(n = 1)",
+    "size(collect_list(n))",
+    "array_join(sort_array(collect_set(id)), ',')",
+    "date_format(max(ts), 'yyyy-MM-dd HH:mm')",
+    "to_json(struct(max(st) AS s, count(*) AS c))",
+)
+_DEDUP_KEYS = ("k", "id", "n", "v", "st", "ar", "d", "b")
+_JOINS = ("inner", "inner", "inner", "left", "right", "full", "leftsemi")
+_JOIN_KEYS = (
+    "k = k2",
+    "k <=> k2",
+    "n = n2",
+    "n <=> n2",
+    "v = v2",
+    "v <=> v2",
+    "d = d2",
+    "st = st2",
+    "st <=> st2",
+    "ar = ar2",
+    "ar <=> ar2",
+    "l % 3 = n2",
+    "upper(k) = upper(k2)",
+)
+_RANGES = (
+    "ts2 BETWEEN ts AND ts + interval 5 minutes",
+    "ts2 BETWEEN ts - interval 2 minutes AND ts + interval 30 seconds",
+    "ts2 >= ts AND ts2 <= ts + interval 90 seconds",
+)
+_PAIRS = ("n < n2", "n <> n2 OR n2 IS NULL", "size(ar) >= size(ar2)", "b", "v2 > 0")
+_BETWEEN = (
+    "r0",
+    "concat(coalesce(id, '-'), '!') AS r0",
+    "array_join(array_sort(l0), ',') AS r0",
+    "size(l0) AS r0",
+    "date_format(window.end, 'HH:mm:ss') AS r0",
+    "concat_ws('/', id, cast(c AS string)) AS r0",
+    "case when c > 2 then 'many' else id end AS r0",
+    "l0[0] AS r0",
+    "array_contains(l0, 2) AS r0",
+    "element_at(l0, -1) AS r0",
+    "array_max(l0) AS r0",
+    "upper(lpad(id, 3, '0')) AS r0",
+    "hour(window.start) AS r0",
+    "to_date(window.start) AS r0",
+    "split(id, '-')[0] AS r0",
+    "named_struct('a', id, 'b', c).a AS r0",
 )
 _DELAYS = ("0 seconds", "30 seconds", "2 minutes", "10 minutes", "500 milliseconds")
 _WINDOWS = (
@@ -122,9 +209,69 @@ def draw_rows(draw: random.Random, batch: int, size: int) -> list[tuple[Any, ...
                 {"p": draw.choice((1, 2, None)), "q": draw.choice("uv")}
                 if draw.random() < 0.8
                 else None,
+                draw.choice((None, [], [1], [1, 2], [2, None])),
+                draw.choice(
+                    (None, [], [("a", 1)], [("a", None), ("b", 2)], [("b", 2), ("a", None)])
+                ),
             )
         )
     return rows
+
+
+def draw_others(draw: random.Random, batch: int, size: int) -> list[tuple[Any, ...]]:
+    """Draw the rows of a batch of the stream `t`."""
+    rows = draw_rows(draw, batch, size)
+    return [
+        (k, ts, v, n, None if d is None else d + 0, st, ar)
+        for k, ts, v, _, n, d, _, _, st, ar, _ in rows
+    ]
+
+
+def join_of(draw: random.Random) -> tuple[str, str]:
+    """Draw a join of two streams as text, and its output mode."""
+    timed, how = draw.random() < 0.75, draw.choice(_JOINS)
+    left, right = "s", "t"
+    if timed:
+        left += f".withWatermark('ts', {draw.choice(_DELAYS)!r})"
+        right += f".withWatermark('ts2', {draw.choice(_DELAYS)!r})"
+    parts = _some(draw, _JOIN_KEYS, 2)
+    if timed and (how != "inner" or draw.random() < 0.5):
+        parts.append(draw.choice(_RANGES))
+    if draw.random() < 0.4:
+        parts.append(draw.choice(_PAIRS))
+    text = f"{left}.join({right}, F.expr({' AND '.join(f'({part})' for part in parts)!r}), {how!r})"
+    if draw.random() < 0.3:
+        text += ".drop('m')" if how == "leftsemi" else ".select('k', 'ar', 'n', 'ts', 'st')"
+    return text, "append"
+
+
+def duplicates_of(draw: random.Random, text: str, has_watermark: bool) -> tuple[str, str]:
+    """Draw a query without duplicates as text, and its output mode."""
+    keys = _some(draw, _DEDUP_KEYS, 2) + (["ts"] if draw.random() < 0.3 else [])
+    call = "dropDuplicates"
+    if has_watermark and draw.random() < 0.5:
+        call += "WithinWatermark"
+    text += f".{call}({keys!r})"
+    if draw.random() < 0.3:
+        text += ".selectExpr('k', 'ts', 'ar', 'upper(id) AS u')"
+    return text, draw.choice(("append", "append", "update"))
+
+
+def chain_of(draw: random.Random) -> tuple[str, str]:
+    """Draw two stateful operators, one after the other, as text, and the output mode."""
+    text = f"s.withWatermark('ts', {draw.choice(_DELAYS)!r})"
+    window = draw.choice(("1 minute", "5 minutes"))
+    text += f".groupBy(F.window('ts', {window!r}), 'id').agg(F.expr('count(*)').alias('c'), "
+    text += "F.collect_list('n').alias('l0'), F.sum('l').alias('r0'))"
+    between = draw.choice(_BETWEEN)
+    text += f".selectExpr('window', 'id', 'c', 'l0', {between!r})"
+    if between == "r0":
+        text = text.replace(", 'r0')", ", 'r0 % 7 AS r0')")
+    if draw.random() < 0.3:
+        text += ".where('c > 1')"
+    text += ".groupBy(F.window('window', '10 minutes'), 'r0')"
+    text += ".agg(F.sum('c').alias('total'), F.max('id').alias('m'))"
+    return text, "append"
 
 
 def _some(draw: random.Random, options: tuple[str, ...], most: int) -> list[str]:
@@ -134,6 +281,11 @@ def _some(draw: random.Random, options: tuple[str, ...], most: int) -> list[str]
 
 def text_of(draw: random.Random) -> tuple[str, str]:
     """Draw a query as text, and its output mode."""
+    node = draw.random()
+    if node < 0.12:
+        return join_of(draw)
+    if node < 0.2:
+        return chain_of(draw)
     text = "s"
     if draw.random() < 0.4:
         text += f".where({draw.choice(_FILTERS)!r})"
@@ -146,6 +298,8 @@ def text_of(draw: random.Random) -> tuple[str, str]:
             text += f".where({draw.choice(_LATER_FILTERS)!r})"
     if draw.random() < 0.06:
         return f"{text}.selectExpr('k', 'n * 2 AS m', 'st.p', 'ts')", "append"
+    if node < 0.3:
+        return duplicates_of(draw, text, has_watermark)
     keys = [] if draw.random() < 0.1 else _some(draw, _KEYS, 2)
     kind = draw.random()
     mode = draw.choice(("append", "update", "complete"))
@@ -153,14 +307,17 @@ def text_of(draw: random.Random) -> tuple[str, str]:
         keys.insert(draw.randint(0, len(keys)), draw.choice(_WINDOWS))
     elif has_watermark and kind < 0.7 and keys:
         keys.append(draw.choice(_SESSIONS))
-        mode = "append"
+        mode = draw.choice(("append", "append", "complete"))
     elif has_watermark and kind < 0.8:
         keys.append("'ts'")
     elif mode == "append":
         mode = "update"
-    aggregates = _some(draw, _AGGREGATES, 4)
+    aggregates = _some(draw, _AGGREGATES, 6)
     named = ", ".join(f"F.expr({text!r}).alias('r{n}')" for n, text in enumerate(aggregates))
-    text += f".groupBy({', '.join(keys)}).agg({named})"
+    grouping = "groupBy"
+    if len(keys) > 1 and mode != "append" and draw.random() < 0.25:
+        grouping = draw.choice(("rollup", "cube"))
+    text += f".{grouping}({', '.join(keys)}).agg({named})"
     after = draw.random()
     if after < 0.2:
         text += ".where('r0 is not null')"
@@ -192,6 +349,9 @@ def draw_case(draw: random.Random) -> tuple[str, Case]:
     batches = [draw_rows(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
     parts = 2 if draw.random() < 0.25 else 1
     streams = {"s": Stream(schema=COLUMNS, batches=batches)}
+    if ".join(t" in text:
+        others = [draw_others(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
+        streams["t"] = Stream(schema=OTHERS, batches=others)
     return f"{text} [{mode}{', restarted' if parts > 1 else ''}]", Case(
         build=build_of(text), streams=streams, mode=mode, parts=parts
     )

@@ -86,6 +86,16 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "st": (_STRUCT, [{"x": 1, "y": "a"}, {"x": None, "y": None}, None, {"x": 2**31 - 1, "y": ""}]),
     "ar": (pa.list_(pa.int32()), [[1, 2, 3], [], None, [None], [5, None]]),
     "ix": (pa.int32(), [0, 1, -1, 2, 5, None]),
+    "as": (pa.list_(pa.string()), [["b", "a"], ["a", None, "a"], [], None, ["ż", "", "a,b"]]),
+    "ad": (pa.list_(pa.float64()), [[0.5, float("nan"), -1.0], [], None, [None, 2.5, 2.5]]),
+    "at": (pa.list_(_STRUCT), [[{"x": 1, "y": "a"}, None], [], None, [{"x": None, "y": "b"}]]),
+    "mp": (pa.map_(pa.string(), pa.int32()), [[("a", 1), ("b", None)], [], None, [("ż", -1)]]),
+    "z": (pa.string(), ["a,b,c", ",", "a.b.c", "aaa", None, "a|b", "", "www.apache.org"]),
+    "q": (
+        _UTC,
+        [dt.datetime(2024, 2, 29, 23, 59, 59, 123456, dt.UTC), None]
+        + [m.replace(tzinfo=dt.UTC) for m in _INSTANTS[1:6]],
+    ),
 }
 _NAMES = {"DATETIME_OVERFLOW": "DATETIME_OVERFLOW|long overflow"}
 ZONED = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
@@ -153,7 +163,11 @@ class Grammar:
                 "try_element_at(ar, ix)", "get(ar, ix)", "size(ar)", "({i} & {i})", "({i} | {i})",
                 "({i} ^ {i})", "(~{i})", "try_mod({i}, {i})", "nvl({i}, {i})",
                 "case {i} when 1 then {i} else {i} end",
-                "coalesce({i}, cast(null as int))", "sign({i})",
+                "coalesce({i}, cast(null as int))", "sign({i})", "array_max(ar)", "array_min(ar)",
+                "array_position(ar, {i})", "size(`as`)", "size(mp)", "mp['a']",
+                "element_at(mp, {s})", "instr(z, {s})", "locate('a', {s})", "locate({s}, z, 2)",
+                "transform(ar, x -> x + {i})[0]", "size(filter(ar, x -> x > ix))",
+                "array_max(transform(ar, (x, i) -> x * i))",
             ],
             depth,
         )  # fmt: skip
@@ -203,6 +217,16 @@ class Grammar:
                 "cast({e} as string)",
                 "cast({t} as string)", "cast(n as string)", "greatest({s}, {s})",
                 "least({s}, {s})", "st.y", "nullif({s}, {s})", "concat({s}, {i})",
+                "concat_ws(',', {s}, {s})", "concat_ws({s}, `as`, z)", "array_join(`as`, '-')",
+                "array_join(`as`, {s}, 'none')", "array_max(`as`)", "array_min(`as`)",
+                "split(z, ',')[0]", "split(z, '[.]')[1]", "element_at(split(z, '\\\\|'), -1)",
+                "lpad({s}, 5, 'xy')", "rpad({s}, ix, {s})", "repeat({s}, ix)", "reverse({s})",
+                "substring_index(z, ',', ix)", "substring_index(z, 'aa', 2)",
+                "substring_index(z, 'aa', -1)", "substring_index(z, '.', -2)",
+                "date_format(q, 'yyyy-MM-dd')", "date_format(q, 'HH:mm:ss.SSS')",
+                "date_format(q, \"dd/MM/yyyy 'at' HH\")", "md5({s})", "sha2({s}, 256)",
+                "sha1({s})", "base64({s})", "concat_ws('/', transform(`as`, x -> upper(x)))",
+                "at[0].y", "transform(at, x -> x.y)[0]",
             ],
             depth,
         )  # fmt: skip
@@ -226,6 +250,9 @@ class Grammar:
                 "cast(w as boolean)", "try_cast(w as boolean)", "coalesce({c}, {c})",
                 "if({c}, {c}, {c})", "({m} = {m})", "({t} = {t})", "(n < {n})",
                 "({t} between {t} and {t})", "({t} > '2020-01-01')", "({e} >= date'2000-01-01')",
+                "array_contains(ar, {i})", "array_contains(`as`, {s})", "array_contains(ad, {d})",
+                "exists(ar, x -> x > {i})", "exists(`as`, x -> x = {s})",
+                "map_contains_key(mp, {s})", "array_contains(at, st)",
             ],
             depth,
         )  # fmt: skip
@@ -279,7 +306,14 @@ class Grammar:
             [
                 "named_struct('x', {i}, 'y', {s})", "struct({d}, {t})", "array({i}, {i})",
                 "({t} - {t})", "({e} - {e})", "if({c}, st, null)", "coalesce(ar, array(1))",
-                "named_struct('x', {m}, 'z', named_struct('y', {c}))",
+                "named_struct('x', {m}, 'z', named_struct('y', {c}))", "sort_array(ar)",
+                "sort_array(`as`, false)", "sort_array(ad)", "sort_array(at)", "array_distinct(ar)",
+                "array_distinct(`as`)", "array_union(ar, array({i}, 1))", "slice(ar, 1, 2)",
+                "array_intersect(ar, array(1, null))", "array_except(`as`, array({s}))",
+                "slice(`as`, -1, by)", "reverse(ar)", "map_keys(mp)", "map_values(mp)",
+                "concat(ar, array({i}))", "concat(`as`, `as`)", "array_remove(ar, {i})",
+                "transform(ar, x -> x + 1)", "filter(`as`, x -> x <> {s})", "split(z, ',')",
+                "transform(ad, x -> x / {d})", "sort_array(map_keys(mp))",
             ],
             depth,
         )  # fmt: skip

@@ -292,7 +292,8 @@ def assert_same(adopted: Batches, native: Batches) -> None:
         ours, theirs = adopted.get(batch, []), native.get(batch, [])
         same = len(ours) == len(theirs) and all(map(_alike, ours, theirs))
         assert same, (
-            f"batch {batch}:\nonly adopted: {_without(ours, theirs)}"
+            f"batch {batch}: {_first_difference(ours, theirs)}"
+            f"\nonly adopted: {_without(ours, theirs)}"
             f"\nonly native:  {_without(theirs, ours)}\nadopted: {adopted}\nnative:  {native}"
         )
 
@@ -336,6 +337,19 @@ def _alike(ours: Any, theirs: Any) -> bool:
             return math.isnan(ours) and math.isnan(theirs)
         return math.isclose(ours, theirs, rel_tol=1e-12, abs_tol=1e-12)
     return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def _first_difference(ours: list[Any], theirs: list[Any]) -> str:
+    """Return the values that differ in the first row that does, as text."""
+    for own, other in zip(ours, theirs, strict=False):
+        parts = [
+            f"column {number}: {mine!r}, Spark: {other[number]!r}"
+            for number, mine in enumerate(own)
+            if not _alike(mine, other[number])
+        ]
+        if parts:
+            return "; ".join(parts)
+    return f"{len(ours)} rows, Spark: {len(theirs)}"
 
 
 def _without(rows: list[Any], others: list[Any]) -> list[Any]:

@@ -43,6 +43,8 @@ def call_of(catalyst: Catalyst, expression: Any) -> AggregateCall:
         function = function.replacement()
         kind = kind_of(function)
     condition = option(expression.filter())
+    if kind not in _OF_ANY_TEXT and any(map(catalyst.is_collated, children_of(function))):
+        raise refused(kind, "it compares text that has a collation")
     if expression.isDistinct():
         return _distinct(catalyst, function, kind, condition)
     if kind == "Count":
@@ -307,6 +309,8 @@ def _approx_distinct(function: Any) -> AggregateCall:
     )
 
 
+_OF_ANY_TEXT: Final = frozenset({"AnyValue", "CollectList", "Count", "First", "Last"})
+"""Functions that do not compare their arguments."""
 _OVERFLOWS: Final[dict[str, Overflow]] = {"ANSI": "error", "LEGACY": "wrap", "TRY": "null"}
 _ORDERED: Final = frozenset(
     {

@@ -23,6 +23,7 @@ from godwit.adopt.plan import (
     watermarks_of,
 )
 from godwit.adopt.sessions import SparkSessions
+from godwit.adopt.spark_aggregates import Encoded
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from godwit.adopt.aggregate_functions import AggregateCall
     from godwit.adopt.lanes import Translator
+    from godwit.adopt.spark_aggregates import How
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import KeyedOperator
 
@@ -68,6 +70,10 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
             names.append(name)
         aggregates[translation.unique(str(function.sql()))] = call.make(names)
     results_named = list(aggregates)
+    for name, key in keys.nested:
+        arguments.append((translation.unique(f"of_{name}"), key))
+        source: tuple[str, How] = (arguments[-1][0], "value")
+        aggregates[name] = Encoded(aggregate=gw.first("c0"), sources=(source,))
     if not aggregates:
         aggregates[translation.unique("count")] = gw.count()
     timed = translation.mode != "complete" and bool(watermarks_of(child))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
+
+
+class FunctionSpec(Protocol):
+    """What a function of columns knows beside them."""
+
+    @property
+    def dtype(self) -> pa.DataType:
+        """Type of the result."""
+
+    @property
+    def zone(self) -> str:
+        """Time zone of the session."""
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """What does not come from columns, such as a pattern."""
+
+
 LOCAL_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "UTC+00:00", "GMT+00:00"})
 """Names of the zone whose clock shows UTC."""
 _FIRST_KNOWN, _LAST_KNOWN = -2_208_988_800_000_000, 2_145_916_800_000_000  # 1900 to 2038

@@ -43,11 +43,12 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
         own[id_of(attribute)] = translation.unique(str(attribute.name()))
         columns.append((own[id_of(attribute)], attribute))
     for key in keys:
+        translation.check_collation(node, key)
         dtype = type_of(key)
         if not isinstance(dtype, StructType | ArrayType | MapType):
             names.append(own[id_of(key)])
             continue
-        for name, part in _parts(translation, node, str(key.name()), key, dtype):
+        for name, part in _parts(translation, str(key.name()), key, dtype):
             names.append(translation.unique(f"{name}_key"))
             columns.append((names[-1], part))
     within_us = None
@@ -92,21 +93,17 @@ def _output_at_run(translation: Translator, node: Any) -> list[Any]:
     return to_list(node.child().output())
 
 
-def _parts(
-    translation: Translator, node: Any, name: str, value: Any, dtype: Any
-) -> list[tuple[str, Any]]:
+def _parts(translation: Translator, name: str, value: Any, dtype: Any) -> list[tuple[str, Any]]:
     """Return a key as columns that operators can compare."""
     catalyst = translation.catalyst
     if isinstance(dtype, ArrayType | MapType):
-        raise translation.refused(
-            node, f"its key {name!r} is of type {dtype.simpleString()}", "Name other columns."
-        )
+        return [(name, catalyst.key_text(value))]
     if not isinstance(dtype, StructType):
         return [(name, value)]
     parts = [(f"{name}_is_null", catalyst.is_null(value))] if value.nullable() else []
     for ordinal, field in enumerate(dtype.fields):
         inner = catalyst.field(value, ordinal)
-        parts += _parts(translation, node, f"{name}_{field.name}", inner, field.dataType)
+        parts += _parts(translation, f"{name}_{field.name}", inner, field.dataType)
     return parts
 
 

@@ -21,6 +21,7 @@ from py4j.java_gateway import get_field
 from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
 
 from godwit.adopt.casts import LOCAL_ZONES, is_proven
+from godwit.adopt.encoding import is_nested
 from godwit.adopt.functions import (
     DATE_UNITS,
     FORMS,
@@ -29,8 +30,10 @@ from godwit.adopt.functions import (
     Constant,
     Form,
     Function,
+    Lambda,
 )
-from godwit.adopt.plan import children_of, id_of, kind_of, option, place_of
+from godwit.adopt.plan import children_of, id_of, kind_of, option, place_of, to_list
+from godwit.adopt.text_functions import date_format_of, literal_pattern
 from godwit.columns.types import is_text, to_schema
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
@@ -48,7 +51,9 @@ _WITH_MODE = frozenset(
 )
 _WITH_FAILING = frozenset({"UnaryMinus", "Abs", "GetArrayItem", "ElementAt"})  # or null
 _FAILING_SINCE = frozenset({"Ceil", "Floor"})  # or cut, as in versions without the attribute
-_WITH_ZONE = frozenset({"Cast", "Hour", "Minute", "Second", "SubtractTimestamps"})
+_WITH_ZONE = frozenset(
+    {"Cast", "DateFormatClass", "Hour", "Minute", "Second", "SubtractTimestamps"}
+)
 _IN_UTC = frozenset({"TruncTimestamp"})
 _ORDERED = frozenset(
     {
@@ -59,7 +64,8 @@ _ORDERED = frozenset(
 _TEXTS = frozenset(
     {
         "Upper", "Lower", "StartsWith", "EndsWith", "Contains", "StringReplace", "Substring",
-        "StringTrim", "StringTrimLeft", "StringTrimRight", "Concat",
+        "StringTrim", "StringTrimLeft", "StringTrimRight", "StringInstr", "StringLPad",
+        "StringLocate", "StringRPad", "StringRepeat", "StringSplit", "SubstringIndex",
     }
 )  # fmt: skip
 _EXACT = frozenset({"Round", "BRound", "Floor", "Ceil"})
@@ -143,8 +149,10 @@ class ExpressionReader:
                 raise ValueError("a long list of floats")
             items = _items(expression.hset())
             arguments += tuple(Constant(_scalar(item, types[0])) for item in items)
-        if name == "Concat" and not all(map(is_text, types)):
-            raise ValueError("values other than text that are joined")
+        if name == "Concat" and not all(is_text(t) or pa.types.is_list(t) for t in types):
+            raise ValueError("bytes that are joined")
+        if name == "ConcatWs" and len(types) == 1:
+            raise ValueError("a delimiter alone")
         dtype = self.type_of(expression.dataType())
         return Form(name=name, arguments=arguments, dtype=dtype)
 
@@ -198,10 +206,14 @@ class ExpressionReader:
             arguments = arguments[:1]
         elif name == "Size" and expression.legacySizeOfNull():
             raise ValueError("the size of null as -1")
-        elif name in ("ElementAt", "GetArrayItem", "Size") and not pa.types.is_list(types[0]):
-            raise ValueError("an element of a map")
         elif name == "ElementAt" and expression.defaultValueOutOfBound().isDefined():
             raise ValueError("a default element")
+        elif name == "ElementAt" and pa.types.is_map(types[0]):
+            name = "GetMapValue"
+        elif name in _READ_OPTIONS:
+            arguments, options = _READ_OPTIONS[name](arguments)
+        if name in _OF_ELEMENTS:
+            _check_elements(name, types[0])
         return Function(
             name=name,
             arguments=arguments,
@@ -233,6 +245,74 @@ class ExpressionReader:
             raise ValueError(f"days by the clock of the time zone {_zone(expression)}")
         scalar = pa.scalar(moved if value.is_valid else None, pa.duration("us"))
         return arguments[0], Constant(scalar)
+
+
+def _check_elements(name: str, dtype: pa.DataType) -> None:
+    """Raise `ValueError` if elements of an array, or keys of a map, are not compared here."""
+    element = dtype.key_type if pa.types.is_map(dtype) else dtype.value_type
+    if pa.types.is_floating(element) and name in _SETS:
+        raise ValueError("distinct floats")
+    if pa.types.is_map(element) or pa.types.is_interval(element):
+        raise ValueError(f"an order of values of type {element}")
+    if is_nested(element) and name in _SETS:
+        raise ValueError(f"distinct values of type {element}")
+
+
+def _sorted(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``sort_array``."""
+    return arguments[:1], (bool(_constant(arguments[1], "an order that varies")),)
+
+
+def _parts(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``split``."""
+    pattern = literal_pattern(str(_constant(arguments[1], "a pattern that varies")))
+    if pattern is None:
+        raise ValueError("a regular expression")
+    if int(_constant(arguments[2], "a limit that varies")) > 0:
+        raise ValueError("a number of parts")
+    return arguments[:1], (pattern,)
+
+
+def _located(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands of ``locate``, whose position is not null."""
+    _constant(arguments[2], "a position that varies")
+    return arguments, ()
+
+
+def _shown_times(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``date_format``."""
+    pattern = str(_constant(arguments[1], "a pattern that varies"))
+    parts = date_format_of(pattern)
+    if parts is None:
+        raise ValueError(f"the pattern {pattern!r}")
+    return arguments[:1], (parts,)
+
+
+def _hashed(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``sha2``."""
+    bits = int(_constant(arguments[1], "a number of bits that varies"))
+    if bits not in (0, 224, 256, 384, 512):
+        raise ValueError(f"a hash of {bits} bits")
+    return arguments[:1], (bits,)
+
+
+_SETS = frozenset({"ArrayDistinct", "ArrayExcept", "ArrayIntersect", "ArrayUnion"})
+_OF_ELEMENTS = _SETS | {
+    "ArrayContains", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayRemove", "GetMapValue",
+    "SortArray",
+}  # fmt: skip
+_READ_OPTIONS: dict[
+    str, Callable[[tuple[Expression, ...]], tuple[tuple[Expression, ...], tuple[Any, ...]]]
+] = {
+    "DateFormatClass": _shown_times,
+    "Sha2": _hashed,
+    "SortArray": _sorted,
+    "StringLocate": _located,
+    "StringSplit": _parts,
+}
+"""Function with options → its operands and options, of all of its operands."""
 
 
 def _has(expression: Any, method: str) -> bool:
@@ -391,9 +471,30 @@ def _read_struct(reader: ExpressionReader, expression: Any) -> Expression:
     return Form(name="CreateNamedStruct", arguments=values, dtype=dtype)
 
 
+def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a function of the elements of an array."""
+    argument, function = children_of(expression)
+    if kind_of(argument.dataType()) != "ArrayType":
+        raise ValueError("a function of the entries of a map")
+    if kind_of(expression) == "ArrayExists" and not expression.followThreeValuedLogic():
+        raise ValueError("exists(...) without nulls")
+    body = children_of(function)[0]
+    variables = to_list(function.arguments())
+    return Lambda(
+        name=kind_of(expression),
+        argument=reader.read(argument),
+        body=reader.read(body),
+        variables=tuple(column_key(variable) for variable in variables),
+        dtype=reader.type_of(expression.dataType()),
+    )
+
+
 _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "Alias": _read_alias,
     "And": _read_both("and"),
+    "ArrayExists": _read_lambda,
+    "ArrayFilter": _read_lambda,
+    "ArrayTransform": _read_lambda,
     "AttributeReference": _read_attribute,
     "CaseWhen": _read_case,
     "CreateNamedStruct": _read_struct,
@@ -401,6 +502,7 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "IsNotNull": _read_null(is_null=False),
     "IsNull": _read_null(is_null=True),
     "Literal": _read_literal,
+    "NamedLambdaVariable": _read_attribute,
     "Not": _read_not,
     "Or": _read_both("or"),
 }

@@ -22,7 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.adopt.array_functions import ARRAYS, listed, opened
 from godwit.adopt.casts import LOCAL_ZONES, cast, local_times, saturated, without
+from godwit.adopt.text_functions import TEXTS, each
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
 from godwit.operators.aggregates.arithmetic import (
@@ -162,17 +164,54 @@ class Form(Expression):
         return _typed(FORMS[self.name](self, rows), self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lambda(Expression):
+    """A function of Spark that computes an expression for every element of an array."""
+
+    name: str
+    argument: Expression
+    body: Expression
+    variables: tuple[str, ...]  # columns of the element, and of its number
+    dtype: pa.DataType
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.argument}, {self.body})"
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        """Compute the body over the elements of all rows."""
+        lists = rows.needed(self.argument.evaluate(rows))
+        numbers, elements = opened(lists)
+        taken = pa.array(numbers)
+        columns = {name: column.take(taken) for name, column in rows.columns.items()}
+        columns[self.variables[0]] = elements
+        if len(self.variables) > 1:
+            begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+            sizes = np.diff(begins, append=len(numbers))
+            within = np.arange(len(numbers)) - np.repeat(begins, sizes)
+            columns[self.variables[1]] = pa.array(within.astype(np.int32))
+        try:
+            values = self.body.evaluate(Rows(columns=columns))
+        except EvaluationError as error:
+            row = int(numbers[error.row])
+            raise EvaluationError(row, error.reason, error.condition) from error
+        if self.name == "ArrayTransform":
+            return listed(numbers, values, lists, self.dtype)
+        true = values_of(values.fill_null(False))
+        if self.name == "ArrayFilter":
+            which = np.flatnonzero(true)
+            return listed(numbers[which], elements.take(pa.array(which)), lists, self.dtype)
+        count = len(lists)
+        some = np.bincount(numbers[true], minlength=count) > 0
+        unknown = np.bincount(numbers[values_of(values.is_null())], minlength=count) > 0
+        result = pa.array(some, mask=unknown & ~some)
+        return pc.if_else(lists.is_valid(), result, pa.scalar(None, pa.bool_()))
+
+
 def _typed(result: pa.Array, call: Function | Form) -> pa.Array:
     """Return a result; raise if it is of another type than Spark's."""
     if result.type != call.dtype:
         raise TypesError(f"{call} gives {result.type} where Spark gives {call.dtype}")
     return result
-
-
-def _each(call: Callable[..., Any], dtype: pa.DataType, *columns: pa.Array) -> pa.Array:
-    """Call a function of Python for every row without a null."""
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    return pa.array([None if None in row else call(*row) for row in rows], dtype)
 
 
 # -- numbers
@@ -253,7 +292,7 @@ def _rounded_by(rounding: str, call: Function, values: pa.Array) -> pa.Array:
                 return value
             return float(Decimal(repr(exact(value))).quantize(step, rounding)) + 0.0
 
-        return _each(apply, values.type, values)
+        return each(apply, values.type, values)
 
 
 def _short_float(value: float) -> float:
@@ -334,7 +373,7 @@ def _cased(
     """Return text in another case: by `plain` if all of it is ASCII."""
     if pc.all(pc.string_is_ascii(values)).as_py() is not False:
         return plain(values)
-    return _each(full, values.type, values)
+    return each(full, values.type, values)
 
 
 def _length(_call: Function, values: pa.Array) -> pa.Array:
@@ -351,18 +390,18 @@ def _substring(_call: Function, values: pa.Array, position: pa.Array, length: pa
         end = min(max(start + count, -(1 << 31)), (1 << 31) - 1)
         return text[max(start, 0) : max(end, 0)] if end > start else ""
 
-    return _each(cut, pa.string(), values, position, length)
+    return each(cut, pa.string(), values, position, length)
 
 
 def _like(call: Function, values: pa.Array) -> pa.Array:
     """Return whether text matches the regular expression ``options[0]``."""
     pattern = re.compile(call.options[0], re.DOTALL)
-    return _each(lambda text: pattern.fullmatch(text) is not None, pa.bool_(), values)
+    return each(lambda text: pattern.fullmatch(text) is not None, pa.bool_(), values)
 
 
 def _texts(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
     """Return a function of texts that Python has too."""
-    return lambda call, *columns: _each(apply, call.dtype, *columns)
+    return lambda call, *columns: each(apply, call.dtype, *columns)
 
 
 # -- structs and arrays
@@ -560,6 +599,8 @@ def _cast(call: Function, values: pa.Array) -> pa.Array:
 
 _DIVISIONS = frozenset({"Divide", "Remainder", "IntegralDivide", "Pmod"})
 FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
+    **ARRAYS,
+    **TEXTS,
     "Abs": lambda call, values: absolute(values, call.overflow),
     "Add": _arithmetic("+"),
     "AddMonths": _add_months,
@@ -606,7 +647,6 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "Second": _of_time(_UNITS_US["SECOND"], 60),
     "SecondsToTimestamp": _from_unix(1_000_000),
     "Signum": _signum,
-    "Size": lambda _, values: pc.list_value_length(values).cast(pa.int32()),
     "Sqrt": _square_root,
     "StartsWith": _texts(str.startswith),
     "StringReplace": _texts(lambda text, old, new: text.replace(old, new) if old else text),
@@ -703,9 +743,39 @@ def _unless_nan(call: Form, rows: Rows) -> pa.Array:
 
 
 def _concat(call: Form, rows: Rows) -> pa.Array:
-    """Return texts joined to one; null if one of them is."""
+    """Return texts or arrays joined to one; null if one of them is."""
     columns = [argument.evaluate(rows) for argument in call.arguments]
-    return pc.binary_join_element_wise(*columns, pa.scalar("", pa.string()))
+    if not pa.types.is_list(call.dtype):
+        return pc.binary_join_element_wise(*columns, pa.scalar("", pa.string()))
+    valid = columns[0].is_valid()
+    for column in columns[1:]:
+        valid = pc.and_(valid, column.is_valid())
+    parts = [opened(column) for column in columns]
+    numbers = np.concatenate([number for number, _ in parts])
+    elements = pa.concat_arrays([part.cast(call.dtype.value_type) for _, part in parts])
+    stays = values_of(valid)[numbers]
+    order = np.argsort(numbers, kind="stable")
+    order = order[stays[order]]
+    like = pc.if_else(valid, True, None)
+    return listed(numbers[order], elements.take(pa.array(order)), like, call.dtype)
+
+
+def _concat_with(call: Form, rows: Rows) -> pa.Array:
+    """Return texts, and the texts in arrays, joined by the first; nulls are left out."""
+    delimiter, *columns = (argument.evaluate(rows) for argument in call.arguments)
+    numbers, texts = [np.empty(0, np.int64)], [pa.array([], pa.string())]
+    for column in columns:
+        is_list = pa.types.is_list(column.type)
+        number, values = opened(column) if is_list else (np.arange(len(column)), column)
+        some = np.flatnonzero(values_of(values.is_valid()))
+        numbers.append(number[some])
+        texts.append(values.take(pa.array(some)).cast(pa.string()))
+    every = np.concatenate(numbers)
+    order = np.argsort(every, kind="stable")
+    ordered = pa.concat_arrays(texts).take(pa.array(order))
+    return pc.binary_join(
+        listed(every[order], ordered, delimiter, pa.list_(pa.string())), delimiter
+    )
 
 
 def _named_struct(call: Form, rows: Rows) -> pa.Array:
@@ -727,6 +797,7 @@ def _array(call: Form, rows: Rows) -> pa.Array:
 FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
     "Coalesce": _coalesce,
     "Concat": _concat,
+    "ConcatWs": _concat_with,
     "CreateArray": _array,
     "CreateNamedStruct": _named_struct,
     "EqualNullSafe": _null_safe_equal,
@@ -753,4 +824,5 @@ __all__ = [
     "Constant",
     "Form",
     "Function",
+    "Lambda",
 ]

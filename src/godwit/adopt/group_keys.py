@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import DoubleType, FloatType, StructType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
 
 from godwit.adopt.lanes import Packed, Place, PlacedColumn
 from godwit.adopt.plan import SESSION_WINDOW, WATERMARK_DELAY, kind_of, metadata_of, type_of
@@ -32,6 +32,8 @@ class GroupKeys:
         self.window: tuple[Any, str, str] | None = None
         self.panes: tuple[TimeWindow, str] | None = None  # windows, and the column of their time
         self.bound: list[PlacedColumn] = []
+        # column of the result → key of a nested type, which has a text in the columns
+        self.nested: list[tuple[str, Any]] = []
         catalyst = translation.catalyst
         names: list[str] = []
         for expression in self._grouping:
@@ -44,6 +46,7 @@ class GroupKeys:
             )
             self._attributes.append(attribute)
             metadata = metadata_of(attribute)
+            translation.check_collation(node, expression)
             dtype = type_of(expression)
             if SESSION_WINDOW in metadata:
                 if translation.mode == "complete":
@@ -126,6 +129,12 @@ class GroupKeys:
         `names`: those of the columns so far.
         """
         catalyst = translation.catalyst
+        if isinstance(dtype, ArrayType | MapType):
+            own = translation.unique(f"{name}_text")
+            self.columns.append((own, catalyst.key_text(expression)))
+            names.append(own)
+            self.nested.append((translation.unique(name), catalyst.normalized(expression)))
+            return self.nested[-1][0]
         if not isinstance(dtype, StructType):
             translation.check_key(expression, name, dtype)
             own = translation.unique(name)

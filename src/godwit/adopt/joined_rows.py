@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.adopt.encoding import decoded, encoded, is_nested
 from godwit.adopt.lanes import ONLY_TIME
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
@@ -38,7 +39,7 @@ from godwit.time.event_time import Arrivals
 from godwit.time.grid import END
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from godwit.columns.groups import Groups
     from godwit.operators.operator import OperatorInput, StateView
@@ -92,7 +93,14 @@ class JoinedRows(KeyedOperator):
         self.reach_us = reach_us
         self.output_delay_us = delay_us
         self.own_keys, self.sides = keys, (left, right)
-        self.rows = pa.schema([*left, *right])
+        self.shown = pa.schema([*left, *right])
+        # Arrays and maps are encoded on their way and in the state.
+        self.rows = pa.schema(
+            [
+                pa.field(column.name, pa.large_binary()) if is_nested(column.type) else column
+                for column in self.shown
+            ]
+        )
         self.inputs = pa.schema(
             [pa.field(EXPIRES, _MOMENT), pa.field(PASSES, pa.bool_()), *self.rows]
         )
@@ -107,7 +115,7 @@ class JoinedRows(KeyedOperator):
                 ]
             ),
         )
-        self.output = left if how == "semi" else self.rows
+        self.output = left if how == "semi" else self.shown
 
     @property
     def keys(self) -> pa.Schema:
@@ -121,7 +129,11 @@ class JoinedRows(KeyedOperator):
         names, count = rows.schema.names, rows.num_rows
         side = LEFT if IS_LEFT in names else RIGHT
         columns = {field.name: pa.nulls(count, field.type) for field in self.rows}
-        columns |= {n: c for n, c in zip(names, rows.columns, strict=True) if n in self.rows.names}
+        columns |= {
+            name: encoded(column) if is_nested(column.type) else column
+            for name, column in zip(names, rows.columns, strict=True)
+            if name in self.rows.names
+        }
         own = {name: rows.column(name) for name in self.own_keys.names}
         fixed = {name: rows.column(name) for name in (LATE_BY, EXPIRES, PASSES)}
         only = pa.array(np.zeros(count, np.bool_))
@@ -149,9 +161,8 @@ class JoinedRows(KeyedOperator):
         if late.any():
             lost = rows.filter(pa.array(late)).select([*self.own_keys.names, *self.rows.names])
             reasons = pa.array(["late"] * lost.num_rows, pa.string())
-            left_out = pa.RecordBatch.from_arrays(
-                [*lost.columns, reasons], schema=self.left_out_schema
-            )
+            shown = self._decoded(lost).columns
+            left_out = pa.RecordBatch.from_arrays([*shown, reasons], schema=self.left_out_schema)
             rows = rows.filter(pa.array(~late))
             arrivals = Arrivals(late=lost.num_rows)
         return rows.select(names), left_out, arrivals
@@ -159,7 +170,7 @@ class JoinedRows(KeyedOperator):
     @property
     def left_out_schema(self) -> pa.Schema:
         """Columns of left-out rows: keys, columns of both sides, and the reason."""
-        return pa.schema([*self.own_keys, *self.rows, pa.field("reason", pa.string())])
+        return pa.schema([*self.own_keys, *self.shown, pa.field("reason", pa.string())])
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -296,26 +307,43 @@ class JoinedRows(KeyedOperator):
             left, right = left[fresh], right[fresh]
         if self.condition is None or not len(left):
             return left, right
-        holds = self.condition(self._side_by_side(rows, left, right)).column(0)
+        pairs = self._side_by_side(rows, left, right)
+        holds = self.condition(pa.Table.from_batches([self._decoded(pairs)])).column(0)
         which = np.flatnonzero(values_of(holds.combine_chunks().fill_null(False)))
         return left[which], right[which]
 
-    def _side_by_side(self, rows: _Rows, left: IntArray, right: IntArray) -> pa.Table:
-        """Return pairs of rows as one table; -1: no row."""
+    def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the values of their arrays and maps."""
+        names = rows.schema.names
+        columns = [
+            decoded(column, self.shown.field(name).type)
+            if name in self.shown.names and is_nested(self.shown.field(name).type)
+            else column
+            for name, column in zip(names, rows.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _emitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the output of rows with its columns."""
+        columns = self._decoded(rows.select(self.output.names)).columns
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+    def _side_by_side(self, rows: _Rows, left: IntArray, right: IntArray) -> pa.RecordBatch:
+        """Return pairs of rows as one batch; -1: no row."""
         split = len(self.sides[LEFT])
         places = [pa.array(place, mask=place < 0) for place in (left, right)]
         columns = [
             column.take(places[LEFT if number < split else RIGHT])
             for number, column in enumerate(rows.values.columns)
         ]
-        return pa.Table.from_arrays(columns, schema=self.rows)
+        return pa.RecordBatch.from_arrays(columns, schema=self.rows)
 
     def _paired(self, rows: _Rows, left: IntArray, right: IntArray, met: Bools) -> pa.RecordBatch:
         """Return the output of pairs; of a semi join, that of left rows which met their first."""
         if self.how != "semi":
-            return _one_batch(self._side_by_side(rows, left, right), self.output)
+            return self._emitted(self._side_by_side(rows, left, right))
         first = np.flatnonzero(met & ~rows.met & (rows.side == LEFT))
-        return rows.values.select(self.output.names).take(pa.array(first))
+        return self._emitted(rows.values.take(pa.array(first)))
 
     def _comes_out_alone(self, side: npt.NDArray[np.int8]) -> Bools:
         """Return a mask of rows that come out if they meet none."""
@@ -328,7 +356,7 @@ class JoinedRows(KeyedOperator):
         none = np.full(len(which), -1)
         is_left = rows.side[which] == LEFT
         pairs = np.where(is_left, which, none), np.where(is_left, none, which)
-        return _one_batch(self._side_by_side(rows, *pairs), self.output)
+        return self._emitted(self._side_by_side(rows, *pairs))
 
     def _changes(
         self,
@@ -418,9 +446,3 @@ def _same_key(key: IntArray, left: IntArray, right: IntArray) -> tuple[IntArray,
     ends = np.searchsorted(key[order], key[left], "right")
     row, place = expand_ranges(begins, ends - begins)
     return left[row], order[place]
-
-
-def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a table as one batch."""
-    columns: Sequence[pa.Array] = [column.combine_chunks() for column in table.columns]
-    return pa.RecordBatch.from_arrays(list(columns), schema=schema)

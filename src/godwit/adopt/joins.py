@@ -82,7 +82,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     timed = any(marked)
     key_names: list[str] = []
     for number, side in enumerate(sides):
-        _add_columns(translation, node, side, key_names if number else None)
+        _add_columns(translation, side, key_names if number else None)
         key_names = [key for key, _ in side.columns if key not in side.names]
     forgets = timed and _add_times(translation, node, sides)
     if not timed:
@@ -154,10 +154,8 @@ def _split(translation: Translator, node: Any, sides: list[_Side]) -> list[Any]:
         if order is None:
             both.append(part)
             continue
-        if kind_of(part) == "EqualNullSafe":
-            raise translation.refused(node, "its keys are compared by <=>", "Compare them by =.")
         for side, number in zip(sides, order, strict=True):
-            side.keys.append(ends[number])
+            side.keys += _compared(translation, node, ends[number], kind_of(part))
     if not sides[0].keys:
         raise translation.refused(
             node, "Spark joins streams by equal columns only", "Add an equality to its condition."
@@ -165,72 +163,53 @@ def _split(translation: Translator, node: Any, sides: list[_Side]) -> list[Any]:
     return both
 
 
-def _add_columns(
-    translation: Translator, node: Any, side: _Side, key_names: list[str] | None
-) -> None:
+def _add_columns(translation: Translator, side: _Side, key_names: list[str] | None) -> None:
     """Add the columns of the keys of a side, and of its rows; `key_names`: of the other side."""
     keys = []
     for key in side.keys:
-        _check_struct(translation, node, key)
-        parts: list[tuple[str, Any]] = []
-        _place(translation, node, "key", key, parts, is_key=True)
-        keys += parts
+        keys += _key_columns(translation, key)
     if key_names is not None:
         keys = [(name, value) for name, (_, value) in zip(key_names, keys, strict=True)]
     rows: list[tuple[str, Any]] = []
     for attribute in to_list(side.plan.output()):
-        place = _place(translation, node, str(attribute.name()), attribute, rows, is_key=False)
+        place = _place(translation, str(attribute.name()), attribute, rows)
         side.places.append((attribute, place))
     side.columns = keys + rows
     side.names = [name for name, _ in rows]
 
 
-def _check_struct(translation: Translator, node: Any, key: Any) -> None:
-    """Refuse a key that is a struct, of which Spark finds null fields equal; windows have none."""
+def _compared(translation: Translator, node: Any, key: Any, kind: str) -> list[Any]:
+    """Return a key as Spark's join compares it: by ``<=>`` as two keys that are never null."""
+    catalyst = translation.catalyst
+    translation.check_collation(node, key)
+    if kind != "EqualNullSafe":
+        return [key]
+    return [catalyst.coalesced(key, catalyst.default_of(key)), catalyst.is_null(key)]
+
+
+def _key_columns(translation: Translator, key: Any) -> list[tuple[str, Any]]:
+    """Return the columns of a key: start and end of a window, or one."""
+    catalyst, dtype = translation.catalyst, type_of(key)
     metadata = metadata_of(key) if kind_of(key) == "AttributeReference" else {}
-    if isinstance(type_of(key), StructType) and not {TIME_WINDOW, SESSION_WINDOW} & {*metadata}:
-        raise translation.refused(
-            node,
-            f"its key {key.sql()} is a struct, whose fields may be null",
-            "Compare the fields by =.",
-        )
+    if {TIME_WINDOW, SESSION_WINDOW} & {*metadata}:
+        return [(translation.unique("key"), catalyst.field(key, n)) for n in range(2)]
+    is_nested = isinstance(dtype, StructType | ArrayType | MapType)
+    value = catalyst.key_text(key) if is_nested else catalyst.normalized(key)
+    return [(translation.unique("key"), value)]
 
 
-def _place(
-    translation: Translator,
-    node: Any,
-    name: str,
-    value: Any,
-    columns: list[tuple[str, Any]],
-    *,
-    is_key: bool,
-) -> Place:
+def _place(translation: Translator, name: str, value: Any, columns: list[tuple[str, Any]]) -> Place:
     """Add the columns of a value, one for each field of a struct, and return its place."""
     catalyst, dtype = translation.catalyst, type_of(value)
-    if isinstance(dtype, ArrayType | MapType):
-        raise translation.refused(
-            node,
-            f"its rows have a column {name!r} of type {dtype.simpleString()}",
-            "Select the columns that are needed before the join.",
-        )
     if not isinstance(dtype, StructType):
         columns.append((translation.unique(name), value))
         return columns[-1][0]
-    is_null = None
-    if not is_key:
-        columns.append((translation.unique(f"{name}_is_null"), catalyst.is_null(value)))
-        is_null = columns[-1][0]
+    columns.append((translation.unique(f"{name}_is_null"), catalyst.is_null(value)))
+    is_null = columns[-1][0]
     fields = tuple(
         (
             part.name,
-            _place(
-                translation,
-                node,
-                f"{name}_{part.name}",
-                catalyst.field(value, ordinal),
-                columns,
-                is_key=is_key,
-            ),
+            _place(translation, f"{name}_{part.name}", catalyst.field(value, ordinal), columns),
         )
         for ordinal, part in enumerate(dtype.fields)
     )

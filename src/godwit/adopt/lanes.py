@@ -88,6 +88,9 @@ class Translator(Protocol):
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:
         """Return the error that a node of the plan cannot be adopted."""
 
+    def check_collation(self, node: Any, key: Any) -> None:
+        """Raise if a key of a node is text that is not compared by its bytes."""
+
     def check_key(self, expression: Any, name: str, dtype: DataType) -> None:
         """Raise if rows cannot be grouped by values of a type."""
 

@@ -26,6 +26,10 @@ TIME_WINDOW: Final = "spark.timeWindow"
 """Key of a column's metadata: it has windows of one length."""
 SESSION_WINDOW: Final = "spark.sessionWindow"
 """Key of a column's metadata: it has session windows."""
+_EXACT_TIMES: Final = {
+    "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
+    "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
+}
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
@@ -204,9 +208,33 @@ class Catalyst:
         """Return the plan of one row without columns."""
         return self.logical.OneRowRelation()
 
-    def normalized(self, number: Any) -> Any:
-        """Return a floating-point number with one NaN and one zero."""
-        return self._catalyst.optimizer.NormalizeNaNAndZero(number)
+    def normalized(self, value: Any) -> Any:
+        """Return a value whose floating-point numbers have one NaN and one zero."""
+        rule = getattr(getattr(self._catalyst.optimizer, "NormalizeFloatingNumbers$"), "MODULE$")
+        return rule.normalize(value)
+
+    def key_text(self, value: Any) -> Any:
+        """Return a value of a nested type as text: equal values have equal texts, null has none."""
+        value = self.normalized(value)
+        if kind_of(value.dataType()) == "MapType":
+            value = self.expressions.MapSort(value)
+        options = self._jvm.PythonUtils.toScalaMap(_EXACT_TIMES)
+        zone = self._jvm.scala.Option.apply("UTC")
+        text = self.expressions.StructsToJson(options, self.struct([("key", value)]), zone)
+        return self.when(self.is_not_null(value), text)
+
+    def default_of(self, value: Any) -> Any:
+        """Return a constant of an expression's type, which Spark joins nulls by."""
+        return getattr(getattr(self.expressions, "Literal$"), "MODULE$").default(value.dataType())
+
+    def coalesced(self, *values: Any) -> Any:
+        """Return the first value that is not null."""
+        return self.expressions.Coalesce(self.sequence(values))
+
+    def is_collated(self, value: Any) -> bool:
+        """Return whether an expression has text that is not compared by its bytes."""
+        utilities = self._jvm.org.apache.spark.sql.util.SchemaUtils
+        return bool(utilities.hasNonUTF8BinaryCollation(value.dataType()))
 
     def named(self, expression: Any) -> Any:
         """Return an expression as a projection takes it: with a name."""

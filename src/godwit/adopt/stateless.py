@@ -8,12 +8,13 @@ would for its own run, and the steps of the result are computed by `godwit.adopt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from godwit.adopt.array_functions import opened
 from godwit.adopt.expressions import ExpressionReader, column_key
 from godwit.adopt.plan import analysed, children_of, kind_of, place_of, to_list, type_of
 from godwit.model.errors import EpochFailedError, UnsupportedQueryError
@@ -83,6 +84,41 @@ class Expansion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Explosion:
+    """A step that makes a row of every element of an array, or of every entry of a map."""
+
+    lists: ComputedColumn
+    outer: bool  # a row without elements stays, with null
+    keeps: tuple[str, ...]  # columns of the rows that stay
+    position: bool  # the first output is the number of the element
+    outputs: tuple[tuple[str, pa.DataType], ...]
+
+    def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return the rows of all elements, in order."""
+        lists = _value(self.lists.expression, self.lists.text, Rows(columns=columns))
+        rows, elements = opened(lists)
+        which = np.arange(len(rows))
+        if self.outer:
+            empty = np.flatnonzero(np.bincount(rows, minlength=len(lists)) == 0)
+            order = np.argsort(np.concatenate([rows, empty]), kind="stable")
+            rows = np.concatenate([rows, empty])[order]
+            which = np.concatenate([which, np.full(len(empty), -1)])[order]
+        taken = pa.array(rows)
+        results = {key: columns[key].take(taken) for key in (_ROWS, *self.keeps)}
+        chosen = pa.array(which, mask=which < 0)
+        parts = elements.flatten() if pa.types.is_map(lists.type) else [elements]
+        values = [part.take(chosen) for part in parts]
+        if self.position:
+            begins = np.flatnonzero(np.diff(rows, prepend=-1))
+            sizes = np.diff(begins, append=len(rows))
+            within = np.arange(len(rows)) - np.repeat(begins, sizes)
+            values.insert(0, pa.array(within.astype(np.int32), mask=which < 0))
+        for (key, dtype), value in zip(self.outputs, values, strict=True):
+            results[key] = value if value.type == dtype else value.cast(dtype)
+        return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
     """A step that drops all rows."""
 
@@ -95,6 +131,10 @@ class Nothing:
         }
 
 
+Step: TypeAlias = "Projection | Selection | Expansion | Explosion | Nothing"
+"""A part of a stateless part: a function of columns by their keys."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatelessPart:
     """Part of a plan without stateful nodes: a function of tables.
@@ -103,7 +143,7 @@ class StatelessPart:
     """
 
     inputs: tuple[tuple[str, pa.DataType], ...]  # key of an attribute, and its type
-    steps: tuple[Projection | Selection | Expansion | Nothing, ...]
+    steps: tuple[Step, ...]
     outputs: tuple[tuple[str, str, pa.DataType], ...]  # key, name and type
 
     @property
@@ -173,7 +213,7 @@ def read_stateless(
     names = [str(attribute.name()) for attribute in to_list(plan.output())]
     optimized, rows = _optimized(catalyst, plan, path, attributes, reader)
     inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
-    steps: list[Projection | Selection | Expansion | Nothing] = []
+    steps: list[Step] = []
     node = optimized
     while True:
         kind = kind_of(node)
@@ -184,6 +224,8 @@ def read_stateless(
             steps.append(Selection(condition=reader.read(condition), text=str(condition.sql())))
         elif kind == "Expand":
             steps.append(_expansion(reader, node))
+        elif kind == "Generate":
+            steps.append(_explosion(reader, node))
         elif kind == "LocalRelation":
             steps.append(Nothing(columns=tuple((k, t) for k, _, t in _attributes(reader, node))))
             break
@@ -259,6 +301,27 @@ def _expansion(reader: ExpressionReader, plan: Any) -> Expansion:
         for values in to_list(plan.projections())
     ]
     return Expansion(projections=tuple(projections))
+
+
+def _explosion(reader: ExpressionReader, node: Any) -> Explosion:
+    """Return the step of a ``Generate``, which calls ``explode`` or ``posexplode``."""
+    generator = node.generator()
+    if kind_of(generator) not in {"Explode", "PosExplode"}:
+        raise _unknown_node(node)
+    (lists,) = children_of(generator)
+    outputs = [
+        (column_key(attribute), reader.type_of(attribute.dataType()))
+        for attribute in to_list(node.generatorOutput())
+    ]
+    new = {key for key, _ in outputs}
+    keys = [key for key, _, _ in _attributes(reader, node)]
+    return Explosion(
+        lists=ComputedColumn(key="", expression=reader.read(lists), text=str(lists.sql())),
+        outer=bool(node.outer()),
+        keeps=tuple(key for key in keys if key not in new),
+        position=kind_of(generator) == "PosExplode",
+        outputs=tuple(outputs),
+    )
 
 
 def _optimized(

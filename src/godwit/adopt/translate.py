@@ -343,6 +343,15 @@ class Translation:
             place=place,
         )
 
+    def check_collation(self, node: Any, key: Any) -> None:
+        """Raise if a key of a node is text that is not compared by its bytes."""
+        if self.catalyst.is_collated(key):
+            raise self.refused(
+                node,
+                f"its key {key.sql()} has a collation",
+                "Use lower(...) of it, or another text whose bytes are equal.",
+            )
+
     def check_key(self, expression: Any, name: str, dtype: DataType) -> None:
         """Raise if rows cannot be grouped by values of a type."""
         try:

@@ -184,5 +184,5 @@ def test_every_other_aggregate_function_is_refused_by_its_reason(spark: SparkSes
     with written(spark, _stream()) as frames:
         for text, reason in _REFUSED.values():
             with pytest.raises(UnsupportedQueryError, match=reason) as refusal:
-                gw.read_plan(_by([text])(**frames), mode="update")
+                gw.read_plan(_by([text])(frames["s"]), mode="update")
             assert "SQL text" in str(refusal.value.context["place"])

@@ -85,6 +85,20 @@ def test_overlapping_windows_give_a_row_for_each(spark: SparkSession) -> None:
     assert starts == ["2024-01-01 00:00:00+00:00", "2024-01-01 00:05:00+00:00"]
 
 
+def test_elements_of_arrays_and_maps_become_rows(spark: SparkSession) -> None:
+    rows = spark.sql(
+        "select array(3, null, 5) a, map('x', 1, 'y', 2) m, 'k' k union all "
+        "select array(), null, 'l'"
+    )
+    for text in ("explode(a)", "posexplode_outer(a)", "explode(m)", "explode_outer(m)"):
+        after = rows.selectExpr("upper(k) as k", text).selectExpr("*", "1 as n")
+        result = part_of(spark, rows, after)(rows.toArrow()).to_pydict()
+        theirs = after.toArrow().to_pydict()
+        assert sorted(map(repr, zip(*result.values(), strict=True))) == sorted(
+            map(repr, zip(*theirs.values(), strict=True))
+        )
+
+
 def test_a_condition_that_never_holds_gives_no_row(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(1,)], "n int")
     part = part_of(spark, rows, rows.where("1 = 2").selectExpr("n + 1 as m"))
@@ -96,7 +110,8 @@ def test_a_condition_that_never_holds_gives_no_row(spark: SparkSession) -> None:
     [
         ("rand()", "another one at each call"),
         ("current_timestamp()", "the current time"),
-        ("date_format(t, 'yyyy')", "DateFormatClass"),
+        ("date_format(t, 'EEEE')", "the pattern 'EEEE'"),
+        ("split('a1b', '[0-9]')", "a regular expression"),
         ("cast(d as string)", "a cast of double to string"),
         ("array(map('a', n))", "CreateMap"),
         ("1 / 0", "Spark cannot plan"),

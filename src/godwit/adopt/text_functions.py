@@ -1,0 +1,182 @@
+"""Functions of Spark over texts, and of times as texts; see `godwit.adopt.functions`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.adopt.casts import local_times
+from godwit.columns.arrays import mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.adopt.casts import FunctionSpec
+
+_LETTERS = {
+    "yyyy": "year",
+    "MM": "month",
+    "dd": "day",
+    "HH": "hour",
+    "mm": "minute",
+    "ss": "second",
+    "S": "fraction",
+}
+_LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
+_FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
+
+
+def each(call: Callable[..., Any], dtype: pa.DataType, *columns: pa.Array) -> pa.Array:
+    """Call a function of Python for every row without a null."""
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return pa.array([None if None in row else call(*row) for row in rows], dtype)
+
+
+def _per_row(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
+    """Return a function that calls one of Python for every row."""
+
+    def evaluate(call: FunctionSpec, *columns: pa.Array) -> pa.Array:
+        return each(apply, call.dtype, *columns)
+
+    return evaluate
+
+
+def _padded(text: str, length: int, pad: str, *, left: bool) -> str:
+    """Return a text of a length, padded or cut."""
+    if length <= len(text) or not pad:
+        return text[: max(length, 0)]
+    fill = (pad * (length - len(text)))[: length - len(text)]
+    return fill + text if left else text + fill
+
+
+def _before_delimiter(text: str, delimiter: str, count: int) -> str:
+    """Return the part before a number of delimiters, counted from the end if negative.
+
+    Delimiters may overlap.
+    """
+    if not delimiter or not count:
+        return ""
+    place = -1 if count > 0 else len(text) - len(delimiter) + 1
+    for _ in range(abs(count)):
+        if count > 0:
+            place = text.find(delimiter, place + 1)
+        else:
+            place = text.rfind(delimiter, 0, max(place - 1, -1) + len(delimiter))
+        if place < 0:
+            return text
+    return text[:place] if count > 0 else text[place + len(delimiter) :]
+
+
+def _located(part: str, text: str, start: int) -> int:
+    """Return the position of a part in a text, from 1, at `start` or later; else 0."""
+    if not part:
+        return int(start > 0)
+    return text.find(part, start - 1) + 1 if start > 0 else 0
+
+
+def _split(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+    """Return the parts of texts between the delimiter ``options[0]``."""
+    delimiter = call.options[0]
+    return each(lambda text: text.split(delimiter), call.dtype, texts)
+
+
+def _sha(bits: int) -> Callable[[bytes], str]:
+    """Return the hash function of a number of bits."""
+    name = "sha256" if bits in (0, 256) else f"sha{bits}"
+    return lambda data: hashlib.new(name, data).hexdigest()
+
+
+def _sha2(call: FunctionSpec, data: pa.Array) -> pa.Array:
+    """Return the SHA-2 hash with ``options[0]`` bits."""
+    return each(_sha(call.options[0]), call.dtype, data)
+
+
+def literal_pattern(pattern: str) -> str | None:
+    """Return the text that a regular expression stands for; ``None`` if it is not just a text."""
+    plain = re.sub(r"\\([^\w\s])|\[([^\w\s\\^\]\[])\]", lambda m: m.group(1) or m.group(2), pattern)
+    unescaped = re.sub(r"\\[^\w\s]|\[[^\w\s\\^\]\[]\]", "", pattern)
+    return plain if plain and not set(unescaped) & set("\\[](){}.*+?^$|") else None
+
+
+def date_format_of(pattern: str) -> tuple[str, ...] | None:
+    """Return the parts of a pattern of times; ``None`` if it has others than are known.
+
+    A part is the name of a field, ``fraction`` with its number of digits, or a text after ``=``.
+    """
+    parts: list[str] = []
+    for match in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+|'", pattern):
+        piece = match.group(0)
+        if match.group(1) is not None:
+            parts.append("=" + (match.group(1).replace("''", "'") or "'"))
+        elif match.group(2) is not None:
+            if set(piece) == {"S"} and len(piece) <= 6:
+                parts.append(f"fraction{len(piece)}")
+            elif piece in _LETTERS and piece != "S":
+                parts.append(_LETTERS[piece])
+            else:
+                return None
+        elif piece == "'" or set(piece) & set("[]{}#"):
+            return None
+        else:
+            parts.append("=" + piece)
+    return tuple(parts)
+
+
+def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
+    """Return times as text, by the parts in ``options[0]``, in the zone of the session."""
+    mask = mask_of(times)
+    micros = local_times(times, call.zone)
+    inside = np.clip(micros, _FIRST_MICROS, _LAST_MICROS)
+    outside = inside != micros if mask is None else (inside != micros) & mask
+    if outside.any():
+        raise ValueError("a time before the year 1 or after 9999 as text")
+    moments = inside.astype("M8[us]")
+    day = moments.astype("M8[D]")
+    month = moments.astype("M8[M]")
+    seconds = (moments - day).astype(np.int64) // 1_000_000
+    fields = {
+        "year": (moments.astype("M8[Y]").astype(np.int64) + 1970, 4),
+        "month": (month.astype(np.int64) % 12 + 1, 2),
+        "day": ((day - month.astype("M8[D]")).astype(np.int64) + 1, 2),
+        "hour": (seconds // 3600, 2),
+        "minute": (seconds // 60 % 60, 2),
+        "second": (seconds % 60, 2),
+    }
+    fraction = (moments - day).astype(np.int64) % 1_000_000
+    texts = [""] * len(times)
+    for part in call.options[0]:
+        if part.startswith("="):
+            texts = [text + part[1:] for text in texts]
+            continue
+        if part.startswith("fraction"):
+            digits = int(part[8:])
+            numbers, width = fraction // 10 ** (6 - digits), digits
+        else:
+            numbers, width = fields[part]
+        texts = [
+            f"{text}{number:0{width}d}"
+            for text, number in zip(texts, numbers.tolist(), strict=True)
+        ]
+    return pa.array(texts, pa.string(), mask=None if mask is None else ~mask)
+
+
+TEXTS: dict[str, Callable[..., Any]] = {
+    "Base64": _per_row(lambda data: base64.b64encode(data).decode()),
+    "DateFormatClass": _formatted,
+    "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
+    "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
+    "Sha2": _sha2,
+    "StringInstr": _per_row(lambda text, part: text.find(part) + 1),
+    "StringLPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=True)),
+    "StringLocate": _per_row(_located),
+    "StringRPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=False)),
+    "StringRepeat": _per_row(lambda text, times: text * max(times, 0)),
+    "StringSplit": _split,
+    "SubstringIndex": _per_row(_before_delimiter),
+}
+"""Spark's expression class → its function of columns; null where the last of these is null."""
