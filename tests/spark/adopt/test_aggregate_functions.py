@@ -86,7 +86,7 @@ _COMPUTED: dict[str, tuple[str, ...]] = {
     "string_agg": ("string_agg(s, ', ') within group (order by n nulls last, s)",),
     "sum": ("sum(n)", "sum(d)"),
     "try_avg": ("try_avg(n)",),
-    "try_sum": ("try_sum(n)", "try_sum(l * 9000000)"),
+    "try_sum": ("try_sum(n)", "try_sum(l)"),
     "var_pop": ("var_pop(n)",),
     "var_samp": ("var_samp(n)",),
     "variance": ("variance(v)",),
