@@ -1,15 +1,19 @@
 """Compare drawn queries with Spark: ``python -m tests.adopted --queries 1000 --seed 1``.
 
-Prints each query that differs, and how many were refused, by reason.
+Prints each query that differs, and how many were refused, by reason.  ``--seconds 480`` begins no
+further queries after that time.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 from pyspark.sql import SparkSession
-from tests.adopted.drawn import compare_drawn
+from tests.adopted.drawn import Outcome, compare_drawn
+
+_AT_A_TIME = 24  # queries between two lines of progress
 
 
 def main() -> int:
@@ -18,21 +22,23 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    outcome = compare_drawn(
-        spark, range(options.seed, options.seed + options.queries), at_once=options.at_once
-    )
-    for name, text in outcome.different.items():
-        print(f"\n{name}\n{text[:3000]}")
+    outcome, begin = Outcome(), time.monotonic()
+    for first in range(options.seed, options.seed + options.queries, _AT_A_TIME):
+        last = min(first + _AT_A_TIME, options.seed + options.queries)
+        part = compare_drawn(spark, range(first, last), at_once=options.at_once)
+        for name, text in part.different.items():
+            print(f"\n{name}\n{text[:3000]}")
+        outcome.add(part)
+        print(f"{time.monotonic() - begin:.0f} s: {outcome}", flush=True)
+        if time.monotonic() - begin > options.seconds:
+            break
     for reason, count in outcome.refused.most_common():
         print(f"{count:5} refused: {reason}")
-    print(
-        f"{outcome.same} same, {len(outcome.different)} different, "
-        f"{outcome.refused.total()} refused, {outcome.by_spark} refused by Spark itself"
-    )
     return min(1, len(outcome.different))
 
 

@@ -27,6 +27,19 @@ class Outcome:
     refused: Counter[str] = field(default_factory=Counter)  # reason → queries
     different: dict[str, str] = field(default_factory=dict)  # query → how it differs
 
+    def __str__(self) -> str:
+        return (
+            f"{self.same} same, {len(self.different)} different, {self.refused.total()} refused, "
+            f"{self.by_spark} refused by Spark itself"
+        )
+
+    def add(self, other: Outcome) -> None:
+        """Add the outcome of further queries."""
+        self.same += other.same
+        self.by_spark += other.by_spark
+        self.refused += other.refused
+        self.different |= other.different
+
 
 def compare_drawn(spark: SparkSession, seeds: Iterable[int], *, at_once: int = 4) -> Outcome:
     """Draw a query by each seed, and compare Spark's batches with those of the adopted query."""

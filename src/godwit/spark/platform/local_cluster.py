@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 FRUGAL = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+    "-XX:ReservedCodeCacheSize=192m "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Options of JVMs that share few cores: without the best compiler, the largest collector, and the
