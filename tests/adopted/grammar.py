@@ -158,7 +158,7 @@ _PAIRS = ("n < n2", "n <> n2 OR n2 IS NULL", "size(ar) >= size(ar2)", "b", "v2 >
 _BETWEEN = (
     "r0",
     "concat(coalesce(id, '-'), '!') AS r0",
-    "array_join(array_sort(l0), ',') AS r0",
+    "array_join(transform(sort_array(l0), x -> cast(x AS string)), ',') AS r0",
     "size(l0) AS r0",
     "date_format(window.end, 'HH:mm:ss') AS r0",
     "concat_ws('/', id, cast(c AS string)) AS r0",

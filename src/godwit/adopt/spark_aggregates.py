@@ -16,8 +16,15 @@ import pyarrow.compute as pc
 
 from godwit.adopt.encoding import can_be_encoded, decoded, encoded, is_nested, order_keys
 from godwit.checkpoint.evolution import type_text
-from godwit.columns.arrays import column_of, mask_of, values_of
-from godwit.model.errors import InvalidFlowError
+from godwit.columns.arrays import (
+    binary_column,
+    blob_bytes,
+    boundaries_of,
+    column_of,
+    mask_of,
+    values_of,
+)
+from godwit.model.errors import EpochFailedError, InvalidFlowError
 from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, BuiltIn, column_type
 from godwit.operators.aggregates.collected import PackedRows
 from godwit.operators.aggregates.packing import PackedColumn, unpack
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
     from godwit.columns.arrays import BoolArray
 
+_BITMAP_BYTES: Final = 4096
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 Floats: TypeAlias = tuple[FloatArray, ...]
@@ -175,6 +183,13 @@ class Numeric:
                 output=types[0],
                 identity=identity,
             )
+        if self.name.startswith("bitmap"):
+            return _Bitmap(
+                both=self.name == "bitmap_and",
+                state=pa.schema({"bits": pa.large_binary()}),
+                output=pa.binary(),
+                identity=identity,
+            )
         parts, make, result = _NUMERIC[self.name]
         identity["aggregate"] = parts  # the state is the same for all of its results
         bound: BoundAggregate = make(
@@ -227,6 +242,59 @@ _BITS: Final[dict[str, np.ufunc]] = {
     "bit_or": np.bitwise_or,
     "bit_xor": np.bitwise_xor,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bitmap(BuiltIn):
+    """Bitmaps joined by OR, or by AND (`both`), or the bitmap of numbers of bits."""
+
+    commutative = True
+    idempotent = True
+    both: bool
+
+    def create(self, count: int) -> pa.RecordBatch:
+        return self._of(np.full((count, _BITMAP_BYTES), 255 if self.both else 0, np.uint8))
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        """Add bitmaps, or numbers of bits, that are not null."""
+        bits, (column,) = self._bits(states).copy(), columns
+        some = np.flatnonzero(values_of(column.is_valid()))
+        column, groups = column.take(pa.array(some)), groups[some]
+        if pa.types.is_integer(column.type):
+            numbers = values_of(column).astype(np.int64)
+            if ((numbers < 0) | (numbers >= 8 * _BITMAP_BYTES)).any():
+                raise EpochFailedError(
+                    f"[INVALID_BITMAP_POSITION] A bitmap has bits 0 to {8 * _BITMAP_BYTES - 1}.",
+                    remedy="Give bitmap_construct_agg what bitmap_bit_position(...) returns.",
+                )
+            masks = (1 << (numbers % 8)).astype(np.uint8)
+            np.bitwise_or.at(bits, (groups, numbers // 8), masks)
+            return self._of(bits)
+        for group, data in zip(groups.tolist(), column.to_pylist(), strict=True):
+            other = np.zeros(_BITMAP_BYTES, np.uint8)
+            cut = np.frombuffer(data, np.uint8)[:_BITMAP_BYTES]
+            other[: len(cut)] = cut
+            bits[group] = bits[group] & other if self.both else bits[group] | other
+        return self._of(bits)
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        join = np.bitwise_and if self.both else np.bitwise_or
+        return self._of(join(self._bits(left), self._bits(right)))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0).cast(pa.binary())
+
+    def _bits(self, states: pa.RecordBatch) -> npt.NDArray[np.uint8]:
+        """Return the bitmaps of states, a row each."""
+        column = states.column(0)
+        first, last = boundaries_of(column)[[0, -1]]
+        return blob_bytes(column)[first:last].reshape(-1, _BITMAP_BYTES)
+
+    def _of(self, bits: npt.NDArray[np.uint8]) -> pa.RecordBatch:
+        """Return states of bitmaps."""
+        return self.states(binary_column(bits.ravel(), np.arange(len(bits) + 1) * _BITMAP_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
