@@ -76,7 +76,9 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
         aggregates[name] = Encoded(aggregate=gw.first("c0"), sources=(source,))
     if not aggregates:
         aggregates[translation.unique("count")] = gw.count()
-    timed = translation.mode != "complete" and bool(watermarks_of(child))
+    # In complete mode the watermark is idle, but sessions are merged by event time.
+    follows = translation.mode != "complete" or keys.session is not None
+    timed = follows and bool(watermarks_of(child))
     columns = [*keys.columns, *arguments]
     stream, schema = translation.inputs(columns, child, below[0], timed=timed)
     name = translation.unique("aggregate")
@@ -223,6 +225,7 @@ def _grouped(
             only_time=ONLY_TIME,
             inputs=inputs,
             aggregates=aggregates,
+            complete=mode == "complete",
         )
     if group.panes is not None:
         window, time = group.panes

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
 
 from godwit.adopt.lanes import Packed, Place, PlacedColumn
-from godwit.adopt.plan import SESSION_WINDOW, WATERMARK_DELAY, kind_of, metadata_of, type_of
+from godwit.adopt.plan import (
+    SESSION_WINDOW,
+    WATERMARK_DELAY,
+    kind_of,
+    metadata_of,
+    type_of,
+    watermarks_of,
+)
 from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
@@ -49,11 +56,9 @@ class GroupKeys:
             translation.check_collation(node, expression)
             dtype = type_of(expression)
             if SESSION_WINDOW in metadata:
-                if translation.mode == "complete":
+                if not watermarks_of(node):
                     raise translation.refused(
-                        node,
-                        "sessions do not come out in complete mode",
-                        'Use outputMode("append").',
+                        node, "its sessions have no watermark", "Give one by withWatermark(...)."
                     )
                 self.session = (
                     translation.unique(f"{name}_from"),

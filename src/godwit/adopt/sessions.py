@@ -16,9 +16,11 @@ import numpy as np
 
 from godwit.adopt.grouped import leave_out, only_rows
 from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.operators.operator import STATE
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.time.event_time import RowTime
-from godwit.time.grid import END
+from godwit.time.grid import BEGINNING, END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +36,7 @@ _EPOCH: Final = 0  # Spark's first watermark, in microseconds
 
 
 class SparkSessions(SessionCompute):
-    """Aggregates per key and session of a query in append mode."""
+    """Aggregates per key and session of a query in append or complete mode."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class SparkSessions(SessionCompute):
         only_time: str,  # column that is true in rows that move the watermark and do no more
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
+        complete: bool = False,  # all sessions come out of every batch; the watermark is idle
     ) -> None:
         super().__init__(
             name=name,
@@ -60,6 +63,7 @@ class SparkSessions(SessionCompute):
         )
         self.output_delay_us = 0
         self._end, self._only_time = end, only_time
+        self.complete = complete
 
     def arrange(
         self,
@@ -70,6 +74,7 @@ class SparkSessions(SessionCompute):
         """Leave out rows whose own session earlier batches have closed."""
         rows = only_rows(rows, self._only_time)
         late = values_of(rows.column(self._end)) <= max(time.closed, _EPOCH)
+        late &= not self.complete
         rows, left_out, arrivals = leave_out(rows, late, self)
         times = values_of(rows.column(self.time.column))
         moment = self.schema.keys.field(self.pane_position).type
@@ -89,13 +94,36 @@ class SparkSessions(SessionCompute):
 
     def closes(self, time: EpochTime) -> bool:
         """Return whether the watermark has advanced, so that a batch runs without rows."""
-        return max(time.until, _EPOCH) > max(time.closed, _EPOCH)
+        return not self.complete and max(time.until, _EPOCH) > max(time.closed, _EPOCH)
+
+    def needs_state(self, time: EpochTime) -> bool:
+        """Return whether the batch emits sessions without rows."""
+        return self.complete or super().needs_state(time)
+
+    def reads_all_keys(self, time: EpochTime) -> bool:
+        """Return whether the batch emits sessions without rows."""
+        return self.complete or super().reads_all_keys(time)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Merge rows into sessions, and emit those that end at the watermark or before."""
         time = data.time
+        if self.complete:
+            idle = replace(time, closed=BEGINNING, until=BEGINNING)
+            return self._with_all(data, super().process(replace(data, time=idle)))
         if time.until > _EPOCH:
             # The watermark is past an end, for `SessionCompute`, a microsecond after it.
             shifted = replace(time, closed=max(time.closed, _EPOCH) + 1, until=time.until + 1)
             data = replace(data, time=shifted)
         return super().process(data)
+
+    def _with_all(self, data: OperatorInput, processed: OperatorOutput) -> OperatorOutput:
+        """Return a batch's output with the results of all sessions, stored and changed."""
+        entries = data.state.scan()
+        if processed.changed:
+            entries = entries.followed_by(processed.changed[STATE][0])
+        groups = group_rows(entries.hashes, entries.keys, data.num_key_groups)
+        newest = groups.order[groups.starts[1:] - 1]
+        if entries.removed is not None:
+            newest = newest[~entries.removed[newest]]
+        entries = entries.take(newest)
+        return replace(processed, output=self.emitted(entries.keys, entries.values))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sf
-from tests.support.native import Stream, compare
+from tests.support.native import Case, Stream, compare, compare_all
 
 import godwit as gw
 
@@ -90,13 +90,63 @@ def test_an_adopted_join_gives_the_batches_that_spark_gives(spark: SparkSession,
     compare(spark, _QUERIES[name], _input(len(name), keys), mode="append", parts=parts)
 
 
-def test_structs_are_no_keys_of_a_join_since_spark_finds_their_nulls_equal(
-    spark: SparkSession,
-) -> None:
-    rates = spark.readStream.format("rate").load().select(sf.struct("value").alias("s"))
-    query = rates.alias("a").join(rates.alias("b"), sf.expr("a.s = b.s"))
-    with pytest.raises(gw.errors.UnsupportedQueryError, match="fields may be null"):
-        gw.read_plan(query)
+def _of_any_type(rows: DataFrame) -> DataFrame:
+    """Return rows with columns of many types."""
+    number, own = rows.columns[2], rows.columns[0]
+    struct = sf.struct(sf.col(number).alias("a"), sf.when(sf.col(own) == "a", 0).alias("b"))
+    return rows.select(
+        "*",
+        sf.when(sf.col(own) != "b", struct).alias(f"st_{own}"),
+        sf.array(number).alias(f"ar_{own}"),
+        sf.create_map(sf.lit("x"), number).alias(f"mp_{own}"),
+        sf.expr(f"case {number} when 1 then 0D when 2 then -0D else double('nan') end").alias(
+            f"fl_{own}"
+        ),
+        (sf.col(number) / 2).cast("decimal(4,1)").alias(f"de_{own}"),
+    )
+
+
+_CONDITIONS = (
+    ("inner", "k <=> k2"),
+    ("fullOuter", f"n <=> m AND {_RANGE.replace('k = k2 AND ', '')}"),
+    ("inner", "st_k = st_k2"),
+    ("inner", "st_k <=> st_k2 AND size(ar_k) = size(ar_k2)"),
+    ("inner", "ar_k <=> ar_k2 AND mp_k['x'] = mp_k2['x']"),
+    ("inner", "fl_k = fl_k2"),
+    ("inner", "de_k = m / 2"),
+)
+
+
+def test_keys_of_every_type_are_compared_as_spark_compares_them(spark: SparkSession) -> None:
+    def query_over(how: str, condition: str) -> Callable[..., DataFrame]:
+        def build(left: DataFrame, right: DataFrame) -> DataFrame:
+            left, right = _timed(_of_any_type(left), _of_any_type(right))
+            return left.join(right, sf.expr(condition), how)
+
+        return build
+
+    keys: list[str | None] = ["a", "b", "c", None]
+    cases = {
+        f"{how}: {condition}": Case(
+            build=query_over(how, condition), streams=_input(5, keys), mode="append"
+        )
+        for how, condition in _CONDITIONS
+    }
+    assert not compare_all(spark, cases)
+
+
+def test_text_with_a_collation_is_no_key(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    text = sf.collate(sf.col("value").cast("string"), "UTF8_LCASE")
+    rows = rates.select(text.alias("s"), sf.lit(1).alias("v"))
+    for query in (
+        rows.groupBy("s").agg(sf.count("*"), sf.sum("v"), sf.max("v")),
+        rows.select("s").dropDuplicates(["s"]),
+        rows.select("s").alias("a").join(rows.select("s").alias("b"), sf.expr("a.s = b.s")),
+        rows.groupBy().agg(sf.max("s")),
+    ):
+        with pytest.raises(gw.errors.UnsupportedQueryError, match="has a collation"):
+            gw.read_plan(query, mode="append" if len(query.columns) == 2 else "update")
 
 
 def test_columns_of_a_join_may_have_any_name(spark: SparkSession) -> None:

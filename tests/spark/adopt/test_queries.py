@@ -111,7 +111,7 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = 
             .agg(sf.count("*").alias("c"), sf.sum("v"), sf.max("n"))
             .select("k", "session_window.end", "c", "session_window")
         ),
-        ("append",),
+        ("append", "complete"),
     ),
     "sessions with a gap of a column": (
         lambda s: (
@@ -125,6 +125,15 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = 
             .agg(sf.collect_list("n"), sf.first("id"))
         ),
         ("append",),
+    ),
+    "groups by arrays and maps, and totals of them": (
+        lambda s: (
+            s.withColumn("a", sf.array("n", sf.length("id")))
+            .withColumn("m", sf.create_map("id", "n"))
+            .cube("a", "m")
+            .agg(sf.count("*"), sf.max(sf.struct("v", "a")), sf.grouping_id())
+        ),
+        ("update", "complete"),
     ),
     "groups by event time": (
         lambda s: s.withWatermark("ts", "1 minutes").groupBy("ts", "k").count(),
