@@ -314,6 +314,7 @@ class Grammar:
                 "concat(ar, array({i}))", "concat(`as`, `as`)", "array_remove(ar, {i})",
                 "transform(ar, x -> x + 1)", "filter(`as`, x -> x <> {s})", "split(z, ',')",
                 "transform(ad, x -> x / {d})", "sort_array(map_keys(mp))",
+                "array_union(array('a', 'ż'), `as`)", "array(1, 2)",
             ],
             depth,
         )  # fmt: skip

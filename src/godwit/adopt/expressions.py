@@ -426,6 +426,11 @@ def _read_literal(reader: ExpressionReader, expression: Any) -> Expression:
     data_type = expression.dataType()
     if str(data_type.simpleString()) == "interval":
         return Constant(_scalar(expression.value(), pa.month_day_nano_interval()))
+    if kind_of(data_type) == "ArrayType" and expression.value() is not None:
+        dtype = reader.type_of(data_type)
+        items = to_list(expression.value().toSeq(data_type.elementType()))
+        values = [_scalar(item, dtype.value_type).as_py() for item in items]
+        return Constant(pa.scalar(values, dtype))
     return Constant(_scalar(expression.value(), reader.type_of(data_type)))
 
 
