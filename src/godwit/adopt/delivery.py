@@ -1,7 +1,7 @@
 """Sinks of adopted queries that the driver delivers to, as Spark's own sinks do.
 
 The rows that the lanes staged are those of the last operator; Spark computes the rest of the query
-over them (`godwit.adopt.translate.Finish`), and the sink gets the result.
+over them (`godwit.adopt.finish.Finish`), and the sink gets the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from godwit.adopt.translate import Finish
+    from godwit.adopt.finish import Finish
     from godwit.sinks.sink import EpochOutput, SinkContext
 
 

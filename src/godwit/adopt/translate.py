@@ -2,7 +2,7 @@
 
 The part below the first stateful node stays Spark SQL: a streaming DataFrame, with the operator's
 keys and arguments as its columns.  The part above the last one is put together again over the rows
-of every batch (`Finish`), or becomes a map in the lanes (`godwit.adopt.lanes`).
+of every batch (`godwit.adopt.finish`), or becomes a map in the lanes (`godwit.adopt.lanes`).
 
 Event times follow Spark's plan, too: a watermark sees the rows that reach its node after Spark's
 optimizer has moved filters below it.  Where the operator does not get exactly these rows, rows with
@@ -17,24 +17,22 @@ from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
 from godwit.adopt.aggregates import aggregate
 from godwit.adopt.duplicates import deduplicate
+from godwit.adopt.finish import Finish, with_leaf
 from godwit.adopt.joined_rows import EXPIRES, IS_LEFT, LATE_BY, PASSES
 from godwit.adopt.joins import join
 from godwit.adopt.lanes import (
     ONLY_TIME,
     TIME,
     Adopted,
-    Packed,
     Place,
     PlacedColumn,
     in_lanes,
-    value_of,
 )
 from godwit.adopt.own_sources import check_scans, computed_source
 from godwit.adopt.plan import (
@@ -48,7 +46,6 @@ from godwit.adopt.plan import (
     walk,
     watermarks_of,
 )
-from godwit.adopt.stateless import read_stateless
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.adopt.unions import unite
 from godwit.api.streams import Stream
@@ -62,6 +59,8 @@ from godwit.spark.stages.source_rows import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from godwit.adopt.lanes import AggregateState
     from godwit.plan.nodes import CustomNode
@@ -109,127 +108,6 @@ class AdoptedQuery:
         to compute a part of it over the rows of a batch.
         """
         return self.stream if self.finish is None else self.finish.in_lanes(self.stream, needed_by)
-
-
-class Finish:
-    """The part of a query above its last operator, computed by Spark over the rows of a batch."""
-
-    def __init__(self, catalyst: Catalyst, rows: Adopted) -> None:
-        self._catalyst, self._rows = catalyst, rows
-
-    def __call__(self, batch: DataFrame) -> DataFrame:
-        """Return the query's result for the rows that the stream has in a batch."""
-        catalyst, rows = self._catalyst, self._rows
-        plan = analysed(batch)
-        by_name = {attribute.name(): attribute for attribute in to_list(plan.output())}
-        leaf = catalyst.project(
-            (_bound(catalyst, column, by_name) for column in rows.columns), plan
-        )
-        return catalyst.dataframe(_with_leaf(catalyst, rows.plan, rows.path, leaf))
-
-    def in_lanes(self, stream: Stream, needed_by: str) -> Stream:
-        """Return the stream of the result, computed by maps in the lanes.
-
-        `needed_by`: why it has to be, as text. Raises `UnsupportedQueryError` if a part of it is
-        not computed there as Spark computes it.
-        """
-        rows = self._rows
-        chosen = self._chosen_columns()
-        if chosen is not None:
-            return stream.map(_Choose(chosen))
-        try:
-            attributes = [column.attribute for column in rows.columns]
-            part = read_stateless(self._catalyst, rows.plan, rows.path, attributes)
-        except UnsupportedQueryError as error:
-            raise UnsupportedQueryError(
-                f"{needed_by[0].upper()}{needed_by[1:]} gets rows from the lanes: {error.message}",
-                remedy="Use foreachBatch(...), whose rows Spark computes, or put it before the "
-                "stateful operator.",
-                **error.context,
-            ) from None
-        inputs = tuple((f"c{n}", column.place) for n, column in enumerate(rows.columns))
-        return stream.map(_Choose(inputs)).map(part, schema=part.schema)
-
-    def _chosen_columns(self) -> tuple[tuple[str, Place], ...] | None:
-        """Return name → place of the result's columns; ``None`` if they are not just chosen."""
-        rows = self._rows
-        places = {id_of(column.attribute): column.place for column in rows.columns}
-        plan, nodes = rows.plan, []
-        for number in rows.path:
-            nodes.append(plan)
-            plan = children_of(plan)[number]
-        chosen: dict[str, Place] = {}
-        for node in reversed(nodes):
-            if kind_of(node) in {"SubqueryAlias", "View"}:
-                continue
-            if kind_of(node) != "Project":
-                return None
-            results: dict[int, Place] = {}
-            chosen = {}
-            for result in to_list(node.projectList()):
-                place = _chosen(result, places)
-                if place is None:
-                    return None
-                results[id_of(result)] = place
-                chosen[str(result.name())] = place
-            places = results
-        return tuple(chosen.items())
-
-
-def _chosen(expression: Any, places: dict[int, Place]) -> Place | None:
-    """Return the place of the value of an expression that chooses a column or a field of one.
-
-    `places`: number of a column of Spark's → its place. ``None`` for other expressions.
-    """
-    kind = kind_of(expression)
-    if kind == "Alias":
-        return _chosen(expression.child(), places)
-    if kind == "AttributeReference":
-        return places.get(id_of(expression))
-    if kind == "GetStructField":
-        inner = _chosen(expression.child(), places)
-        if isinstance(inner, Packed) and inner.is_null is None:
-            return inner.fields[int(expression.ordinal())][1]
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Choose:
-    """Map in the lanes that chooses and renames columns, and puts structs together."""
-
-    results: tuple[tuple[str, Place], ...]  # name of a result → its place
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the chosen columns."""
-        return pa.table({name: value_of(place, rows) for name, place in self.results})
-
-
-def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> Any:
-    """Return the expression of Spark's for the values at a place; `by_name`: columns."""
-    if isinstance(place, str):
-        return by_name[place]
-    struct = catalyst.struct(
-        (name, _spark_value(catalyst, part, by_name)) for name, part in place.fields
-    )
-    if place.is_null is None:
-        return struct
-    return catalyst.when(catalyst.negation(by_name[place.is_null]), struct)
-
-
-def _bound(catalyst: Catalyst, column: PlacedColumn, by_name: dict[str, Any]) -> Any:
-    """Return a named expression that has the values and the id of a column of Spark's plan."""
-    attribute = column.attribute
-    value = _spark_value(catalyst, column.place, by_name)
-    return catalyst.alias(value, attribute.name(), attribute.exprId())
-
-
-def _with_leaf(catalyst: Catalyst, plan: Any, path: Sequence[int], leaf: Any) -> Any:
-    """Return a plan with the node at a path replaced."""
-    if not path:
-        return leaf
-    children = children_of(plan)
-    children[path[0]] = _with_leaf(catalyst, children[path[0]], path[1:], leaf)
-    return catalyst.with_children(plan, children)
 
 
 def translate(
@@ -535,7 +413,7 @@ class Translation:
                 for own, attribute in zip(to_list(child.output()), output, strict=True)
             ]
             part = self.catalyst.project(aliases, child)
-            yield from self._branches(_with_leaf(self.catalyst, plan, path, part), timed)
+            yield from self._branches(with_leaf(self.catalyst, plan, path, part), timed)
 
     def _unions(self, plan: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the unions that are divided into branches, from the top, with their paths."""
