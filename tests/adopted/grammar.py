@@ -163,9 +163,9 @@ _BETWEEN = (
     "date_format(window.end, 'HH:mm:ss') AS r0",
     "concat_ws('/', id, cast(c AS string)) AS r0",
     "case when c > 2 then 'many' else id end AS r0",
-    "l0[0] AS r0",
+    "get(l0, 0) AS r0",
     "array_contains(l0, 2) AS r0",
-    "element_at(l0, -1) AS r0",
+    "try_element_at(l0, -1) AS r0",
     "array_max(l0) AS r0",
     "upper(lpad(id, 3, '0')) AS r0",
     "hour(window.start) AS r0",
@@ -222,7 +222,7 @@ def draw_others(draw: random.Random, batch: int, size: int) -> list[tuple[Any, .
     """Draw the rows of a batch of the stream `t`."""
     rows = draw_rows(draw, batch, size)
     return [
-        (k, ts, v, n, None if d is None else d + 0, st, ar)
+        (k, ts, v, n, None if d is None else round(d, 1), st, ar)
         for k, ts, v, _, n, d, _, _, st, ar, _ in rows
     ]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StructType
 
 import godwit as gw
@@ -232,7 +232,7 @@ def _native(query: DataFrame, mode: str, checkpoint: str) -> Outcome:
     """Run a query natively; raise `RefusedBySparkError` if Spark refuses it."""
     try:
         return run(query.writeStream, mode=mode, checkpoint=checkpoint)
-    except AnalysisException as error:
+    except (AnalysisException, StreamingQueryException) as error:
         raise RefusedBySparkError(str(error)) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from godwit.adopt.plan import Catalyst
     from godwit.time.grid import TimeWindow
 
+_GROUPING_ID: Final = "spark_grouping_id"  # the key that Spark adds to sets of keys
+
 
 class GroupKeys:
     """The columns of an aggregate's group keys."""
@@ -43,6 +45,11 @@ class GroupKeys:
         self.nested: list[tuple[str, Any]] = []
         catalyst = translation.catalyst
         names: list[str] = []
+        # Keys of totals are null: of GROUPING SETS, ROLLUP and CUBE.
+        has_totals = any(
+            kind_of(key) == "AttributeReference" and key.name() == _GROUPING_ID
+            for key in self._grouping
+        )
         for expression in self._grouping:
             is_named = kind_of(expression) in {"AttributeReference", "Alias"}
             name = expression.name() if is_named else str(expression.sql())
@@ -88,10 +95,15 @@ class GroupKeys:
                         (end, catalyst.field(expression, 1)),
                     ]
                     names.append(start)
-                    self.removed_by = end
-                    window = Packed(fields=(("start", start), ("end", end)))
+                    self.removed_by, is_null = end, None
+                    if has_totals:
+                        is_null = translation.unique(f"{name}_is_null")
+                        self.columns.append((is_null, catalyst.is_null(expression)))
+                        names.append(is_null)
+                    else:
+                        self.window = (attribute, start, end)
+                    window = Packed(fields=(("start", start), ("end", end)), is_null=is_null)
                     self.bound.append(PlacedColumn(attribute=attribute, place=window))
-                    self.window = (attribute, start, end)
                 else:
                     self.removed_by = translation.unique(name)
                     self.columns.append((self.removed_by, expression))

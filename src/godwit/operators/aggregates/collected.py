@@ -424,7 +424,7 @@ class _FromCounts(_MostFrequent):
             for rank in (lower, upper)
         )
         with np.errstate(invalid="ignore"):
-            between = (upper - position) * low + (position - lower) * high
+            between = low + (position - lower) * (high - low)
         exact = (lower == upper) | (low == high)
         return column_of(np.where(exact, low, between), None if some.all() else some, pa.float64())
 
