@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DecimalType
 
-from godwit.adopt.aggregate_functions import REPLACED
+from godwit.adopt.aggregate_functions import REPLACED, is_nested
 from godwit.adopt.plan import Catalyst, analysed, children_of, kind_of, to_list, type_of
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.ownership import stored_identity
@@ -447,7 +447,7 @@ def _state_of(expression: Any, function: Any, buffers: Sequence[Column]) -> dict
     """Return the state columns of an aggregate from the buffer of Spark's function."""
     kind = kind_of(function)
     convert = _CONVERSIONS.get(kind)
-    if convert is None:
+    if convert is None or (kind != "Count" and any(map(is_nested, children_of(function)))):
         raise UnsupportedQueryError(
             f"The state of {expression.sql()} cannot be taken over: Spark stores it in a form of "
             "its own.",
