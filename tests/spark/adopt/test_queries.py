@@ -126,15 +126,16 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = 
         ),
         ("append",),
     ),
-    "groups by arrays and maps, and totals of them": (
+    "totals of windows and arrays": (
         lambda s: (
             s.withColumn("a", sf.array("n", sf.length("id")))
-            .withColumn("m", sf.create_map("id", "n"))
-            .cube("a", "m")
+            .withWatermark("ts", "1 minutes")
+            .rollup(sf.window("ts", "5 minutes"), "a")
             .agg(sf.count("*"), sf.max(sf.struct("v", "a")), sf.grouping_id())
         ),
-        ("update", "complete"),
+        ("update",),
     ),
+    "groups by maps": (lambda s: s.groupBy(sf.create_map("id", "n")).count(), ("update",)),
     "groups by event time": (
         lambda s: s.withWatermark("ts", "1 minutes").groupBy("ts", "k").count(),
         ("append",),
