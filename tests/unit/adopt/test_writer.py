@@ -33,7 +33,7 @@ def test_the_writer_has_the_names_of_sparks_writer() -> None:
     theirs = {name for name in dir(DataStreamWriter) if not name.startswith("_")}
     ours = {name for name in dir(StreamWriter) if not name.startswith("_")}
     assert theirs - ours == {"clusterBy"}
-    assert ours - theirs == {"control", "from_spark_checkpoint", "settings"}
+    assert ours - theirs == {"control", "from_spark_checkpoint", "own_sources", "settings"}
 
 
 @pytest.mark.parametrize(
