@@ -117,6 +117,11 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
         removal = [] if self.removed_by is None else [self.removed_by]
         return ((*self.keys.names, *removal),)
 
+    @property
+    def _is_one_group(self) -> bool:
+        """True if all rows are one group, which comes out of batches without rows too."""
+        return self.is_global and self.removed_by is None
+
     # -- rows on their way ---------------------------------------------------------------------
 
     def arrange(
@@ -152,7 +157,7 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
 
     def needs_state(self, time: EpochTime) -> bool:
         """Return whether the batch emits groups without rows."""
-        return self.is_global or (not self.update and self.closes(time))
+        return self._is_one_group or (not self.update and self.closes(time))
 
     def reads_all_keys(self, time: EpochTime) -> bool:
         """Return whether the batch emits groups without rows."""
@@ -178,7 +183,7 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
             changed = StateRows(hashes=groups.hashes, keys=keys, values=state)
             if self.update:
                 output = self._emitted(changed)
-        elif self.is_global:
+        elif self._is_one_group:
             output = self._global_result(data)
         if not self.update and self.closes(data.time):
             cpu = cpu_clock.process_time()

@@ -136,8 +136,13 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = 
         ("update",),
     ),
     "groups by maps": (lambda s: s.groupBy(sf.create_map("id", "n")).count(), ("update",)),
-    "groups by event time": (
-        lambda s: s.withWatermark("ts", "1 minutes").groupBy("ts", "k").count(),
+    "groups by event time, of which a batch has none": (
+        lambda s: (
+            s.withWatermark("ts", "1 minutes")
+            .where("ts < '2024-01-01 00:10:00'")
+            .groupBy("ts")
+            .count()
+        ),
         ("append",),
     ),
     "a watermark that removes nothing": (
