@@ -51,7 +51,6 @@ _KEYS = (
     "F.expr('coalesce(n, -1)').alias('c')",
     "'v'",
     "'ar'",
-    "'m'",
     "F.struct('n', 'ar').alias('sa')",
 )
 _AGGREGATES = (
