@@ -107,13 +107,11 @@ def _of_any_type(rows: DataFrame) -> DataFrame:
 
 
 _CONDITIONS = (
-    ("inner", "k <=> k2"),
+    ("inner", "k <=> k2 AND fl_k = fl_k2"),
     ("fullOuter", f"n <=> m AND {_RANGE.replace('k = k2 AND ', '')}"),
-    ("inner", "st_k = st_k2"),
-    ("inner", "st_k <=> st_k2 AND size(ar_k) = size(ar_k2)"),
+    ("inner", "st_k = st_k2 AND size(ar_k) = size(ar_k2)"),
+    ("inner", "st_k <=> st_k2 AND de_k = m / 2"),
     ("inner", "ar_k <=> ar_k2 AND mp_k['x'] = mp_k2['x']"),
-    ("inner", "fl_k = fl_k2"),
-    ("inner", "de_k = m / 2"),
 )
 
 
