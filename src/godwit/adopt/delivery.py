@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.model.errors import UserFunctionError
 from godwit.sinks.simple_sinks import ForeachSink
 
 if TYPE_CHECKING:
@@ -44,27 +45,40 @@ class DeliveredResult(ForeachSink):
     ) -> None:
         super().__init__(fn)
         self._finish = finish
+        self._condition = getattr(fn, "condition", "FOREACH_BATCH_USER_FUNCTION_ERROR")
         self._storage = None if checkpoint is None else CheckpointStorage.open(checkpoint)
         self._last: bytes | None = None  # the recorded batch; ``None`` if it is not read yet
 
     def deliver(self, output: EpochOutput) -> None:
         """Call the user's function with the rows of a batch, unless it returned for it before."""
         if self._storage is None:
-            super().deliver(output)
+            self._call(output)
             return
         point = json.dumps(asdict(output.point)).encode()
         if self._last is None:
             recorded = _LAST in self._storage.list("")
             self._last = self._storage.read(_LAST).to_pybytes() if recorded else b""
         if self._last != point:
-            super().deliver(output)
+            self._call(output)
             self._storage.write_atomic(_LAST, point)
             self._last = point
+
+    def _call(self, output: EpochOutput) -> None:
+        """Call the user's function; its error has the condition that Spark's has."""
+        try:
+            super().deliver(output)
+        except UserFunctionError as error:
+            message = f"[{self._condition}] {error.message}"
+            raise UserFunctionError(
+                message, remedy=error.remedy, **error.context
+            ) from error.__cause__
 
     def open(self, context: SinkContext) -> None:
         """Remember how many batches Spark's query had before."""
         super().open(context)
         self._before = context.batches_before
+        if isinstance(self._fn, MemoryTable):
+            self._fn.show()
 
     def number_of(self, output: EpochOutput) -> int:
         """Return the number of a batch: numbers of a Spark query go on."""
@@ -79,8 +93,9 @@ class DeliveredResult(ForeachSink):
 class MemoryTable:
     """The rows of all batches, or of the last (complete), as a temporary view of a session."""
 
-    def __init__(self, name: str, *, complete: bool) -> None:
+    def __init__(self, name: str, rows: DataFrame, *, complete: bool) -> None:
         self._name, self._complete = name, complete
+        self._session, self._schema = rows.sparkSession, rows.schema
         self._batches: dict[int, pa.Table] = {}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -88,9 +103,14 @@ class MemoryTable:
         table = rows.toArrow()
         self._batches = {} if self._complete else self._batches
         self._batches[batch] = table
-        whole = pa.concat_tables([self._batches[number] for number in sorted(self._batches)])
-        session = rows.sparkSession
-        session.createDataFrame(whole, rows.schema).createOrReplaceTempView(self._name)
+        self.show()
+
+    def show(self) -> None:
+        """Show the rows so far as the view, which exists from the start of the query."""
+        tables = [self._batches[number] for number in sorted(self._batches)]
+        rows: Any = pa.concat_tables(tables) if tables else []
+        view = self._session.createDataFrame(rows, self._schema)
+        view.createOrReplaceTempView(self._name)
 
 
 def print_batch(rows: DataFrame, batch: int, *, num_rows: int, truncate: bool) -> None:
@@ -102,6 +122,8 @@ def print_batch(rows: DataFrame, batch: int, *, num_rows: int, truncate: bool) -
 
 class RowByRow:
     """Calls ``foreach``'s function, or object, with every row of a batch, on the executors."""
+
+    condition = "FOREACH_USER_FUNCTION_ERROR"
 
     def __init__(self, target: Any) -> None:
         self._target = target

@@ -287,12 +287,12 @@ def _options_of(options: Any) -> dict[str, str]:
     return result
 
 
-def _check_options(scan: Any, options: dict[str, str], kept: frozenset[str]) -> None:
+def _check_options(scan: Any, options: dict[str, str], read: frozenset[str]) -> None:
     """Raise for an option that an own source does not keep."""
     for name, value in options.items():
-        if name in kept or name in _IDLE_OPTIONS or _DEFAULTS.get(name) == value.lower():
+        if name in read or name in _IDLE_OPTIONS or _DEFAULTS.get(name) == value.lower():
             continue
-        raise _refused(scan, f"it has the option {name!r} (set to {value!r}), which is not kept")
+        raise _refused(scan, f"it has the option {name!r} (set to {value!r}), which is not read")
 
 
 def _type_of(scan: Any, attribute: Any) -> pa.DataType:

@@ -6,9 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyspark.errors import PySparkValueError
+from pyspark.sql import functions as sf
+
 from godwit import sinks
 from godwit.adopt.delivery import DeliveredResult, MemoryTable, print_batch
-from godwit.model.errors import UnsupportedQueryError
+from godwit.adopt.spark_errors import as_spark_error
+from godwit.model.errors import EpochFailedError, GodwitError, UnsupportedQueryError
 from godwit.model.naming import did_you_mean, listing
 from godwit.sinks.file_systems import exists, open_file_system
 from godwit.sinks.simple_sinks import NoopSink
@@ -16,8 +21,6 @@ from godwit.sources.message_formats import MessageFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pyarrow as pa
 
     from godwit.adopt.translate import AdoptedQuery
     from godwit.api.streams import Stream
@@ -34,7 +37,7 @@ class Target:
     partition_by: tuple[str, ...] = ()
     query_name: str | None = None
     table: str | None = None  # name of a table, of ``toTable``
-    session: Any = None
+    rows: Any = None  # DataFrame of the query
 
     def require(self, name: str, example: str) -> str:
         """Return an option; raise `UnsupportedQueryError` if it is not set."""
@@ -79,9 +82,10 @@ class Target:
             )
 
 
-def refused_setting(message: str, remedy: str) -> UnsupportedQueryError:
-    """Return the error that a setting of a writer cannot be adopted."""
-    return UnsupportedQueryError(message, remedy=remedy, node="writer", place="")
+def refused_setting(message: str, remedy: str) -> GodwitError:
+    """Return the `UnsupportedQueryError` that a setting of a writer cannot be adopted."""
+    error = UnsupportedQueryError(message, remedy=remedy, node="writer", place="")
+    return as_spark_error(error, PySparkValueError, "UNSUPPORTED_OPERATION")
 
 
 def delivered(
@@ -101,7 +105,8 @@ def _memory(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
         raise refused_setting(
             "A memory sink has no query name.", 'Set it, as in queryName("counts").'
         )
-    return delivered(query, MemoryTable(target.query_name, complete=target.mode == "complete"))
+    table = MemoryTable(target.query_name, target.rows, complete=target.mode == "complete")
+    return delivered(query, table)
 
 
 def _console(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
@@ -152,20 +157,40 @@ def _iceberg(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of an Iceberg table."""
     target.check(("path", "fanout-enabled"), modes=("append", "complete"))
     name = target.table or target.require("path", 'toTable("catalog.namespace.table")')
-    catalog, _, table = name.partition(".")
-    if "." not in table:
+    catalog, table = table_of(target.rows.sparkSession, name)
+    known = catalog_settings(target.rows.sparkSession, catalog)
+    if "." not in table or not (known or catalog != "spark_catalog"):
         raise refused_setting(
             f"The table {name!r} has no catalog and namespace.",
             'Name both, as in toTable("catalog.namespace.table").',
         )
-    prefix = f"spark.sql.catalog.{catalog}."
-    known: dict[str, str] = {
-        key: value
-        for key in ("type", "uri", "warehouse")
-        if (value := target.session.conf.get(prefix + key, None)) is not None
-    }
+    if known.get("type") in {"hadoop", "jdbc"}:
+        raise refused_setting(
+            f"The catalog {catalog!r} has type {known['type']!r}, whose tables only Iceberg's Java "
+            "library can write to.",
+            "Use a catalog of type rest, hive or glue, or foreachBatch with rows.writeTo(...).",
+        )
     sink = sinks.iceberg(table, catalog={"name": catalog, **known} if known else catalog)
     return query.result_stream("the format 'iceberg'"), sink
+
+
+def table_of(session: Any, name: str) -> tuple[str, str]:
+    """Return the catalog of a table, and its name there; by default Spark's current catalog."""
+    catalog, dot, table = name.partition(".")
+    if dot and "." in table:
+        return catalog, table
+    return str(session.catalog.currentCatalog()), name
+
+
+def catalog_settings(session: Any, catalog: str) -> dict[str, str]:
+    """Return the settings that Spark's session has for a catalog of Iceberg tables, by name."""
+    prefix = f"spark.sql.catalog.{catalog}."
+    settings: dict[str, str] = session.conf.getAll
+    return {
+        key.removeprefix(prefix): value
+        for key, value in settings.items()
+        if key.startswith(prefix) and value is not None
+    }
 
 
 class ValueColumn(MessageFormat):
@@ -189,21 +214,37 @@ class ValueColumn(MessageFormat):
 _BROKER: Final = "kafka."
 
 
+_EPOCHS_TOPIC: Final = "epochsTopic"
+
+
 def _kafka(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
-    """Return the sink of a topic of Kafka."""
-    target.check(("topic", "includeHeaders", "kafka.bootstrap.servers"), prefix=_BROKER)
+    """Return the sink of topics of Kafka, whose messages are columns, as for Spark's sink."""
+    target.check(
+        ("topic", _EPOCHS_TOPIC, "includeHeaders", "kafka.bootstrap.servers"), prefix=_BROKER
+    )
     servers = target.require("kafka.bootstrap.servers", '"host:9092"')
-    topic = target.require("topic", 'option("topic", "totals"), also if rows name their topics')
-    stream = query.result_stream("the format 'kafka'")
-    columns = query.result_columns
+    columns = {name.lower(): name for name in query.result_columns}
     if "value" not in columns:
         raise refused_setting(
-            f"The rows have no column 'value' for Kafka; they have {listing(columns)}.",
+            "The rows have no column 'value' for Kafka; they have "
+            f"{listing(query.result_columns)}.",
             'Name it, as in selectExpr("to_json(struct(*)) AS value").',
         )
-    extra = sorted({*columns} - {"key", "value", "headers", "partition", "topic"})
-    if extra:
-        stream = stream.map(partial(_without, tuple(extra)))
+    _check_message_types(target.rows.schema)
+    topic = target.options.get("topic")  # as in Spark, it goes before the column
+    by_row = topic is None and "topic" in columns
+    if by_row:
+        example = (
+            f'option("{_EPOCHS_TOPIC}", "totals"): rows name their topics, and the sink stores '
+            "under this one which epochs it has written"
+        )
+        topic = target.require(_EPOCHS_TOPIC, example)
+    elif topic is None:
+        topic = target.require("topic", 'option("topic", "totals")')
+    parts = ("key", "value", "headers", "partition", *(["topic"] if by_row else []))
+    chosen = {columns[part]: part for part in parts if part in columns}
+    stream = query.result_stream("the format 'kafka'")
+    stream = stream.map(partial(_message_columns, tuple(chosen.items()), by_row))
     config = {
         key.removeprefix(_BROKER): value
         for key, value in target.options.items()
@@ -215,15 +256,90 @@ def _kafka(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
         value=ValueColumn(),
         key="key" if "key" in columns else None,
         headers="headers" if "headers" in columns else None,
+        topic_column="topic" if by_row else None,
         partition_column="partition" if "partition" in columns else None,
         config=config or None,
     )
     return stream, sink
 
 
-def _without(names: tuple[str, ...], rows: pa.Table) -> pa.Table:
-    """Return rows without some columns, which Kafka does not get."""
-    return rows.drop_columns(list(names))
+_MESSAGE_TYPES: Final = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+"""Column of a message → types that Spark's sink takes."""
+
+
+def _check_message_types(schema: Any) -> None:
+    """Raise if a column of a message has a type that Spark's sink does not take either."""
+    for column in schema:
+        types = _MESSAGE_TYPES.get(column.name.lower())
+        own = column.dataType.simpleString()
+        if types is not None and own not in types:
+            raise refused_setting(
+                f"The column {column.name!r} for Kafka has type {own}, as Spark refuses too.",
+                f"Cast it to {' or '.join(types)}.",
+            )
+
+
+def _message_columns(
+    chosen: tuple[tuple[str, str], ...],
+    by_row: bool,
+    rows: Any,
+) -> Any:
+    """Return the columns of messages, by their names; a row without a topic fails.
+
+    `rows`: an Arrow table, or a DataFrame if the query has no operator.
+    """
+    if not isinstance(rows, pa.Table):
+        columns = {part: rows[f"`{name}`"] for name, part in chosen}
+        if by_row:
+            failure = sf.raise_error(sf.lit(_NO_TOPIC)).cast("string")
+            columns["topic"] = sf.coalesce(columns["topic"], failure)
+        return rows.select(*(column.alias(part) for part, column in columns.items()))
+    messages = rows.select([name for name, _ in chosen]).rename_columns([p for _, p in chosen])
+    if by_row and messages.column("topic").null_count:
+        raise EpochFailedError(_NO_TOPIC)
+    return messages
+
+
+_NO_TOPIC: Final = (
+    'A row has null for its topic: give all rows one, or set option("topic", ...) for all of them.'
+)
+
+
+def _postgres(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+    """Return the sink of a table of PostgreSQL, which Spark does not have."""
+    target.check(("url", "dbtable", "path", "keys", "user", "password"))
+    url = target.require("url", '"postgresql://host/db"').removeprefix("jdbc:")
+    name = target.options.get("dbtable") or target.table
+    name = name or target.require("path", 'option("dbtable", "public.totals")')
+    keys = [key.strip() for key in target.options.get("keys", "").split(",") if key.strip()]
+    if target.mode == "update" and not keys:
+        raise refused_setting(
+            "In output mode 'update' rows of the table are replaced, and no columns identify them.",
+            'Name these columns, as in option("keys", "k, window_start").',
+        )
+    access = {key: text for key, text in target.options.items() if key in {"user", "password"}}
+    sink = sinks.postgres(
+        _with_access(url, access),
+        name,
+        mode="upsert" if target.mode == "update" else "append",
+        keys=keys or None,
+    )
+    return query.result_stream("the format 'postgres'"), sink
+
+
+def _with_access(url: str, access: dict[str, str]) -> Any:
+    """Return a connection by a URL, with user and password given apart from it."""
+    if not access:
+        return url
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - psycopg is optional
+
+    return {**conninfo_to_dict(url), **access}
 
 
 FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]] = {
@@ -231,14 +347,13 @@ FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]]
     "delta": _delta,
     "iceberg": _iceberg,
     "kafka": _kafka,
+    "postgres": _postgres,
     "memory": _memory,
     "console": _console,
     "noop": _noop,
 }
 WAYS_OUT: Final = {
-    "postgres": "Build the flow by gw.read_plan(df), and give it gw.sinks.postgres(...).",
-    "jdbc": "Spark has no such streaming sink either: use foreachBatch, or gw.read_plan(df) with "
-    "gw.sinks.postgres(...).",
+    "jdbc": "Spark has no such streaming sink either: use foreachBatch, or the format 'postgres'.",
     "json": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.json(...).',
     "csv": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.csv(...).',
     "orc": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.orc(...).',

@@ -6,14 +6,27 @@ written before.
 
 from __future__ import annotations
 
+import shutil
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 from godwit.adopt.delivery import RowByRow
+from godwit.adopt.own_checkpoint import check_same_operators, chosen_checkpoint, has_begun
+from godwit.adopt.query import SparkQuery
 from godwit.adopt.spark_checkpoint import began_in_spark, has_epochs, initial_state_from
-from godwit.adopt.targets import FORMATS, WAYS_OUT, Target, delivered, refused_setting
+from godwit.adopt.targets import (
+    FORMATS,
+    WAYS_OUT,
+    Target,
+    delivered,
+    refused_setting,
+    table_of,
+)
 from godwit.adopt.translate import AdoptedQuery, translate
-from godwit.model.errors import UnsupportedQueryError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.runtime.settings import checked_trigger
@@ -25,10 +38,12 @@ if TYPE_CHECKING:
 
     from godwit.api.streams import Stream
     from godwit.control.settings import Control
-    from godwit.runtime.query import Query
+    from godwit.model.errors import GodwitError
     from godwit.sinks.sink import Sink
     from godwit.spark.flow import Flow
 
+_BRIEF: Final = frozenset({"console", "memory", "noop"})
+"""Formats for which Spark makes a temporary checkpoint, as for functions."""
 _MODES: Final = ("append", "update", "complete")
 _SETTINGS: Final = (
     "adaptation",
@@ -170,7 +185,7 @@ class StreamWriter:
 
     def __init__(self, dataframe: DataFrame) -> None:
         self._dataframe = dataframe
-        self._format = "parquet"
+        self._format: str | None = None
         self._mode = "append"
         self._options: dict[str, str] = {}
         self._partition_by: tuple[str, ...] = ()
@@ -188,22 +203,19 @@ class StreamWriter:
                 raise AttributeError(name)
             known = [known for known in dir(type(self)) if not known.startswith("_")]
             hint = did_you_mean(name, known)
-            raise UnsupportedQueryError(
-                f"The writer of a stream has no {name!r}.",
-                remedy=f"{hint}It has {listing(known)}.",
-                node="writer",
-                place="",
+            raise refused_setting(
+                f"The writer of a stream has no {name!r}.", f"{hint}It has {listing(known)}."
             )
 
     @user_call
     def format(self, source: str) -> Self:
-        """Set the format of the sink; ``"parquet"`` by default.
+        """Set the format of the sink; by default ``spark.sql.sources.default``.
 
         Parameters
         ----------
         source
-            ``"parquet"``, ``"delta"``, ``"iceberg"``, ``"kafka"``, ``"memory"``, ``"console"`` or
-            ``"noop"``.
+            ``"parquet"``, ``"delta"``, ``"iceberg"``, ``"kafka"``, ``"postgres"``, ``"memory"``,
+            ``"console"`` or ``"noop"``.
 
         Raises
         ------
@@ -211,9 +223,7 @@ class StreamWriter:
             If the format is not known.
         """
         if not isinstance(source, str) or source.lower() not in FORMATS:
-            known = listing(FORMATS)
-            way = WAYS_OUT.get(str(source).lower(), f"Formats are {known}; or use foreachBatch.")
-            raise refused_setting(f"The format {source!r} cannot be written to.", way)
+            raise unknown_format(source)
         self._format = source.lower()
         self._batches = None
         return self
@@ -255,6 +265,14 @@ class StreamWriter:
         named = cols[0] if len(cols) == 1 and isinstance(cols[0], list | tuple) else cols
         self._partition_by = tuple(map(str, named))
         return self
+
+    @user_call
+    def clusterBy(self, *cols: str) -> Self:  # noqa: N802  Spark's name
+        """Refuse to cluster a table, which no sink here does."""
+        raise refused_setting(
+            f"No sink here clusters a table by {listing(cols)}.",
+            "Leave clusterBy(...) out, and cluster the table from Spark; or use partitionBy(...).",
+        )
 
     @user_call
     def queryName(self, queryName: str) -> Self:  # noqa: N802, N803  Spark's names
@@ -314,11 +332,14 @@ class StreamWriter:
     @user_call
     def foreach(self, f: Any) -> Self:
         """Call a function, or an object's ``process``, with every row, on the executors."""
-        if not callable(f) and not callable(getattr(f, "process", None)):
+        try:
+            DataStreamWriter._construct_foreach_function(f)  # noqa: SLF001  Spark's own check
+        except PySparkAttributeError as error:
             raise refused_setting(
-                f"foreach was given a value of type {type_name(f)}.",
-                "Give a function of a row, or an object with a method process(row).",
-            )
+                f"foreach was given a value of type {type_name(f)}: {error}",
+                "Give a function of a row, or an object with a method process(row), and open(...) "
+                "and close(...) if it has them.",
+            ) from None
         self._batches = RowByRow(f)
         return self
 
@@ -372,7 +393,7 @@ class StreamWriter:
         partitionBy: str | list[str] | None = None,  # noqa: N803  Spark's name
         queryName: str | None = None,  # noqa: N803  Spark's name
         **options: Any,
-    ) -> Query:
+    ) -> SparkQuery:
         """Start the query.
 
         Parameters
@@ -384,8 +405,8 @@ class StreamWriter:
 
         Returns
         -------
-        Query
-            The running query, with the names of Spark's ``StreamingQuery``.
+        SparkQuery
+            The running query: a `Query` that answers as Spark's ``StreamingQuery``.
 
         Raises
         ------
@@ -406,19 +427,20 @@ class StreamWriter:
         partitionBy: str | list[str] | None = None,  # noqa: N803  Spark's name
         queryName: str | None = None,  # noqa: N803  Spark's name
         **options: Any,
-    ) -> Query:
+    ) -> SparkQuery:
         """Start the query, and write to a table of Iceberg.
 
         Parameters
         ----------
         tableName
-            Catalog, namespace and name.
+            Catalog, namespace and name; without a catalog, Spark's current one.
         format, outputMode, partitionBy, queryName, **options
-            As of `start`; the format has to be ``"iceberg"``.
+            As of `start`; the format is ``"iceberg"``, also if none is set and the catalog is
+            Iceberg's, or ``"postgres"``.
 
         Returns
         -------
-        Query
+        SparkQuery
             The running query.
 
         Raises
@@ -427,13 +449,19 @@ class StreamWriter:
             If the format has no tables by name here, or as for `start`.
         """
         self._set(format, outputMode, partitionBy, queryName, options)
-        if self._format != "iceberg":
+        catalog, _ = table_of(self._dataframe.sparkSession, str(tableName))
+        provider = self._dataframe.sparkSession.conf.get(f"spark.sql.catalog.{catalog}", None)
+        if self._format is None and "iceberg" in str(provider):
+            self._format = "iceberg"
+        if self._format not in {"iceberg", "postgres"}:
             raise refused_setting(
-                f"toTable({tableName!r}) would write to a table of the format {self._format!r} "
-                "that Spark's catalog knows.",
-                'Use format("iceberg"), or start(path) with the path of a Delta table.',
+                f"toTable({tableName!r}) would write to a table of the format "
+                f"{self._chosen_format!r} that Spark's catalog knows, and only Spark can commit to "
+                "it.",
+                'Use format("iceberg"), start(path) with the path of a Delta table, or '
+                "foreachBatch with rows.writeTo(...).append().",
             )
-        return self._start(tableName)
+        return self._start(str(tableName))
 
     def _set(
         self,
@@ -477,14 +505,31 @@ class StreamWriter:
         self._former = str(path)
         return self
 
-    def _start(self, table: str | None) -> Query:
+    @property
+    def _chosen_format(self) -> str:
+        """The format, or Spark's default one."""
+        if self._format is not None:
+            return self._format
+        default = self._dataframe.sparkSession.conf.get("spark.sql.sources.default", "parquet")
+        return str(default).lower()
+
+    def _start(self, table: str | None) -> SparkQuery:
         """Translate the query and start it; `table`: name of the table that it writes to."""
-        checkpoint = self._options.get("checkpointlocation")
-        if checkpoint is None:
-            raise refused_setting(
-                "The query has no checkpointLocation.",
-                'Set it, as in .option("checkpointLocation", "checkpoints/counts").',
-            )
+        checkpoint, temporary = chosen_checkpoint(
+            self._options.get("checkpointlocation"),
+            self._dataframe.sparkSession,
+            query_name=self._name,
+            may_be_temporary=self._batches is not None or self._chosen_format in _BRIEF,
+        )
+        try:
+            return self._start_on(checkpoint, table, temporary=temporary)
+        except BaseException:
+            if temporary:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
+
+    def _start_on(self, checkpoint: str, table: str | None, *, temporary: bool) -> SparkQuery:
+        """Translate the query and start it on a checkpoint, which ends with it if `temporary`."""
         begins = self._former is not None or began_in_spark(checkpoint)
         if begins and self._own_sources:
             raise refused_setting(
@@ -499,9 +544,16 @@ class StreamWriter:
             whole_windows=begins,
             own_sources=self._own_sources,
         )
-        stream, sink = self._sink(query, table)
+        stream, sink = self._sink(query, table, checkpoint)
         query.flow.sink("output", stream, sink)
-        return query.flow.start(
+        check_same_operators(checkpoint, query.flow)
+        query.flow._query_type = partial(  # noqa: SLF001  a seam for adopted queries
+            SparkQuery,
+            named=self._name is not None,
+            temporary=checkpoint if temporary else None,
+            sink="foreachBatch" if self._batches is not None else self._chosen_format,
+        )
+        started = query.flow.start(
             checkpoint=checkpoint,
             session=self._dataframe.sparkSession,
             trigger=checked_trigger(self._trigger),
@@ -510,6 +562,8 @@ class StreamWriter:
             initial=self._initial(query, checkpoint),
             **self._settings,
         )
+        assert isinstance(started, SparkQuery), "it was asked for"
+        return started
 
     def _initial(self, query: AdoptedQuery, checkpoint: str) -> Any:
         """Return the `InitialState` of the query; ``None`` to begin, or go on, without."""
@@ -518,21 +572,37 @@ class StreamWriter:
         session = self._dataframe.sparkSession
         return initial_state_from(self._former, session, query, query.flow.compiled())
 
-    def _sink(self, query: AdoptedQuery, table: str | None) -> tuple[Stream, Sink]:
+    def _sink(self, query: AdoptedQuery, table: str | None, checkpoint: str) -> tuple[Stream, Sink]:
         """Return the stream that the sink gets, and the sink; `table`: its name, if it has one."""
+        source = "foreachBatch" if self._batches is not None else self._chosen_format
         target = Target(
-            format="foreachBatch" if self._batches is not None else self._format,
+            format=source,
             mode=self._mode,
             options=self._options,
             partition_by=self._partition_by,
             query_name=self._name,
             table=table,
-            session=self._dataframe.sparkSession,
+            rows=self._dataframe,
         )
         if self._batches is not None:
             target.check(())
-            return delivered(query, self._batches, self._options["checkpointlocation"])
-        return FORMATS[self._format](target, query)
+            return delivered(query, self._batches, checkpoint)
+        if source not in FORMATS:
+            raise unknown_format(source)
+        if source == "memory" and self._mode != "complete" and has_begun(checkpoint):
+            raise refused_setting(
+                "A memory sink has the rows of one run, and the checkpoint "
+                f"{checkpoint!r} has those of an earlier one, as Spark refuses too.",
+                "Give a new checkpointLocation, or leave it out.",
+            )
+        return FORMATS[source](target, query)
+
+
+def unknown_format(source: Any) -> GodwitError:
+    """Return the error that a format is not written to."""
+    way = f"Formats are {listing(FORMATS)}; or use foreachBatch."
+    way = WAYS_OUT.get(str(source).lower(), way)
+    return refused_setting(f"The format {source!r} cannot be written to.", way)
 
 
 def _checked_mode(mode: Any) -> str:

@@ -54,6 +54,7 @@ class LogicalFlow:
     __slots__ = (
         "_feedbacks",
         "_operators",
+        "_query_type",
         "_query_watermark",
         "_sinks",
         "_sources",
@@ -90,6 +91,8 @@ class LogicalFlow:
         self._feedbacks: dict[str, FeedbackNode] = {}
         # Spark's rule for adopted queries; see `CompiledFlow.query_watermark`
         self._query_watermark: QueryWatermark | None = None
+        # creates the running query; ``None``: `godwit.runtime.query.Query`
+        self._query_type: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         return (

@@ -45,9 +45,14 @@ _open: set[Query] = set()
 """Queries of this process that hold the lease on a checkpoint."""
 
 
-def end_terminated() -> None:
-    """Wait until ended or failed queries of this process have closed everything."""
+def end_terminated(name: str) -> None:
+    """Wait until ended or failed queries of this process have closed everything.
+
+    Spark's query of the name that is to start may have been stopped apart from ours.
+    """
     for query in list(_open):
+        if query._name == name and not query._driver.is_active:  # noqa: SLF001  of the class below
+            query._driver.wait(_ENDING_S)  # noqa: SLF001
         if query._gate.closed:  # noqa: SLF001  of the class below
             query._ending.finish(_ENDING_S)  # noqa: SLF001
 
@@ -66,7 +71,7 @@ atexit.register(_end_at_exit)
 
 def is_running(name: str) -> bool:
     """Return whether a query of this name is active in this process."""
-    return any(query.name == name and query.isActive for query in _open)
+    return any(query._name == name and query.isActive for query in _open)  # noqa: SLF001  see above
 
 
 _JOURNAL_S = 2.0

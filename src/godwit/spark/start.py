@@ -138,8 +138,8 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     check_places_of(flow, compiled, options.checkpoint)
     if (controllers := opener_of(options)) is not None:
         controllers.check(compiled)  # refused while nothing is touched
-    end_terminated()
     name = options.name or flow.name
+    end_terminated(name)
     _check_name(spark, name)
     check_executors(spark.sparkContext, options.executors)
     if flow.sources:
@@ -179,7 +179,8 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         undo.callback(run.release)
         undo.callback(run.close)
         undo.callback(_stop_failed_start, spark, name, gate)
-        query = Query(
+        create = flow._query_type or Query  # noqa: SLF001  adopted queries answer as Spark's
+        query: Query = create(
             flow.name,
             name=name,
             run=run,

@@ -1,0 +1,59 @@
+"""Errors of Godwit's that programs catch by the classes of PySpark, too.
+
+The lines of a program that handle errors stay as they are: ``except StreamingQueryException``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from godwit.model.errors import GodwitError
+
+
+class _SparkError(PySparkException):
+    """What makes an error of Godwit's one of PySpark's: the answers that PySpark's errors give."""
+
+    condition: str
+
+    def __init__(self, message: str, *, remedy: str = "", **context: Any) -> None:
+        GodwitError.__init__(self, message, remedy=remedy, **context)  # type: ignore[arg-type]
+        self._errorClass, self._contexts = self.condition, []
+        self._messageParameters = {"message": message}
+
+    __str__ = Exception.__str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ours: Any = self
+        _, plain, spark = type(self).__bases__
+        error = plain(ours.message, remedy=ours.remedy, **ours.context)
+        return as_spark_error, (error, spark, self.condition)
+
+    def getMessage(self) -> str:  # noqa: N802  Spark's name
+        """Return the text of the error."""
+        return str(self)
+
+
+@cache
+def _both(kind: Any, spark: Any, condition: str) -> Any:
+    """Return the class of errors of both kinds."""
+    named = {"condition": condition, "__module__": kind.__module__}
+    return type(kind.__name__, (_SparkError, kind, spark), named)
+
+
+def as_spark_error(
+    error: GodwitError, spark: type[PySparkException], condition: str
+) -> GodwitError:
+    """Return an error with the class and text of `error` that is of a class of PySpark's too.
+
+    `condition`: name that PySpark's error has.
+    """
+    if isinstance(error, spark):
+        return error
+    kinds: Any = (type(error), spark)
+    kind = _both(*kinds, condition)
+    both: GodwitError = kind(error.message, remedy=error.remedy, **error.context)
+    both.__cause__ = error.__cause__
+    return both
