@@ -99,7 +99,7 @@ _REST_S = 1.0
 class SparkExecutorPool:
     """Adds executors to the running application, and gives them back.
 
-    It is the `godwit.engine.executor_pool.ExecutorPool` of Spark.
+    It is the `godwit.engine.cluster.ExecutorPool` of Spark.
     """
 
     def __init__(
