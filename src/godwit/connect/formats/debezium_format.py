@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import msgspec
@@ -104,6 +105,7 @@ class DebeziumMessages(MessageFormat):
     ) -> None:
         self._table, self._key, self._has_before = schema, key, has_before
         self._include, self._types = dict(include), dict(types)
+        self._usual_types: Types = {name: (text, None) for name, text in types.items()}
         self._check()
         extra = [pa.field(name, INCLUDED[what]) for what, name in self._include.items()]
         signs = [CHANGE] if has_before else [CHANGE, UNCHANGED]
@@ -180,10 +182,10 @@ class DebeziumMessages(MessageFormat):
         def read(begin: int, end: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
             events = self._events(values[begin:end], keys[begin:end])
             columns = [self._column(events, field) for field in schema]
-            messages = begin + np.array([event.message for event in events], np.int64)
+            messages = begin + np.array(events.messages, np.int64)
             if not columns:
-                rows = pa.RecordBatch.from_struct_array(pa.array([{}] * len(events), pa.struct([])))
-                return rows, messages
+                nothing = pa.array([{}] * len(messages), pa.struct([]))
+                return pa.RecordBatch.from_struct_array(nothing), messages
             return pa.RecordBatch.from_arrays(columns, schema=schema), messages
 
         parts, bad = decode_by_halves(len(values), read)
@@ -197,15 +199,18 @@ class DebeziumMessages(MessageFormat):
 
     # Events
 
-    def _events(self, values: Sequence[Value], keys: Sequence[Value]) -> list[_Row]:
+    def _events(self, values: Sequence[Value], keys: Sequence[Value]) -> _Events:
         """Return the rows, with a sign, that events insert and delete."""
-        decode = _envelope_decoder(self._table).decode
-        rows: list[_Row] = []
+        decode = _envelope_decoder(self._table, bool(self._include)).decode
+        events = _Events([], [], [], [], [])
+        usual = self._usual_types
         for message, value in enumerate(values):
             if value is None:  # a tombstone, behind the delete
                 continue
             envelope = decode(value)
-            types = self._types_of(envelope)
+            types = usual
+            if envelope.schema is not msgspec.UNSET:
+                types = self._types_in(envelope.schema, "after")
             if envelope.payload is not msgspec.UNSET:
                 envelope = envelope.payload
                 if envelope is None:
@@ -216,16 +221,16 @@ class DebeziumMessages(MessageFormat):
                     msg = f"an event of op {op!r} has no row in 'after'"
                     raise ValueError(msg)
                 if self._has_before and op == "u":
-                    rows.append(_Row(message, envelope, self._before(envelope), -1, types))
-                rows.append(_Row(message, envelope, envelope.after, 1, types))
+                    events.add(message, envelope, self._before(envelope), -1, types)
+                events.add(message, envelope, envelope.after, 1, types)
             elif op == "d" and self._has_before:
-                rows.append(_Row(message, envelope, self._before(envelope), -1, types))
+                events.add(message, envelope, self._before(envelope), -1, types)
             elif op == "d":
                 row, types = self._deleted(envelope, keys[message] if keys else None, types)
-                rows.append(_Row(message, envelope, row, -1, types))
+                events.add(message, envelope, row, -1, types)
             elif op != "m":  # which is text that a program has put in the log
                 raise ValueError(_unknown_op(op))
-        return rows
+        return events
 
     def _before(self, envelope: Any) -> Any:
         """Return the row before an update or delete; raise if it is not sent."""
@@ -251,62 +256,55 @@ class DebeziumMessages(MessageFormat):
             return decoded.payload, self._types_in(decoded.schema, None)
         return _key_row_decoder(self._table).decode(key), types
 
-    def _types_of(self, envelope: Any) -> Types:
-        """Return the semantic types that an event's schema names; else those given or usual."""
-        return self._types_in(envelope.schema, "after")
-
     def _types_in(self, schema: Any, part: str | None) -> Types:
         """Return the semantic types of a schema; `part`: field of it that is the row's."""
         if schema is msgspec.UNSET:
-            return self._usual_types()
-        return _types_of_schema(bytes(schema), part) or self._usual_types()
-
-    def _usual_types(self) -> Types:
-        """Return the semantic types of events without a schema."""
-        return {name: (text, None) for name, text in self._types.items()}
+            return self._usual_types
+        return _types_of_schema(bytes(schema), part) or self._usual_types
 
     # Columns
 
-    def _column(self, rows: list[_Row], field: pa.Field) -> pa.Array:
+    def _column(self, events: _Events, field: pa.Field) -> pa.Array:
         """Return a column of the rows of events."""
         name = field.name
         if name in self._table.names:
-            return self._values(rows, field)
+            return self._values(events, field)
         if name == CHANGE.name:
-            return pa.array([row.sign for row in rows], pa.int8())
+            return pa.array(events.signs, pa.int8())
         if name == UNCHANGED.name:
-            return pa.array([self._unavailable(row) for row in rows], pa.string())
+            return pa.array(self._left_out(events), pa.string())
         what = next(what for what, other in self._include.items() if other == name)
-        return pa.array([_METADATA[what](row.envelope) for row in rows], field.type)
+        return pa.array(list(map(_METADATA[what], events.envelopes)), field.type)
 
-    def _values(self, rows: list[_Row], field: pa.Field) -> pa.Array:
+    def _values(self, events: _Events, field: pa.Field) -> pa.Array:
         """Return a column of the table."""
-        position = self._table.names.index(field.name)
-        place = f"f{position}"
-        values = [getattr(row.row, place) for row in rows]
-        if field.name not in self._key and not self._has_before:  # which a delete may not have
-            values = [v if row.sign > 0 else None for v, row in zip(values, rows, strict=True)]
-        if _may_be_unavailable(field.type):
+        place = f"f{self._table.names.index(field.name)}"
+        values = list(map(attrgetter(place), events.rows))
+        signs = events.signs
+        if field.name not in self._key and not self._has_before and -1 in signs:
+            # which a delete may not have
+            values = [v if sign > 0 else None for v, sign in zip(values, signs, strict=True)]
+        if _has_unavailable(values, field.type):
             values = [
-                self._available(value, row, place) if _is_unavailable(value) else value
-                for value, row in zip(values, rows, strict=True)
+                self._available(value, events, number, place) if _is_unavailable(value) else value
+                for number, value in enumerate(values)
             ]
-        kinds = {row.types.get(field.name, ("", None)) for row in rows} or {("", None)}
-        if len(kinds) == 1:
-            return _converted(values, field, *kinds.pop())
+        types = events.types
+        if not types or types.count(types[0]) == len(types):
+            return _converted(values, field, *_type_of(types[:1], field))
         parts: list[pa.Array] = []
         begin = 0
-        for end in range(1, len(rows) + 1):  # the schema has changed between two events
-            kind = rows[begin].types.get(field.name, ("", None))
-            if end == len(rows) or rows[end].types.get(field.name, ("", None)) != kind:
+        for end in range(1, len(types) + 1):  # the schema has changed between two events
+            if end == len(types) or types[end] is not types[begin]:
+                kind = _type_of(types[begin : begin + 1], field)
                 parts.append(_converted(values[begin:end], field, *kind))
                 begin = end
         return pa.concat_arrays(parts)
 
-    def _available(self, value: Any, row: _Row, place: str) -> Any:
+    def _available(self, value: Any, events: _Events, number: int, place: str) -> Any:
         """Return the value of a column that an event leaves out, if its former row has it."""
-        before = row.envelope.before
-        if not self._has_before or row.sign < 0 or before is None:
+        before = events.envelopes[number].before
+        if not self._has_before or events.signs[number] < 0 or before is None:
             return None
         former = getattr(before, place)
         if _is_unavailable(former):
@@ -314,27 +312,42 @@ class DebeziumMessages(MessageFormat):
             raise ValueError(msg)
         return former
 
-    def _unavailable(self, row: _Row) -> str | None:
-        """Return the names of columns that an upsert leaves as they are, one a line."""
-        if row.sign < 0:
-            return None
-        names = [
-            field.name
-            for position, field in enumerate(self._table)
-            if _may_be_unavailable(field.type) and _is_unavailable(getattr(row.row, f"f{position}"))
-        ]
-        return "\n".join(names) or None
+    def _left_out(self, events: _Events) -> list[str | None]:
+        """Return the names of columns that each upsert leaves as they are, one a line."""
+        names: list[str | None] = [None] * len(events.rows)
+        for position, field in enumerate(self._table):
+            values = list(map(attrgetter(f"f{position}"), events.rows))
+            if not _has_unavailable(values, field.type):
+                continue
+            for number, value in enumerate(values):
+                if events.signs[number] > 0 and _is_unavailable(value):
+                    before = names[number]
+                    names[number] = field.name if before is None else f"{before}\n{field.name}"
+        return names
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A row that an event inserts or deletes."""
+class _Events:
+    """Rows that events insert or delete, by column."""
 
-    message: int  # position of the event's message
-    envelope: Any
-    row: Any
-    sign: int
-    types: Types
+    messages: list[int]  # position of the message of each row
+    envelopes: list[Any]
+    rows: list[Any]
+    signs: list[int]
+    types: list[Types]
+
+    def add(self, message: int, envelope: Any, row: Any, sign: int, types: Types) -> None:
+        """Add a row."""
+        self.messages.append(message)
+        self.envelopes.append(envelope)
+        self.rows.append(row)
+        self.signs.append(sign)
+        self.types.append(types)
+
+
+def _type_of(types: Sequence[Types], field: pa.Field) -> tuple[str, int | None]:
+    """Return the semantic type of a column; empty for the usual one."""
+    return types[0].get(field.name, ("", None)) if types else ("", None)
 
 
 def _unknown_op(op: object) -> str:
@@ -401,16 +414,22 @@ def _row_class(schema: pa.Schema) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _envelope_decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of events of a table, with or without a schema around them."""
+def _envelope_decoder(schema: pa.Schema, reads_source: bool) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of events of a table, with or without a schema around them.
+
+    `reads_source`: whether position and transaction are read.
+    """
     row = _row_class(schema)
-    fields = [
+    fields: list[tuple[str, Any, Any]] = [
         ("before", row | None, None),
         ("after", row | None, None),
-        ("source", _Source | None, None),
         ("op", str | None, None),
-        ("transaction", _Transaction | None, None),
     ]
+    if reads_source:
+        fields += [
+            ("source", _Source | None, None),
+            ("transaction", _Transaction | None, None),
+        ]
     inner = msgspec.defstruct("Payload", fields, gc=False)
     outer = msgspec.defstruct(
         "Envelope",
@@ -490,12 +509,13 @@ def _json_type(field: pa.Field) -> Any:
         return bool | None
     if pa.types.is_integer(dtype):
         return int | None
+    if pa.types.is_floating(dtype):
+        return float | str | None  # a text is NaN, or an infinity
     if (
         is_text(dtype)
         or is_binary(dtype)
         or is_temporal(dtype)
         or pa.types.is_duration(dtype)
-        or pa.types.is_floating(dtype)
         or pa.types.is_decimal128(dtype)
         or (pa.types.is_list(dtype) and not pa.types.is_nested(dtype.value_type))
     ):
@@ -511,6 +531,13 @@ def _may_be_unavailable(dtype: pa.DataType) -> bool:
     return not (
         pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
     )
+
+
+def _has_unavailable(values: list[Any], dtype: pa.DataType) -> bool:
+    """Return whether a column has values that updates leave out."""
+    if not _may_be_unavailable(dtype):
+        return False
+    return UNAVAILABLE in values or _UNAVAILABLE_BYTES in values or [UNAVAILABLE] in values
 
 
 def _is_unavailable(value: Any) -> bool:
@@ -530,11 +557,14 @@ def _converted(values: list[Any], field: pa.Field, semantic: str, scale: int | N
             return _times(values, field, semantic)
         if is_binary(dtype):
             return pa.array([None if v is None else base64.b64decode(v) for v in values], dtype)
-        if pa.types.is_floating(dtype):
-            return pa.array([None if v is None else float(v) for v in values], dtype)
-        if is_text(dtype):
-            return pa.array([_text_of(v) for v in values], dtype)
-        return pa.array(values, dtype)
+        try:
+            return pa.array(values, dtype)
+        except pa.ArrowException:
+            if pa.types.is_floating(dtype):
+                return pa.array([None if v is None else float(v) for v in values], dtype)
+            if is_text(dtype):
+                return pa.array([_text_of(v) for v in values], dtype)
+            raise
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
         msg = f"column {field.name!r}: {error}"
         raise ValueError(msg) from None
@@ -567,11 +597,11 @@ def _unscaled(text: str, scale: int) -> Decimal:
 def _times(values: list[Any], field: pa.Field, semantic: str) -> pa.Array:
     """Return dates, timestamps and durations: numbers of the semantic type's unit, or texts."""
     dtype = field.type
-    if any(isinstance(value, str) for value in values):
-        plain = field.with_type(as_json(dtype))
-        return from_json(pa.array(values, plain.type), field)
+    try:
+        numbers = pa.array(values, pa.int64())
+    except pa.ArrowException:
+        return from_json(pa.array(values, as_json(dtype)), field)
     multiplier, divisor = _MICROSECONDS.get(semantic, (1, 1))
-    numbers = pa.array(values, pa.int64())
     if pa.types.is_date32(dtype):
         days = semantic in ("", "plain", *_DAYS)
         if not days:
