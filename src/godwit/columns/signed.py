@@ -48,3 +48,23 @@ def with_sign(rows: pa.RecordBatch, sign: int) -> pa.RecordBatch:
 def without_sign(schema: pa.Schema) -> pa.Schema:
     """Return the columns of a table, without those of its changes."""
     return pa.schema([f for f in schema if f.name not in (CHANGE.name, UNCHANGED.name)])
+
+
+def table_after(changes: pa.Table, keys: tuple[str, ...] | None = None) -> pa.Table:
+    """Return the rows of a table, in order of arrival, after changes to it, for tests.
+
+    `keys`: columns of the key, if the rows are upserts; ``None``: they are changes.
+    """
+    named = without_sign(changes.schema).names if keys is None else list(keys)
+    live: dict[str, list[int]] = {}
+    signs = changes.column(CHANGE.name).to_pylist()
+    for number, row in enumerate(changes.select(named).to_pylist()):
+        same = live.setdefault(repr(row), [])
+        if keys is not None:
+            same.clear()
+        if signs[number] == 1:
+            same.append(number)
+        elif same:
+            same.pop(0)
+    rows = sorted(number for same in live.values() for number in same)
+    return changes.take(rows).select(without_sign(changes.schema).names)

@@ -25,6 +25,7 @@ from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.columns.python_values import datetime_of
+from godwit.columns.signed import table_after
 from godwit.columns.tables import micros, table_of
 from godwit.columns.types import to_schema
 from godwit.engine.initial_state import initial_state_of
@@ -795,8 +796,9 @@ class Run:
     def current(self, sink: str) -> pa.Table:
         """Return the newest row of every key, or of every window of a key, that a sink got.
 
-        With ``output="complete"`` these are the rows of the newest epoch. Rows that functions or
-        joins emitted have no key that identifies them, so all of them are returned.
+        With ``output="complete"`` these are the rows of the newest epoch; of changes, the rows of
+        the table that are left, without the column ``change``. Rows that functions or joins emitted
+        have no key that identifies them, so all of them are returned.
 
         Parameters
         ----------
@@ -818,6 +820,10 @@ class Run:
         of_epochs = self._rows.get(sink, {})
         if of_epochs and output.is_result and self.flow.operator(output.operator).complete:
             return of_epochs[max(of_epochs)]
+        if output.kind == "changes" and rows.num_rows:
+            return table_after(rows)
+        if output.kind == "upserts" and output.table_keys and rows.num_rows:
+            return table_after(rows, output.table_keys)
         if not output.unique_keys:
             return rows
         if () in output.unique_keys:  # the result of a whole stream is one row

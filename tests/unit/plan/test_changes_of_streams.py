@@ -121,3 +121,16 @@ def test_a_loop_takes_no_changes() -> None:
     flow.sink("out", out, gw.sinks.noop())
     with pytest.raises(InvalidFlowError, match="Loop 'again' would read changes of a table"):
         flow.compiled()
+
+
+@pytest.mark.parametrize("output", ["changes", "update"])
+def test_the_current_rows_of_changes_are_those_of_the_table(output: Any) -> None:
+    flow = gw.Flow("current")
+    rows = flow.source("rows", gw.testing.stream("k string, v array<int>, change byte"))
+    flow.sink("rows", rows.as_changes(), gw.sinks.noop())
+    counts = rows.as_changes().key_by("k").compute(n=gw.count(), output=output)
+    flow.sink("counts", counts, gw.sinks.noop())
+    changes = [("a", [1], 1), ("b", [2], 1), ("a", [1], 1), ("b", [2], -1), ("a", [1], -1)]
+    run = gw.testing.run(flow, {"rows": [[change] for change in changes]})
+    assert run.current("rows").to_pylist() == [{"k": "a", "v": [1]}]
+    assert run.current("counts").to_pylist() == [{"k": "a", "n": 1}]
