@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from godwit.sources.message_formats import (
     NOT_OF_MESSAGES,
     JsonMessages,
     error_text,
+    json_decoder,
     max_level,
 )
 from godwit.sources.text_formats import (
@@ -26,6 +28,7 @@ from godwit.sources.text_formats import (
     TextFormat,
     check_calendar,
     inexact_error,
+    reason_of,
     to_int,
     usual_first,
 )
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from godwit.sources.directory import Directory
     from godwit.sources.file_formats import BadLine, FileRange
+    from godwit.sources.text_formats import Separated
 
 
 _NO_LINES_OF_OBJECTS: Final = (
@@ -157,11 +161,46 @@ class JsonFormat(TextFormat):
                 raise ValueError(error_text(error).partition(": ")[2]) from error
             return pa.table(columns, schema=schema)
 
+        decode = json_decoder(schema)
+
+        def is_usual(line: bytes) -> bool:
+            """Return whether a line is an object with values as they usually are."""
+            try:
+                decode(line)
+            except NOT_OF_MESSAGES:
+                raise
+            except Exception:  # noqa: BLE001  the line is parsed by all rules
+                return False
+            return True
+
+        def separate(text: bytes) -> Separated:
+            """Return the rows of a block, and its bad lines with reasons."""
+            lines, reasons = _lines_of(text), dict[int, str]()
+
+            def parse_readable(places: list[int], by_rules: bool) -> Iterator[pa.Table]:
+                """Yield the rows of lines; halve them if one of them is bad."""
+                try:
+                    if places:
+                        yield parsed(b"\n".join([lines[place] for place in places]), by_rules)
+                except (ValueError, pa.ArrowException) as error:
+                    if len(places) == 1:
+                        reasons[places[0]] = reason_of(error)
+                        return
+                    half = len(places) // 2
+                    yield from parse_readable(places[:half], True)
+                    yield from parse_readable(places[half:], True)
+
+            others = [n for n, line in enumerate(lines) if not is_usual(line)]
+            deque(parse_readable(others, True), maxlen=0)  # for the reasons alone
+            good = [n for n in range(len(lines)) if n not in reasons]
+            rows = pa.concat_tables([schema.empty_table(), *parse_readable(good, False)])
+            return rows, [(lines[n], reason) for n, reason in sorted(reasons.items())]
+
         for block in self._blocks(directory, part):
             if not fields:  # only the number of rows is asked for
                 yield pa.RecordBatch.from_arrays([pa.nulls(len(_lines_of(block)))], [""])
                 continue
-            yield from self._parse_readable(block, parsed)
+            yield from self._parse_readable(block, parsed, separate)
 
 
 def _has_negative_zeros(column: pa.Array) -> bool:

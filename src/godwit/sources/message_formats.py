@@ -351,6 +351,15 @@ class _Name(str):
     __hash__ = object.__hash__
 
 
+def json_decoder(schema: pa.Schema) -> Callable[[bytes], Any]:
+    """Return the decoder of single JSON objects with a schema's usual values.
+
+    It raises for others, also for some that `JsonMessages.columns` takes, such as ``1.0`` for an
+    integer. Not every value that it decodes has the column's type.
+    """
+    return _json_decoder(schema, "usual").decode
+
+
 @lru_cache(maxsize=64)
 def _json_decoder(schema: pa.Schema, numbers: _Numbers) -> msgspec.json.Decoder[Any]:
     """Create the decoder of a schema's JSON objects; cached."""

@@ -5,9 +5,9 @@ that it begins in, so ranges that share their ends have every line once, whereve
 Files that are compressed, and CSV with line breaks within quotes, cannot be cut.
 
 Lines are parsed in large blocks.  Where the user wants to go on without those that cannot be read,
-a block of JSON that fails is halved until they are found, so a few of them cost little.  A block of
-CSV is parsed once more as texts, and its bad lines are searched for column by column; it is halved
-only if values in it seem to have line breaks.
+and a block has some, the lines of JSON are decoded one by one, and those of CSV are parsed as texts
+and converted column by column; the others are parsed again, all at once.  A block is halved only if
+its bad lines cannot be told so.
 """
 
 from __future__ import annotations

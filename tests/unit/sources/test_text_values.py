@@ -16,6 +16,7 @@ import pytest
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.sources.message_formats import JsonMessages
 from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
@@ -663,6 +664,26 @@ def test_a_bad_line_costs_few_passes(
     rows, refused = read_and_refused(source)
     assert (len(rows), len(refused)) == (1980, 20)
     assert len(parsed) <= calls
+
+
+def test_bad_lines_of_json_are_left_out_before_the_others_are_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f'{{"a": {n}, "b": {"[]" if n % 100 == 0 else n}}}' for n in range(2000)]
+    (tmp_path / "1.json").write_text("\n".join(lines))
+    decoded = []
+    columns = JsonMessages.columns
+
+    def count(messages: JsonMessages, values: Any, schema: pa.Schema) -> list[pa.Array]:
+        decoded.append(len(values))
+        return columns(messages, values, schema)
+
+    monkeypatch.setattr(JsonMessages, "columns", count)
+    source = gw.sources.json(tmp_path, schema="a bigint, b bigint", on_bad="skip")
+    rows, refused = read_and_refused(source)
+    assert [row["a"] for row in rows] == [n for n in range(2000) if n % 100]
+    assert [json.loads(line)["a"] for line, _ in refused] == [*range(0, 2000, 100)]
+    assert sum(decoded) < 2300  # the whole block once, and then the bad ones alone
 
 
 @pytest.mark.parametrize(
