@@ -181,10 +181,10 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
     table = spark.createDataFrame([("a", 1)], "k string, m int")
     double = sf.udf(lambda n: n and 2 * n, "bigint")
     refused = {
-        "'latestfirst' .* is not kept": reader(latestFirst=True).load(place),
-        "'maxbytespertrigger' .* is not kept": reader(maxBytesPerTrigger="1g").load(place),
-        "'maxfileage' .* is not kept": reader(maxFileAge="1d").load(place),
-        "'cleansource' .* is not kept": reader(cleanSource="delete").load(place),
+        "'latestfirst' .* is not read": reader(latestFirst=True).load(place),
+        "'maxbytespertrigger' .* is not read": reader(maxBytesPerTrigger="1g").load(place),
+        "'maxfileage' .* is not read": reader(maxFileAge="1d").load(place),
+        "'cleansource' .* is not read": reader(cleanSource="delete").load(place),
         "'recursivefilelookup' .*": reader(recursiveFileLookup=True).load(place),
         r"pathGlobFilter '\[ab\]\*'": reader(pathGlobFilter="[ab]*").load(place),
         "its path is a pattern": reader().load(f"{place}*"),
