@@ -3,7 +3,7 @@
     python -m benchmarks.async_lookups [--lookups 10000] [--wait-ms 5] [--capacity 100]
 
 One lookup for each key, in one epoch of one lane in this process, in turns; seconds of the epoch.
-The plain function sleeps, the asynchronous one lets other keys go on.
+The plain function sleeps, the asynchronous one lets other keys continue.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def measured(spark: Any, way: str, areas: int, users: int, work: Path) -> dict[s
     number = areas * users
 
     def more() -> None:
-        """Have epochs go on, one after the other."""
+        """Have epochs continue, one after the other."""
         nonlocal number
         for _ in range(EPOCHS):
             source.add(rows_of(areas, users, number, ROWS))

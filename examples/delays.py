@@ -1,4 +1,4 @@
-"""Delays by airplane and year, by route, and by the rain: three jobs, each of which goes on.
+"""Delays by airplane and year, by route, and by the rain: three jobs, each of which continues.
 
     python examples/delays.py                        # ten days of flights from New York, 2013
     python examples/delays.py --job 2 --days 365     # by airplane only, the whole year

@@ -29,7 +29,7 @@ CONTRACT = (
     "a migration of copies that executors send one another",
     "the source of a migration is lost",
 )
-OWN = ("the rows of a lost executor wait and the others go on",)
+OWN = ("the rows of a lost executor wait and the others continue",)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""An executor that Spark gave up and that goes on all the same adds nothing and takes nothing."""
+"""An executor that Spark gave up and that continues all the same adds nothing and takes nothing."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Realization(Protocol):
         """Let whatever is due without rows happen once."""
 
     def settle(self) -> None:
-        """Go on without rows until none waits and no migration is under way."""
+        """Continue without rows until none waits and no migration is under way."""
 
     def see(self, executors: Mapping[str, int]) -> None:
         """Let there be these executors: name → lanes."""

@@ -72,7 +72,7 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """Things go on without rows until none waits and no migration is under way."""
+    """Things continue without rows until none waits and no migration is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         told=("MigrationFinished", "ExecutorLost"),
     ),
     Scenario(
-        name="the rows of a lost executor wait and the others go on",
+        name="the rows of a lost executor wait and the others continue",
         steps=(
             *_rows(3),
             Warming(goes="held"),

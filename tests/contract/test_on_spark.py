@@ -22,7 +22,7 @@ SCENARIOS = (
     "a stop_the_world migration while no row arrives",
     "an executor joins and is given key groups",
     "an executor is drained and leaves",
-    "the rows of a lost executor wait and the others go on",
+    "the rows of a lost executor wait and the others continue",
     "rows that wait at the first level feed the second when they are drained",
     "a lost executor's state is loaded at once",
     "local stores vanish again and again on two levels",
@@ -32,7 +32,7 @@ SCENARIOS = (
 )
 OVER_OWN_SOURCES = (
     "a live migration on two levels",
-    "the rows of a lost executor wait and the others go on",
+    "the rows of a lost executor wait and the others continue",
     "the driver dies when an epoch is staged",
     "the driver dies when an epoch is committed",
 )

@@ -76,7 +76,7 @@ class WindowsApart(OneProcess):
         self.offer(pa.Table.from_batches([rows]))
 
     def take_over(self, former: WindowsApart) -> None:
-        """Go on from what another flow took in and gave out."""
+        """Continue from what another flow took in and gave out."""
         self.batches, self.rows_out = former.batches, former.rows_out
 
     def committed(
@@ -165,7 +165,7 @@ class History:
         self.run.see(self._executors)
 
     def restart(self) -> None:
-        """Another run goes on, on the executors that there are."""
+        """Another run continues, on the executors that there are."""
         self.run.start(self._executors)
 
     def end(self) -> None:

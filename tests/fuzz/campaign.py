@@ -1,7 +1,7 @@
 """Many variants, each read in a process that may die of it.
 
 A worker reads one variant after another and says which one it is at, so that a crash, a hang or a
-lack of memory is known by its number; another worker goes on behind it.
+lack of memory is known by its number; another worker continues behind it.
 """
 
 from __future__ import annotations

@@ -200,5 +200,5 @@ def decode(written: Any, to: Any, message: bytes) -> Any:
     reader = Reader(message)
     value = reader.read(written, to)
     if reader.rest:
-        raise ValueError("it goes on")
+        raise ValueError("it continues")
     return value

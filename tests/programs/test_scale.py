@@ -60,7 +60,9 @@ def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
     assert sorted(told["shared"]) == sorted(told["out"])
     assert all(told["shared"].values()), "the new one has its share"
 
-    assert told["short"].startswith("There are 3 executors where 4 were asked for: the cluster had")
+    assert told["short"].startswith(
+        "4 executors were requested, and 3 executors run: the cluster had"
+    )
     assert len(told["executors"]) == 3
     assert all(told["used"][name] for name in told["executors"])
 

@@ -187,7 +187,7 @@ def both_sides(
 ) -> None:
     """Let two streams meet through a history, and then to their end."""
     marks = Watermarks(left=slack * S, right=slack * S)
-    # What keys that wait would have given comes when they go on, all else at once.
+    # What keys that wait would have given comes when they continue, all else at once.
     waiting: list[tuple[Any, ...]] = []
     for epoch in range(8):
         left = with_null_keys(rows_about(rng, epoch * 5, 14), rng)

@@ -1,4 +1,4 @@
-"""A backup that is started after its original went on: no row is lost and none is doubled."""
+"""A backup that is started after its original continued: no row is lost and none is doubled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_backup_goes_on_once_its_targets_are_rolled_back(
     drain(flow(), checkpoint)
     expected = results()
 
-    with pytest.raises(SinkError, match="'files' does not go on from this checkpoint") as caught:
+    with pytest.raises(SinkError, match="'files' does not continue from this checkpoint") as caught:
         drain(flow(), backup)
     assert 'start(on_divergence="roll_back")' in caught.value.remedy
     assert results() == expected

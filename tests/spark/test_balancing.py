@@ -66,7 +66,7 @@ def test_a_query_is_planned_for_balanced_and_drained(spark: SparkSession, tmp_pa
     assert {r.component for r in shown.routes} == {component}
     by_hand = query.placement.preview({3: "local-1"})
     assert [(m.key_group, m.destination) for m in by_hand.moves] == [(3, "local-1")]
-    with pytest.raises(InvalidPlanError, match=r"executor .local-9., which is not there"):
+    with pytest.raises(InvalidPlanError, match=r"executor .local-9., which does not exist"):
         query.placement.preview({3: "local-9"})
 
     moved = query.migrate(solution)

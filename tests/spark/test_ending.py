@@ -134,7 +134,7 @@ def test_a_session_that_was_stopped_is_refused_at_once(
         lambda: gw.read_state(spark, tmp_path / "ck", "n"),
     ]
     for call in calls:
-        with pytest.raises(InvalidFlowError, match=r"was stopped. Make a new one"):
+        with pytest.raises(InvalidFlowError, match=r"was stopped. Create a new one"):
             call()
     assert not (tmp_path / "ck").exists()
 

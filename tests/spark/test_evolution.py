@@ -1,4 +1,4 @@
-"""A flow that was changed goes on from its checkpoint: what stayed keeps its state."""
+"""A flow that was changed continues from its checkpoint: what stayed keeps its state."""
 
 from __future__ import annotations
 

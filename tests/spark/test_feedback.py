@@ -48,7 +48,7 @@ def test_a_loop_over_own_sources_goes_round_until_it_is_dry_and_pauses_and_goes_
     paused = [event for event in query.events if isinstance(event, FeedbackPaused)]
     assert [(event.loop, event.rounds, event.rows) for event in paused] == [("again", 3, 1)]
     assert counts(spark, tmp_path / "ck") != counted_down(rows)
-    # The next run goes on, with rows that tasks read, long before the trigger is due again.
+    # The next run continues, with rows that tasks read, long before the trigger is due again.
     monkeypatch.setattr(cluster_port, "ROWS_HERE", -1)
     flow = countdown_flow(source(), gw.sinks.noop())
     query = flow.start(

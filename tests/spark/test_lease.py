@@ -1,4 +1,4 @@
-"""A second query on a checkpoint that is in use is refused, and the first goes on."""
+"""A second query on a checkpoint that is in use is refused, and the first continues."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_start_that_fails_and_a_query_that_failed_let_go_of_the_checkpoint(
 def test_a_start_that_ctrl_c_ends_leaves_nothing_running(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Spark's query used to go on and commit, without a claim on the checkpoint."""
+    """Spark's query used to continue and commit, without a claim on the checkpoint."""
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -45,7 +45,7 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     query.processAllAvailable()
     before = query.placement.assignments
     current = before["totals"]
-    with pytest.raises(InvalidPlanError, match="executor 'local-9', which is not there"):
+    with pytest.raises(InvalidPlanError, match="executor 'local-9', which does not exist"):
         query.migrate({1: "local-9"}, component="totals")
     with pytest.raises(InvalidPlanError, match=r"Key group 16 does not exist.*0 to 15"):
         query.migrate({16: "local-0"}, component="totals")

@@ -1,4 +1,4 @@
-"""A query whose log of Spark's was damaged goes on after a repair: no row lost, none twice."""
+"""A query whose log of Spark's was damaged continues after a repair: no row lost, none twice."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_lanes_that_the_system_chose_work_small_epochs_until_other_jobs_wait_for
         epochs_until(lambda: query.status["residentEpochs"] > 3)
         assert query.status["residentReason"] == ""
         slots = spark.sparkContext.defaultParallelism
-        go_on = tmp_path / "go on"
+        go_on = tmp_path / "continue"
 
         def waits(_: int) -> None:
             deadline = time.monotonic() + 120

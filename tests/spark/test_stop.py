@@ -70,7 +70,7 @@ class Door(gw.sinks.Sink):
 
 
 def resumes(inbox: Inbox, checkpoint: Path, total: int) -> bool:
-    """Return True if the checkpoint goes on as if nothing had been."""
+    """Return True if the checkpoint continues as if nothing had been."""
     sink = Door()
     drain(totals(inbox, sink), checkpoint)
     return sink.rows[max(sink.rows)] == [("a", total)]

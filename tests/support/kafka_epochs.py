@@ -12,7 +12,7 @@ PLANES = 5
 
 
 def epoch_rows(epoch: int) -> EpochRows:
-    """Rows of an epoch: numbers that go on from those of the epoch before."""
+    """Rows of an epoch: numbers that continue from those of the epoch before."""
     numbers = range(epoch * ROWS, (epoch + 1) * ROWS)
     planes = [f"N{number % PLANES}" for number in numbers]
     table = pa.table({"plane": planes, "total": list(numbers)}, schema=SCHEMA)
@@ -20,7 +20,7 @@ def epoch_rows(epoch: int) -> EpochRows:
 
 
 def write_epochs(servers: str, topic: str, last: int) -> None:
-    """Go on as a query does: with the last epoch that was delivered, once more."""
+    """Continue as a query does: with the last epoch that was delivered, once more."""
     sink = gw.sinks.kafka(servers, topic, key="plane")
     sink.open(context())
     point = sink.last_delivered()

@@ -112,7 +112,7 @@ class MeetingRun(TimedRun):
         return bool(lanes.suspended)
 
     def recover(self) -> None:
-        """Let all key groups go on."""
+        """Let all key groups continue."""
         if self._unknown:
             self.run.copies.forget_executor("a")
         self._unknown = False

@@ -90,7 +90,7 @@ class TimedRun:
         return [row for sink in sinks for row in self.output(sink)]
 
     def restart(self, *, knows_kept: bool = True) -> None:
-        """Go on in a new run on the checkpoint, which may not say which windows stay."""
+        """Continue in a new run on the checkpoint, which may not say which windows stay."""
         if not knows_kept:
             changed(self._root, "commits", lambda record: record.update(kept={}))
         last, self.run = self.run, ManualRun(self.compiled, self._root, self._executors)

@@ -382,7 +382,7 @@ def test_what_does_not_exist_is_named_with_what_does() -> None:
     run = gw.testing.cluster(market(), executors=2)
     with pytest.raises(InvalidPlanError, match=r"no executor '3'.*'1', '2'"):
         run.kill("3")
-    with pytest.raises(InvalidPlanError, match=r"executor '3', which is not there.*are 1, 2"):
+    with pytest.raises(InvalidPlanError, match=r"executor '3', which does not exist.*are 1, 2"):
         run.migrate("3", component="totals")
     with pytest.raises(InvalidPlanError, match=r"component 'total'.*Did you mean 'totals'"):
         run.migrate("2", component="total")

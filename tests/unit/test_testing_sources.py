@@ -388,15 +388,15 @@ def test_a_commit_counts_though_the_source_cannot_be_told() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        (lambda rows: rows.slice(1), "gave 4 rows of 0..5, which has 5"),
-        (lambda rows: rows.select(["number", "key"]), "gave columns 'number', 'key' instead of"),
+        (lambda rows: rows.slice(1), "returned 4 rows of 0..5, which has 5"),
+        (lambda rows: rows.select(["number", "key"]), "returned columns 'number', 'key' instead"),
         (
             lambda rows: rows.to_pylist(),
-            "gave a value of type list instead of a pyarrow",
+            "returned a value of type list instead of a pyarrow",
         ),
         (
             lambda rows: rows.set_column(1, "number", rows["number"].cast(pa.int32())),
-            "gave column 'number' as int32, but its schema has int64",
+            "returned column 'number' as int32, but its schema has int64",
         ),
         (lambda _rows: 1 / 0, "could not be read .0..5.: ZeroDivisionError"),
     ],

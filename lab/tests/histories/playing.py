@@ -26,7 +26,7 @@ class Played:
     simulation: Simulation
     faults: list[str]
     balance: bool
-    """Whether it went on for long enough after everything that its balance could be judged."""
+    """Whether it continued for long enough after everything that its balance could be judged."""
 
 
 def play(drawn: Drawn) -> Played:

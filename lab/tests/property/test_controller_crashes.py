@@ -1,4 +1,4 @@
-"""A driver that dies at any call of its controller's: the next one goes on from what was told."""
+"""A driver that dies at any call of its controller's: the next one continues from what was told."""
 
 from __future__ import annotations
 

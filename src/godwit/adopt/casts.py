@@ -92,7 +92,7 @@ def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
     local = values_of(pc.local_timestamp(near)).copy()
     rules = zone_of(zone)
     for row in np.flatnonzero(~known if valid is None else ~known & valid).tolist():
-        # The rules of the present go on, and calendars repeat after 400 years.
+        # The rules of the present continue, and calendars repeat after 400 years.
         periods = max((int(moments[row]) - _LAST_KNOWN) // _PERIOD_US, 0)
         moment = max(int(moments[row]) - periods * _PERIOD_US, _FIRST_SHOWN)
         shown = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=moment)

@@ -1,4 +1,4 @@
-"""`godwit adopt`: what the checkpoint of a Spark query has, and how the query goes on here."""
+"""`godwit adopt`: what the checkpoint of a Spark query has, and how the query continues here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from godwit.adopt.spark_checkpoint import StoppedQuery
 
 _LINES: Final = """\
-To go on with this state, start the query that wrote it by
+To continue with this state, start the query that wrote it by
 
   gw.write_stream(df).outputMode(...) \\
       .from_spark_checkpoint({old!r}) \\
@@ -28,7 +28,7 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit adopt`, and its function as ``run``."""
     parser.description = (
         "Look into the checkpoint of a Spark streaming query that is stopped: its last batch, its "
-        "watermark and its sources; and print the lines by which the query goes on here with its "
+        "watermark and its sources; and print the lines by which the query continues here with its "
         "state. Nothing is written: the state is read when the query starts, since only the query "
         "says what it means. Exit status 0; 2 if there is no such checkpoint."
     )

@@ -81,7 +81,7 @@ class DeliveredResult(ForeachSink):
             self._fn.show()
 
     def number_of(self, output: EpochOutput) -> int:
-        """Return the number of a batch: numbers of a Spark query go on."""
+        """Return the number of a batch: numbers of a Spark query continue."""
         return output.epoch + max(self._before - 1, 0)
 
     def argument_of(self, output: EpochOutput) -> DataFrame:

@@ -63,7 +63,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
             moment = catalyst.field(mark, 1) if isinstance(type_of(mark), StructType) else mark
             if not isinstance(type_of(moment), TimestampType):
                 raise translation.refused(
-                    node, "its event time has no time zone", "Cast it to timestamp before."
+                    node, "its event time has no time zone", "Cast it to timestamp first."
                 )
         columns.append((translation.unique(_LATE_BY), moment))
     late_by = columns[-1][0] if timed else None

@@ -77,7 +77,7 @@ def column_key(attribute: Any) -> str:
 
 
 def spark_type(data_type: Any) -> pa.DataType:
-    """Return the Arrow type of a type of Spark's catalyst; raise `ValueError` if it has none."""
+    """Return the Arrow type of a Spark type catalyst; raise `ValueError` if it has none."""
     text = data_type.json()
     if "collat" in text.lower():
         raise ValueError(f"a collation of text ({data_type.simpleString()})")
@@ -133,7 +133,7 @@ class ExpressionReader:
         )
 
     def type_of(self, data_type: Any) -> pa.DataType:
-        """Return the Arrow type of a type of Spark's."""
+        """Return the Arrow type of a Spark type."""
         text = str(data_type.json())
         if text not in self.types:
             self.types[text] = spark_type(data_type)

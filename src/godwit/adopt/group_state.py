@@ -104,7 +104,7 @@ def spec_of(
     except Exception as error:
         raise InvalidFlowError(
             f"{where}: the function cannot be pickled: {error}.",
-            remedy="Make what cannot be pickled inside the function.",
+            remedy="Create what cannot be pickled inside the function.",
         ) from error
     return GroupFunctionSpec(
         pickled=pickled,

@@ -54,7 +54,7 @@ LATE_BY: Final = "late_by"
 """Column of a stream: the time by which a row is late; null: it is never late."""
 EXPIRES: Final = "expires"
 """Column of a stream: time that says from which watermark on no row can meet this one, if any."""
-PASSES: Final = "passes"
+PASSES_OWN_CONDITION: Final = "passes"
 """Column of a stream: whether its row fulfils the conditions that concern its side alone."""
 IS_LEFT: Final = "is_left"
 """Column that only the left stream has."""
@@ -102,7 +102,7 @@ class JoinedRows(KeyedOperator):
             ]
         )
         self.inputs = pa.schema(
-            [pa.field(EXPIRES, _MOMENT), pa.field(PASSES, pa.bool_()), *self.rows]
+            [pa.field(EXPIRES, _MOMENT), pa.field(PASSES_OWN_CONDITION, pa.bool_()), *self.rows]
         )
         self.schema = StateSchema(
             keys=pa.schema([*keys, pa.field(_SIDE, pa.int8()), pa.field(_NUMBER, pa.int64())]),
@@ -135,7 +135,7 @@ class JoinedRows(KeyedOperator):
             if name in self.rows.names
         }
         own = {name: rows.column(name) for name in self.own_keys.names}
-        fixed = {name: rows.column(name) for name in (LATE_BY, EXPIRES, PASSES)}
+        fixed = {name: rows.column(name) for name in (LATE_BY, EXPIRES, PASSES_OWN_CONDITION)}
         only = pa.array(np.zeros(count, np.bool_))
         fixed[ONLY_TIME] = rows.column(ONLY_TIME) if ONLY_TIME in names else only
         apart = {
@@ -242,7 +242,7 @@ class JoinedRows(KeyedOperator):
             count=np.zeros(count, np.int64),
             values=arrived.values.select(self.rows.names),
         )
-        passes = values_of(arrived.values.column(PASSES).fill_null(False))
+        passes = values_of(arrived.values.column(PASSES_OWN_CONDITION).fill_null(False))
         return rows.take(np.flatnonzero(passes)), rows.take(np.flatnonzero(~passes))
 
     def _loaded(self, distinct: pa.RecordBatch, groups: Groups, state: StateView) -> _Rows:

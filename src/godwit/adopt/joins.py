@@ -14,7 +14,7 @@ from godwit.adopt.joined_rows import (
     IS_LEFT,
     LATE_BY,
     LEFT,
-    PASSES,
+    PASSES_OWN_CONDITION,
     JoinedRows,
     JoinedRowsInTime,
 )
@@ -90,7 +90,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
             side.columns += [(LATE_BY, catalyst.no_time()), (EXPIRES, catalyst.no_time())]
     for side in sides:
         passes = catalyst.all_of(side.alone) if side.alone else catalyst.literal(True)
-        side.columns.append((PASSES, passes))
+        side.columns.append((PASSES_OWN_CONDITION, passes))
     sides[LEFT].columns.append((IS_LEFT, catalyst.literal(True)))
     condition = None
     if both:
@@ -264,7 +264,7 @@ def _at_run(translation: Translator, node: Any) -> Any:
     position = next(n for n, known in enumerate(own) if known.fastEquals(node) or len(own) == 1)
     if len(own) != len(run):
         raise translation.refused(
-            node, "Spark changes the order of its joins", "Write each join by a query of its own."
+            node, "Spark changes the order of its joins", "Write each join in a separate query."
         )
     return run[position]
 
@@ -275,7 +275,7 @@ def _moment(translation: Translator, node: Any, mark: Any) -> Any:
     moment = translation.catalyst.field(mark, 1) if is_window else mark
     if not isinstance(type_of(moment), TimestampType):
         raise translation.refused(
-            node, "its event time has no time zone", "Cast it to timestamp before."
+            node, "its event time has no time zone", "Cast it to timestamp first."
         )
     return moment
 

@@ -195,7 +195,7 @@ def _check_keys(stream: KeyedStream, where: str) -> None:
     """Raise if the stream is keyed by no column."""
     if not stream.keys:
         raise InvalidFlowError(
-            f"{where} is on a stream that is keyed by no column.",
+            f"{where} is on a stream without key columns.",
             remedy="Name the columns of the key in key_by(...).",
         )
 

@@ -10,7 +10,7 @@ the stream do, and each buffer becomes the state of the aggregate that stands fo
 Names and types of all buffers are compared with those of the plan, so another query is refused.
 
 The progress is copied as Spark wrote it: the offsets of the last committed batch, of a batch that
-was planned after it, and the logs of the sources.  Spark's engine goes on after them.
+was planned after it, and the logs of the sources.  Spark's engine continues after them.
 
 Invariant: the old checkpoint is only read, and the new one begins with all of it or none (the
 commit of epoch 0, `godwit.engine.initial_state`).
@@ -196,7 +196,7 @@ def initial_state_from(
     others = [o.name for o in stateful if o.name not in aggregates or len(stateful) > 1]
     if others:
         raise UnsupportedQueryError(
-            f"The state of {listing(others)} cannot be taken over from Spark's.",
+            f"The state of {listing(others)} cannot be imported from Spark.",
             remedy="The state of one aggregate can. Start the query without its state.",
             node="from_spark_checkpoint",
             place="",
@@ -449,8 +449,8 @@ def _state_of(expression: Any, function: Any, buffers: Sequence[Column]) -> dict
     convert = _CONVERSIONS.get(kind)
     if convert is None or (kind != "Count" and any(map(is_nested, children_of(function)))):
         raise UnsupportedQueryError(
-            f"The state of {expression.sql()} cannot be taken over: Spark stores it in a form of "
-            "its own.",
+            f"The state of {expression.sql()} cannot be imported: Spark stores it in its "
+            "own format.",
             remedy="Start the query without its state.",
             node=kind,
             place="",

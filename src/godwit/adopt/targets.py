@@ -133,7 +133,7 @@ def _parquet(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     filesystem, directory = open_file_system(path)
     if exists(filesystem, f"{directory}/_spark_metadata"):
         raise refused_setting(
-            f"The directory {path!r} has '_spark_metadata', the log of a sink of Spark's: readers "
+            f"The directory {path!r} has '_spark_metadata', the log of a Spark sink: readers "
             "take only the files that it names, and would not see those of this query.",
             "Give a new directory.",
         )

@@ -24,7 +24,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from godwit.adopt.aggregates import aggregate
 from godwit.adopt.duplicates import deduplicate
 from godwit.adopt.finish import Finish, with_leaf
-from godwit.adopt.joined_rows import EXPIRES, IS_LEFT, LATE_BY, PASSES
+from godwit.adopt.joined_rows import EXPIRES, IS_LEFT, LATE_BY, PASSES_OWN_CONDITION
 from godwit.adopt.joins import join
 from godwit.adopt.lanes import (
     ONLY_TIME,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 _OWN_NAMES: Final = (
-    *(TIME, ONLY_TIME, EXPIRES, IS_LEFT, LATE_BY, PASSES, WINDOW_START, WINDOW_END),
+    *(TIME, ONLY_TIME, EXPIRES, IS_LEFT, LATE_BY, PASSES_OWN_CONDITION, WINDOW_START, WINDOW_END),
     *KEY_OF_ALL.names,
 )
 """Columns that operators add to those of the plan."""
@@ -241,7 +241,7 @@ class Translation:
             raise self.refused(
                 expression,
                 f"rows are not grouped by {name!r}, whose type is {dtype.simpleString()}",
-                "Make one value of it before: a field, an element, or text such as to_json(...).",
+                "Convert it to one value first: a field, an element, or text such as to_json(...).",
             )
 
     def unique(self, name: str) -> str:
@@ -265,7 +265,7 @@ class Translation:
         if is_stateful(node):
             handler = _HANDLERS.get(kind)
             if handler is None:
-                raise self.refused(node, "no operator does it yet", "Take it out of this query.")
+                raise self.refused(node, "no operator does it yet", "Remove it from this query.")
             return handler(self, node, [rows for rows, _ in below])
         if not changed:
             if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():
@@ -282,7 +282,7 @@ class Translation:
             raise self.refused(
                 node,
                 "it puts together the rows of several stateful operators",
-                "Write each of them by a query of its own.",
+                "Write each of them in a separate query.",
             )
         if kind in {"GlobalLimit", "LocalLimit"} and self.mode != "complete":
             raise self.refused(

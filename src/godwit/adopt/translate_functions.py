@@ -157,7 +157,7 @@ def _adopted(
         raise translation.refused(
             node,
             "its rows are the result of another stateful operator",
-            "Write the inner result by a query of its own, and process it by another.",
+            "Write the inner result in a separate query, and process it by another.",
         )
     kind, spec, name, action = operator
     stream, only_time = translation.rows_of_source(rows.columns, node.child())
@@ -195,7 +195,9 @@ def _function_of(translation: Translator, node: Any) -> Any:
     """Return the function of a node's ``PythonUDF``, as PySpark pickled it."""
     udf = node.functionExpr()
     if kind_of(udf) != "PythonUDF":
-        raise translation.refused(node, "its function is not one of Python", "Write it in Python.")
+        raise translation.refused(
+            node, "its function is not a Python function", "Write it in Python."
+        )
     try:
         loaded = cloudpickle.loads(translation.catalyst.bytes_of(udf.func().command()))
     except Exception as error:  # a class of the user's may raise anything

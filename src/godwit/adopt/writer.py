@@ -351,7 +351,7 @@ class StreamWriter:
         that Spark reads, and ``maxFilesPerTrigger`` bounds a batch as there; batches may begin at
         other files than Spark's where files have the same modification time. A query that cannot be
         read so exactly is refused at `start`, with the reason. A checkpoint of a query that Spark
-        reads does not go on so, nor the reverse.
+        reads does not continue so, nor the reverse.
 
         Examples
         --------
@@ -486,9 +486,9 @@ class StreamWriter:
     def from_spark_checkpoint(self, path: str) -> Self:
         """Begin with the state and the progress of the query as it ran in Spark.
 
-        The query goes on after the last batch that Spark has committed, with the next number of a
+        The query continues after the last batch that Spark has committed, with the next number of a
         batch. Spark's checkpoint is only read; the new one is that of ``checkpointLocation``. A
-        start on a checkpoint that has begun so already goes on from it, and does not read `path`.
+        start on a checkpoint that has begun so already continues from it, and does not read `path`.
 
         Parameters
         ----------
@@ -566,7 +566,7 @@ class StreamWriter:
         return started
 
     def _initial(self, query: AdoptedQuery, checkpoint: str) -> Any:
-        """Return the `InitialState` of the query; ``None`` to begin, or go on, without."""
+        """Return the `InitialState` of the query; ``None`` to begin, or continue, without."""
         if self._former is None or has_epochs(checkpoint, self._former):
             return None
         session = self._dataframe.sparkSession
@@ -621,8 +621,8 @@ def check_streaming(dataframe: Any) -> None:
         )
     if not hasattr(dataframe, "_jdf"):
         raise refused_setting(
-            "The DataFrame is of a Spark Connect session.",
-            "Make it in a classic session (SparkSession.builder.master(...)).",
+            "The DataFrame belongs to a Spark Connect session.",
+            "Create it in a classic session (SparkSession.builder.master(...)).",
         )
     if not dataframe.isStreaming:
         raise refused_setting(

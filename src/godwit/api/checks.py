@@ -583,7 +583,7 @@ def check_results(
 
 
 def check_suffix(suffix: object, where: str) -> None:
-    """Raise if a suffix is empty or no text. `where`: the call, for errors."""
+    """Raise if a suffix is empty or not text. `where`: the call, for errors."""
     if suffix is not None and (not isinstance(suffix, str) or not suffix):
         raise InvalidFlowError(
             f"{where} has suffix={suffix!r}.",

@@ -270,8 +270,8 @@ class LogicalFlow:
             rows that wait may be late.
         max_rounds
             Maximum number of consecutive epochs that run for rows of the loop alone. Then the loop
-            pauses, with an event `FeedbackPaused`: its rows stay, and go on in the next epoch that
-            has other rows, or after a restart.
+            pauses, with an event `FeedbackPaused`: its rows stay, and continue in the next epoch
+            that has other rows, or after a restart.
 
         Returns
         -------
@@ -308,7 +308,7 @@ class LogicalFlow:
         if loop.name in self._feedbacks:
             raise InvalidFlowError(
                 f"Two streams are fed back to the loop {loop.name!r} of flow {self.name!r}.",
-                remedy="Unite them before, as in one.union(other).feed_back_to(loop).",
+                remedy="Unite them first, as in one.union(other).feed_back_to(loop).",
                 source=loop.name,
             )
         self._feedbacks[loop.name] = FeedbackNode(loop=loop, upstream=stream)
@@ -320,7 +320,7 @@ class LogicalFlow:
                 raise InvalidFlowError(
                     f"Source {name!r} of flow {self.name!r} was given the same object as source "
                     f"{other!r}.",
-                    remedy="Use the stream of that one twice, or make a source for each.",
+                    remedy="Use the stream of that one twice, or create a source for each.",
                     source=name,
                 )
         identity: object = source.identity

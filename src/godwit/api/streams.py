@@ -556,7 +556,7 @@ class KeyedStream:
             The operator's name, under which its state is stored; `godwit.types.Identity` to rename
             the operator or to let it start empty. By default made of the source, the results and
             the key, such as ``flights_total_by_tailnum``. If a change of the results changes this
-            default, pass ``gw.types.Identity(formerly=...)`` with the old name to go on with the
+            default, pass ``gw.types.Identity(formerly=...)`` with the old name to continue with the
             stored state.
         output
             ``"update"``: an epoch emits one row for each key that it changed. ``"complete"``: every
@@ -660,7 +660,7 @@ class KeyedStream:
         if order_by is not None and (not isinstance(order_by, str) or order_by in self.keys):
             raise InvalidFlowError(
                 f"{self._call_text('latest')} was given order_by={order_by!r}.",
-                remedy="Name a column that is not of the key, as text.",
+                remedy="Name a column other than the key columns, as text.",
             )
         options = self._node_fields(name, "latest")
         return add_to_flow(self.flow, LatestNode(order_by=order_by, **options))
@@ -991,7 +991,7 @@ class KeyedStream:
             check_same_flow(self.flow, stream.flow, f"Table {table!r} of operator {name!r}")
             if not stream.keys:
                 raise InvalidFlowError(
-                    f"{what} a stream that is keyed by no column.",
+                    f"{what} a stream without key columns.",
                     remedy=f"Key it by the columns that rows are looked up by, {example}.",
                     operator=name,
                 )
@@ -1313,7 +1313,7 @@ class KeyedStream:
         check_same_flow(self.flow, other.flow, where)
         if not (self.keys and other.keys):
             raise InvalidFlowError(
-                f"{where}: a stream that is keyed by no column cannot be joined, since every row "
+                f"{where}: a stream without key columns cannot be joined, since every row "
                 "would meet all rows.",
                 remedy="Key both streams by the columns that are equal in rows that match.",
             )
@@ -1474,7 +1474,7 @@ class WindowedStream:
         node = self.node
         if isinstance(node, ComputeNode):
             raise InvalidFlowError(
-                f"process on {self._text()}: windows of rows have aggregates only.",
+                f"process on {self._text()}: windows of rows support only aggregates.",
                 remedy="Call compute, or keep the last rows in a state of your own, as in "
                 "key_by(...).process(function, state=...).",
             )

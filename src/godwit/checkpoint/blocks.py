@@ -128,8 +128,8 @@ def read_block(storage: CheckpointStorage, ref: BlockRef) -> pa.Buffer:
         raise CorruptCheckpointError(
             f"The block of {ref.length} bytes at {ref.offset} of {ref.file!r} in the checkpoint "
             f"{storage.uri!r} fails its checksum.",
-            remedy="Restore this file from a copy of the checkpoint; run a verification to see "
-            "what else is affected.",
+            remedy="Restore this file from a copy of the checkpoint; run `godwit checkpoint "
+            "verify` to see what else is affected.",
             file=ref.file,
             offset=ref.offset,
             uri=storage.uri,
@@ -160,7 +160,7 @@ def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
     except _UNREADABLE as error:
         raise CorruptCheckpointError(
             f"A block is not an Arrow record batch: {error}.",
-            remedy="Run a verification of the checkpoint to see which file is affected.",
+            remedy="Run `godwit checkpoint verify` to see which file is affected.",
         ) from error
     return batch
 
@@ -189,7 +189,7 @@ def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBa
         raise CorruptCheckpointError(
             f"A segment of epoch {segment.epoch} of '{segment.id}' has {batch.num_rows} rows, not "
             f"{expected}.",
-            remedy="Run a verification of the checkpoint, and restore it from a copy.",
+            remedy="Run `godwit checkpoint verify`, and restore the checkpoint from a copy.",
             file=segment.block.file,
             uri=storage.uri,
         )

@@ -402,7 +402,7 @@ class CommitLog:
                 )
             chains = Chains.restore(manifest)
             digest = here = manifest.record
-            with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
+            with suppress(CorruptCheckpointError):  # the record is not needed to continue from here
                 here = self.digest(start)
             if digest != here:
                 raise self._other_history(path, f"it belongs to another record of epoch {start}")
@@ -560,8 +560,8 @@ def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> Corru
     return CorruptCheckpointError(
         f"The file {path!r} of the checkpoint {storage.uri!r} contradicts the records before it: "
         f"{problem}.",
-        remedy="Restore this file from a copy of the checkpoint; run a verification to see what "
-        "else is affected.",
+        remedy="Restore this file from a copy of the checkpoint; run `godwit checkpoint verify` to "
+        "see what else is affected.",
         file=path,
         uri=storage.uri,
     )

@@ -39,8 +39,8 @@ def commit_edit(
 ) -> None:
     """Commit an epoch without input that has the given segments and snapshots.
 
-    `before`: last committed batch, from which sources go on. `delivered`: see `remove_key`. Raises
-    `CheckpointError` if sinks may lack the last epoch.
+    `before`: last committed batch, from which sources continue. `delivered`: see `remove_key`.
+    Raises `CheckpointError` if sinks may lack the last epoch.
     """
     with_rows = {ref.sink for ref in latest.outputs if ref.rows}
     # Its record has no rows for a sink, which is not the whole result of any.

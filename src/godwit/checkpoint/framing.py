@@ -316,8 +316,8 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
                 return record
     raise CorruptCheckpointError(
         f"The file {path!r} of the checkpoint is damaged: {problem}.",
-        remedy="Restore this file from a copy of the checkpoint; run a verification to see what "
-        "else is affected.",
+        remedy="Restore this file from a copy of the checkpoint; run `godwit checkpoint verify` to "
+        "see what else is affected.",
         file=path,
     )
 
@@ -342,7 +342,7 @@ def _other_format(version: int, path: str) -> CheckpointMismatchError:
         )
     elif version > FORMAT:
         remedy = (
-            "A later version of Godwit wrote it: go on with that version, on the driver and on "
+            "A later version of Godwit wrote it: continue with that version, on the driver and on "
             "every executor, or restore a backup that an earlier one made."
         )
     else:

@@ -7,12 +7,12 @@ it by having the highest number.
 from.  So a record carries the digest of the record before it: the digest of one epoch identifies
 all commits up to it, and two checkpoints agree on an epoch if and only if its digests are equal.
 
-*Lease*: a second query is refused, and the first goes on undisturbed.  Correctness does not depend
-on it (the commit log's exclusive files decide).  On file systems with locks, the lease is a lock,
-which the kernel releases with the process.  Elsewhere it is a numbered record, created exclusively
-and renewed by a heartbeat counter.  A query that waits for the checkpoint watches the record by its
-own clock: the lease is dead once the record has not changed for `EXPIRY_S`, and the next number
-succeeds it.  Clocks of two machines are never compared.
+*Lease*: a second query is refused, and the first continues undisturbed.  Correctness does not
+depend on it (the commit log's exclusive files decide).  On file systems with locks, the lease is a
+lock, which the kernel releases with the process.  Elsewhere it is a numbered record, created
+exclusively and renewed by a heartbeat counter.  A query that waits for the checkpoint watches the
+record by its own clock: the lease is dead once the record has not changed for `EXPIRY_S`, and the
+next number succeeds it.  Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class HistoryPoint:
     """An epoch of a history, which targets store as the last one they got."""
 
     query_id: str  # the query that committed the epoch
-    # id of its checkpoint's history; a copy of the checkpoint goes on under another one
+    # id of its checkpoint's history; a copy of the checkpoint continues under another one
     history: str
     epoch: int  # number of the epoch
     digest: str  # of the epoch's record, and through it of all records before

@@ -126,7 +126,7 @@ class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Path within the checkpoint. Empty while the bytes have no file yet: `data` holds them.
     file: str
     offset: Annotated[Size, Meta(multiple_of=ALIGNMENT)]  # first byte
-    length: Size  # Bytes. The file goes on with zeros up to the next multiple of `ALIGNMENT`.
+    length: Size  # Bytes. The file continues with zeros up to the next multiple of `ALIGNMENT`.
     checksum: Checksum  # CRC-32 of the bytes and the zeros behind them
     # the bytes themselves, where they travel with the reference; may be empty for a block that has
     # a file
@@ -163,7 +163,7 @@ ANY_IDENTITY: Final = ""
 class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
     """The source rows that an epoch covers: a micro-batch of Spark, rows of own sources, or both.
 
-    Own sources have no other log than this: a query goes on from the positions of the last batch.
+    Own sources have no other log than this: a query continues from the positions of the last batch.
     """
 
     number: Size  # its number in Spark's progress log, or among the batches of own sources

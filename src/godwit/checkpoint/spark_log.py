@@ -55,7 +55,7 @@ def check_no_spark_query(storage: CheckpointStorage) -> None:
             f"The directory {storage.uri!r} {relation} the checkpoint of a Spark query (there is "
             f"{(own or below)[0]!r}), not of a flow.",
             remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
-            "To go on with the state of the Spark query, name its directory by "
+            "To continue with the state of the Spark query, name its directory by "
             "gw.write_stream(df).from_spark_checkpoint(...) (guide 'Your job as it is', section "
             "'With the state it has').",
             uri=storage.uri,
@@ -353,12 +353,12 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Allow a Spark source to go on from its stored offsets in other data; raise if unknown."""
+    """Allow a Spark source to continue from its stored offsets in other data; raise if unknown."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _source_names(layout))
     if layout is None or source not in names:
         raise CheckpointMismatchError(
-            f"The checkpoint {storage.uri!r} knows no source {source!r}.",
+            f"The checkpoint {storage.uri!r} has no source {source!r}.",
             remedy=f"Its sources are {', '.join(names)}."
             if names
             else "It does not record what sources read: start the flow as it is.",

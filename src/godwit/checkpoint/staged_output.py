@@ -63,7 +63,7 @@ def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptCheckpointError(
             f"A block does not describe files of a sink: {error}.",
-            remedy="Run a verification of the checkpoint to see which file is affected.",
+            remedy="Run `godwit checkpoint verify` to see which file is affected.",
         ) from error
     for file in written.files:
         for path in (file.path, file.delivered):

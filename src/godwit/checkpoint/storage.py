@@ -610,7 +610,7 @@ class ObjectStoreClaims:
                 "The object store of the checkpoint ignores the condition that a file is created "
                 "only if it is new, so two drivers could commit one epoch without noticing.",
                 remedy="Use a store that honours If-None-Match, or, if no second driver can ever "
-                "be started, vouch for it with gw.Checkpointing(single_driver=True).",
+                "be started, guarantee it with gw.Checkpointing(single_driver=True).",
             )
 
     def _try_create(self, path: str, data: bytes) -> bool:
@@ -717,7 +717,7 @@ class RemoteStorage(CheckpointStorage):
                     f"if it is new, so two drivers could commit one epoch without noticing.",
                     remedy="For s3://, gs:// and abfss:// install the client that can, with "
                     "pip install 'godwit-streams[object-stores]'. If no second driver can ever be "
-                    "started, vouch for it with gw.Checkpointing(single_driver=True).",
+                    "started, guarantee it with gw.Checkpointing(single_driver=True).",
                     uri=self.uri,
                 )
             self._write_whole(path, data)

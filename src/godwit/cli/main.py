@@ -40,7 +40,7 @@ start here:
   godwit ui PATH                       the same as a page in the browser
   godwit report PATH -o run.html       ... as one file to send
   godwit advise EVENTLOG               what an ordinary Spark run lost to unbalanced state
-  godwit adopt OLD                     how a Spark query goes on here with the state it has
+  godwit adopt OLD                     how a Spark query continues here with the state it has
   godwit export-state PATH DIR         the state of a query as Parquet tables
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.

@@ -242,7 +242,7 @@ def _to_type(name: str, value: object, where: str) -> pa.DataType:
         return _from_spark(name, value, where)
     raise InvalidFlowError(
         f"{where} gives column {name!r} the type {type_name(value)!r}, which is not known.",
-        remedy="Give an Arrow type, a name such as 'string', an instance of a type of PySpark's, "
+        remedy="Give an Arrow type, a name such as 'string', an instance of a PySpark type, "
         f"or one of the classes {listing([c.__name__ for c in COLUMN_TYPES])}.",
         column=name,
     )

@@ -13,7 +13,7 @@ that everything stays as it is.  If it was not clearly better than that, it is n
 event.
 
 Rates are kept in bins whose width doubles when there are too many of them, so that days cost a few
-kilobytes, in memory and in what the next run goes on from (`godwit.control.memory`).
+kilobytes, in memory and in what the next run continues from (`godwit.control.memory`).
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ class Forecaster:
     def _evaluate(self) -> None:
         """Detect the period of the rates, and decide if forecasts are better than none."""
         history, given_s = self.history, self._settings.period_s
-        rates = history.rates[:-1]  # the last bin goes on
+        rates = history.rates[:-1]  # the last bin continues
         period = detect_period(rates) if given_s is None else given_s / history.width_s
         if period is None or len(rates) < _PERIODS * period:
             self._season = None

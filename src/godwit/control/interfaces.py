@@ -2,7 +2,7 @@
 
 Every call returns at once: it records the request, and the result appears later in the
 coordinator's view.  An invalid request raises a `GodwitError`; the controller reports it as an
-event and goes on.  The controller is driven by one thread at a time; it needs no
+event and continues.  The controller is driven by one thread at a time; it needs no
 lock of the coordinator's while the controller thinks, since all that it reads are values.
 """
 

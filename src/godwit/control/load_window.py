@@ -289,7 +289,7 @@ class LoadWindow:
         scores = np.maximum(by_executor.max(axis=1), alone.max(axis=1))
         worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
         half = int(np.argmax(2 * epochs >= epochs[worst]))
-        # What the last epoch alone shows may pass, or go on: the next one will tell. What the
+        # What the last epoch alone shows may pass, or continue: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
         last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
         if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:

@@ -10,7 +10,7 @@
 Balancing and scaling are one policy (`godwit.control.policy`), since scaling decides by the plan.
 
 Invariant: nothing that goes wrong here (a planner, a cluster, a plan overtaken by events) stops the
-stream or the loop: it becomes an event, and the stream goes on with what it has.
+stream or the loop: it becomes an event, and the stream continues with what it has.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Controller:
         # component → key group → bytes of state, as far as known when the run begins
         state_bytes: Mapping[str, Mapping[int, int]] | None = None,
         # events of earlier runs of the same stream, oldest first: cool-downs and manual
-        # overrides go on. Statistics are not restored: they are at most one period old.
+        # overrides continue. Statistics are not restored: they are at most one period old.
         past: Iterable[events.Event] = (),
         memory: ControllerMemory | None = None,  # what the run before left, likewise
         stated: Iterable[str] = (),  # operators whose components the options of the start name

@@ -77,7 +77,7 @@ class OperatorPolicies:
         changes = tuple(changes)
 
         def record(regrouping: str = "") -> None:
-            """Record the changes; the override starts again while their regrouping goes on."""
+            """Record the changes; the override starts again while their regrouping continues."""
             if regrouping:
                 self._manual = regrouping, changes
             if self._respects:

@@ -4,10 +4,10 @@ A function of the user's may never return, and Python cannot end a thread from o
 a thread of its own, which is waited for, and no longer than the limit.  Then an exception is raised
 in that thread, which ends whatever is written in Python at its next instruction; again for a while,
 since Python drops an exception that happens to land in a finalizer.  What hangs elsewhere (in a
-call that waits, in a library that computes) goes on by itself; until it has ended nothing else is
+call that waits, in a library that computes) continues by itself; until it has ended nothing else is
 run, so that there is never more than one of them.
 
-Invariants: the caller goes on after the limit in real time, whatever its own clock says.  Nothing
+Invariants: the caller continues after the limit in real time, whatever its own clock says.  Nothing
 is raised in a thread whose function has returned.
 """
 

@@ -314,7 +314,7 @@ def _planner_failed(name: str, reason: str) -> PlannerFailedError:
     """Return the error that a planner returned no valid plan."""
     return PlannerFailedError(
         f"Planner {name!r} gave no plan: {reason}.",
-        remedy="The stream goes on with the assignment it has.",
+        remedy="The stream continues with the assignment it has.",
         planner=name,
         reason=reason,
     )

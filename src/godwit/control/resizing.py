@@ -740,7 +740,7 @@ def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedE
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(
-            f"The scaling model said {wanted!r}.",
+            f"The scaling model returned {wanted!r}.",
             remedy="Let it return a godwit.control.scaling.WantedExecutors.",
         )
     expected_per_s = situation.expected_per_s

@@ -90,7 +90,7 @@ class WantedExecutors:
 def _invalid_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
     """Return the error that a field of a scaling model's answer is not `wanted` (as text)."""
     return InvalidControlError(
-        f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
+        f"A scaling model returned {value!r} as its {name}.", remedy=f"Give {wanted}."
     )
 
 

@@ -76,7 +76,7 @@ class ComponentStatistics:
     # component upstream → rows from its key groups to those of this one
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
     row_bytes: float = 0.0  # bytes that a row sent by operators upstream takes, on average
-    # its load since that last changed, which goes on with every epoch; ``None``: not known
+    # its load since that last changed, which continues with every epoch; ``None``: not known
     window: LoadWindow | None = None
 
     @property
@@ -335,7 +335,7 @@ class Statistics:
         return statistics
 
     def so_far(self, now_s: float) -> PeriodStatistics:
-        """Return the statistics of the present period, which goes on."""
+        """Return the statistics of the present period, which continues."""
         so_far = self._epochs
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)

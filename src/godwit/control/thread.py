@@ -2,7 +2,7 @@
 
 Problem: planning may take a second, and a function of the user's any time; epochs go on meanwhile.
 
-Invariant: an epoch hands over what it did and goes on; the coordinator's lock is held only for as
+Invariant: an epoch hands over what it did and continues; the coordinator's lock is held only for as
 long as one query or one command takes, never while anything is planned; errors of the controller
 become events and stop neither the controller nor the stream.
 """
@@ -212,7 +212,7 @@ class ControllerThread:
         """Call a function of the controller; announce an error in it as an event, not raise it."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001  reported; the stream goes on
+        except Exception as error:  # noqa: BLE001  reported; the stream continues
             fault = f"{type(error).__name__}: {error}"
             if fault != self._fault:
                 self._fault = fault

@@ -71,7 +71,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Front:
+class _StreamProgress:
     """Progress of a stream in event time, in microseconds."""
 
     watermark: int  # earlier rows are not expected
@@ -81,15 +81,15 @@ class _Front:
     resumes: bool  # its rows include rows of earlier epochs that waited upstream
 
     @classmethod
-    def minimum(cls, fronts: Sequence[_Front]) -> _Front:
+    def minimum(cls, streams: Sequence[_StreamProgress]) -> _StreamProgress:
         """Return the minimum event-time progress of several streams."""
-        expected = [front for front in fronts if not front.drained]
+        active = [stream for stream in streams if not stream.drained]
         return cls(
-            watermark=min(front.watermark for front in expected or fronts),
-            newest=max(front.newest for front in fronts),
-            drained=not expected,
-            paused=any(front.paused for front in fronts),
-            resumes=any(front.resumes for front in fronts),
+            watermark=min(stream.watermark for stream in active or streams),
+            newest=max(stream.newest for stream in streams),
+            drained=not active,
+            paused=any(stream.paused for stream in streams),
+            resumes=any(stream.resumes for stream in streams),
         )
 
 
@@ -182,7 +182,7 @@ class EventTimes:
         drained = self._idle_watermarks(silence_us)
         furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
         epoch_times: dict[str, EpochTime] = {}
-        emitted: dict[str, _Front | None] = {}
+        emitted: dict[str, _StreamProgress | None] = {}
         for operator in self._flow.operators:
             arriving = self._input_progress(operator.name, emitted, drained, suspended | resumed)
             if operator.name in self._follows:
@@ -331,37 +331,37 @@ class EventTimes:
     def _input_progress(
         self,
         operator: str,
-        emitted: Mapping[str, _Front | None],
+        emitted: Mapping[str, _StreamProgress | None],
         drained: set[str],
         waiting: set[str],
-    ) -> _Front | None:
+    ) -> _StreamProgress | None:
         """Return the minimum event-time progress of an operator's inputs.
 
         ``None`` if an input has no event time. `emitted`: operator → progress of its output.
         `drained`: idle watermarks. `waiting`: operators with waiting rows, or whose waiting rows
         are processed in this epoch.
         """
-        fronts: list[_Front | None] = []
+        streams: list[_StreamProgress | None] = []
         for edge in self._flow.inputs_of(operator):
             if isinstance(edge, SourceInput) and edge.table:
                 continue  # rows of a table have no event time
             if not isinstance(edge, SourceInput):
-                front = emitted[edge.upstream]
-                if front is not None:
-                    front = replace(front, watermark=front.watermark - edge.delay_us)
-                fronts.append(front)
+                progress = emitted[edge.upstream]
+                if progress is not None:
+                    progress = replace(progress, watermark=progress.watermark - edge.delay_us)
+                streams.append(progress)
             elif edge.source in self._flow.times and edge.source in self._behind:
-                fronts.append(self._loop_progress(edge.source, drained, waiting))
+                streams.append(self._loop_progress(edge.source, drained, waiting))
             elif edge.source in self._flow.times:
-                fronts.append(self._source_progress(self._flow.watermark_of(edge), drained))
+                streams.append(self._source_progress(self._flow.watermark_of(edge), drained))
             else:
-                fronts.append(None)
-        known = [front for front in fronts if front is not None]
-        if not known or (len(known) < len(fronts) and self._flow.query_watermark is None):
+                streams.append(None)
+        known = [progress for progress in streams if progress is not None]
+        if not known or (len(known) < len(streams) and self._flow.query_watermark is None):
             return None
-        return _Front.minimum(known)
+        return _StreamProgress.minimum(known)
 
-    def _source_progress(self, name: str, drained: set[str]) -> _Front:
+    def _source_progress(self, name: str, drained: set[str]) -> _StreamProgress:
         """Return the event-time progress of a source's rows.
 
         `name`: of their watermark. `drained`: idle watermarks.
@@ -369,7 +369,7 @@ class EventTimes:
         watermark = self._times.watermarks.get(name, BEGINNING)
         if self._flow.query_watermark is not None:
             watermark = BEGINNING if self._times.query is None else self._times.query
-        return _Front(
+        return _StreamProgress(
             watermark=watermark,
             newest=self._times.newest.get(name, BEGINNING),
             drained=name in drained,
@@ -377,7 +377,7 @@ class EventTimes:
             resumes=False,
         )
 
-    def _loop_progress(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
+    def _loop_progress(self, loop: str, drained: set[str], waiting: set[str]) -> _StreamProgress:
         """Return the event-time progress of a loop's rows, from the sources upstream of the loop.
 
         Rows that wait at an operator of the loop, or upstream of it, have not passed the loop yet:
@@ -385,19 +385,21 @@ class EventTimes:
         `drained`, `waiting`: see `_input_progress`.
         """
         behind = self._behind[loop]
-        front = _Front.minimum([self._source_progress(name, drained) for name in behind.watermarks])
-        newest = max(front.newest, self._times.newest.get(loop, BEGINNING))
-        front = replace(
-            front,
-            watermark=front.watermark - behind.delay_us,
+        progress = _StreamProgress.minimum(
+            [self._source_progress(name, drained) for name in behind.watermarks]
+        )
+        newest = max(progress.newest, self._times.newest.get(loop, BEGINNING))
+        progress = replace(
+            progress,
+            watermark=progress.watermark - behind.delay_us,
             newest=newest,
             paused=self._flow.loops[loop].holds_watermark
             and not behind.operators.isdisjoint(waiting),
         )
         if loop not in self._held:
-            return front
-        watermark = min(front.watermark, self._held[loop])
-        return replace(front, watermark=watermark, drained=False)
+            return progress
+        watermark = min(progress.watermark, self._held[loop])
+        return replace(progress, watermark=watermark, drained=False)
 
     def _allow_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
         """Return `time` with the flag that timers may fire; unchanged if windows are `paused`."""

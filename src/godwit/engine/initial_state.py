@@ -79,7 +79,7 @@ class InitialPosition:
     watermark_us: int | None = None
     # that of the last batch before: rows are late by it; by default `watermark_us`
     closed_us: int | None = None
-    batches_before: int = 0  # batches that the query had before, of which its numbers go on
+    batches_before: int = 0  # batches that the query had before, of which its numbers continue
     # source → watermark, where it is not `watermark_us`
     watermarks: Mapping[str, int] = field(default_factory=dict)
     # writes what sources need beside the record, before it is committed

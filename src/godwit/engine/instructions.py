@@ -71,7 +71,7 @@ def operator_instruction(
     # operators: if an executor dies after its lane has sent its output, Spark runs the lane again
     # elsewhere, and some receivers have the first attempt's rows and some the second's. So both
     # must be equal, independent of the local stores. In one component, operators downstream would
-    # go on without their rows.
+    # continue without their rows.
     always_load: bool,
     time: EpochTime = NO_TIME,
     tables: Sequence[StateInstruction] = (),

@@ -541,7 +541,7 @@ def begin_run(
     log: CommitLog,
     recovery: Recovery,
     *,
-    starts: bool = True,  # false: the run goes on
+    starts: bool = True,  # false: the run continues
     changed_sinks: Iterable[str] = (),  # a text about each
 ) -> None:
     """Announce a run that `starts` and its changes, and deliver the last epoch again.
@@ -649,8 +649,8 @@ def _recorded_assignment(
     raise CorruptCheckpointError(
         f"The last epoch of the checkpoint has an assignment of component {component!r} that is "
         f"none ({problem}).",
-        remedy="Restore the record of this epoch from a copy of the checkpoint; run a verification "
-        "to see what else is affected.",
+        remedy="Restore the record of this epoch from a copy of the checkpoint; run "
+        "`godwit checkpoint verify` to see what else is affected.",
         component=component,
     )
 

@@ -230,7 +230,7 @@ def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
         raise CheckpointError(
             f"Operator {name!r} cannot be partitioned by other columns now: it has spread= or "
             "merge=, which send rows of one key to several lanes.",
-            remedy="Start the flow once without it, partitioned by all key columns; add it then.",
+            remedy="Start the flow once without it, partitioned by all key columns; then add it.",
             operator=name,
         )
     role = operator.two_phase
@@ -238,7 +238,7 @@ def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
         raise CheckpointError(
             f"Operator {name!r} cannot be partitioned by other columns now: key groups of its "
             "windows have migrated without their state.",
-            remedy="Let the flow run with partition_by= as it was, until open windows are closed; "
-            "repartition then.",
+            remedy="Let the flow run with partition_by= as it was, until open windows are "
+            "closed; then repartition.",
             operator=name,
         )

@@ -43,7 +43,7 @@ def try_sink(output: SinkOutput, flow: CompiledFlow, query_id: str) -> RowCheck 
     except Exception as error:
         raise SinkError(
             f"Sink {output.name!r} cannot be checked: {type(error).__name__}: {error}",
-            remedy="Mend its target, or its method check.",
+            remedy="Fix its target, or its method check.",
             sink=output.name,
         ) from error
     if row_check is not None and not callable(row_check):

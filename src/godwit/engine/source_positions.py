@@ -130,7 +130,7 @@ class SourcePositions:
     unchanged.
     """
 
-    # called with the failed call and the error if the query goes on, once for each error; writes
+    # called with the failed call and the error if the query continues, once for each error; writes
     # to the log by default, and is replaced where events can be announced
     on_failure: Callable[[str, str], None] = staticmethod(
         lambda what, error: _logger.warning("%s failed with %s", what, error)
@@ -344,7 +344,7 @@ class SourcePositions:
         """Return a source's end as plain values; raise if it is ``None`` once rows were read."""
         if end is None and (read := self._positions[name]) is not None:
             raise SourceError(
-                f"Source {name!r} gave None instead of a position; the query has read it "
+                f"Source {name!r} returned None instead of a position; the query has read it "
                 f"to {_position_text(self.sources[name], read)}.",
                 remedy="Let Source.latest and Source.end return a position: the given one if there "
                 "are no more rows.",
@@ -503,7 +503,7 @@ def _normalised_position(name: str, position: object) -> Position:
     if problem is None:
         return decoded
     raise SourceError(
-        f"Source {name!r} gave a position that a commit record cannot store: {problem}.",
+        f"Source {name!r} returned a position that a commit record cannot store: {problem}.",
         remedy="Let positions be numbers of up to 64 bits, text, bytes, None, and lists and dicts "
         "of them, with text or numbers for keys.",
         source=name,
@@ -528,7 +528,8 @@ def _numbered_splits(name: str, splits: object, first: int) -> list[NumberedSpli
             for number, split in enumerate(splits, first)
         ]
     raise SourceError(
-        f"Source {name!r} gave a value of type {type_name(splits)} instead of a list of splits.",
+        f"Source {name!r} returned a value of type {type_name(splits)} instead of a list "
+        "of splits.",
         remedy="Let Source.splits return a list of godwit.sources.Split.",
         source=name,
     )

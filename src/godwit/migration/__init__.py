@@ -1,12 +1,12 @@
 """Live migration: key groups change executor while the stream flows, and no row is lost.
 
 A local store is a cache of a committed version, so state is never "sent away".  A copy is *warmed*
-at the destination while the source goes on processing; once it lags by a few epochs at most, the
+at the destination while the source continues processing; once it lags by a few epochs at most, the
 assignment switches between two epochs and the lane applies the rest.  Invariants:
 
 1. The assignment of an epoch is total and fixed while the epoch runs.
 2. A key group that runs is warm where it runs, or was ordered to be loaded there.  A key group
-   that is neither is *suspended*: its rows wait in the changelog, and other key groups go on.
+   that is neither is *suspended*: its rows wait in the changelog, and other key groups continue.
 3. Key groups and bytes in flight are bounded (a *mini-migration*), for every plan.
 
 `MigrationProtocol` is a state machine without I/O: it has a method for every fact, which returns

@@ -19,7 +19,7 @@ Invariants, after every fact:
 - transfers in flight respect the bounds.
 
 The loss of an executor is an unplanned migration: its key groups get a new executor at once; those
-without state there are suspended or loaded, and the other key groups go on.
+without state there are suspended or loaded, and the other key groups continue.
 
 Source: Ding et al. §3.2, rebuilt for epochs: the paper reroutes misrouted rows, but here an epoch
 has one assignment; the paper's destination fetches state after the switch, but here the copy is

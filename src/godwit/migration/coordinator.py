@@ -424,7 +424,7 @@ class Coordinator:
         return kind(at_s=self._ports.now_s(), **values)
 
     def _follow(self, orders: tuple[Command, ...], event: events.Event | None = None) -> None:
-        """Announce `event`, carry out the protocol's commands, and go on with a regrouping."""
+        """Announce `event`, carry out the protocol's commands, and continue with a regrouping."""
         before, self._view = self._view, self._protocol.view()
         if event is not None:
             self._ports.announce(event)

@@ -37,7 +37,7 @@ class StartWarming:
     executor: str
     key_groups: tuple[int, ...]  # ascending
     # repeated in the report; a newer attempt for the same key groups replaces an older one, which
-    # may go on or stop
+    # may continue or stop
     attempt: str
     states: tuple[Any, ...] = ()  # the component's states at the time of the order
     # executors with copies to use first, and their key groups; key groups that they do not send,

@@ -175,7 +175,7 @@ def check_target(
     unknown = [name for name in target.executors if name not in executors]
     if unknown:
         raise InvalidPlanError(
-            f"The plan for component {component!r} uses executors that do not run: "
+            f"The plan for component {component!r} uses executors that are not running: "
             f"{', '.join(unknown)}.",
             remedy=f"Plan again on running executors: {', '.join(sorted(executors)) or 'none'}.",
             component=component,

@@ -18,10 +18,11 @@ class Strategy(StrEnum):
     """Ways to migrate: when key groups change their executor, and if their state is copied before.
 
     Pass one, or its value such as ``"live"``, as ``query.migrate(..., strategy=...)``. ``LIVE``:
-    each key group when its copy is up to date; epochs go on. ``DISRUPTIVE``: all at the next epoch,
-    which loads their state first. ``STOP_THE_WORLD``: all once their copies are complete; no epoch
-    runs until then. ``INSTANT`` and ``SMOOTH``: all at the next epoch, without state; two-phase
-    windows only. With ``SMOOTH``, rows of panes that have begun still go to the old executor.
+    each key group when its copy is up to date; epochs continue. ``DISRUPTIVE``: all at the next
+    epoch, which loads their state first. ``STOP_THE_WORLD``: all once their copies are complete; no
+    epoch runs until then. ``INSTANT`` and ``SMOOTH``: all at the next epoch, without state;
+    two-phase windows only. With ``SMOOTH``, rows of panes that have begun still go to the old
+    executor.
 
     Examples
     --------
@@ -32,7 +33,7 @@ class Strategy(StrEnum):
     """
 
     LIVE = "live"
-    """Epochs go on; each key group switches when its copy is up to date (Ding et al. §3.2)."""
+    """Epochs continue; each key group switches when its copy is up to date (Ding et al. §3.2)."""
     DISRUPTIVE = "disruptive"
     """All key groups switch at the next epoch, whose lanes load their state first (Enorm §4.5)."""
     STOP_THE_WORLD = "stop_the_world"
@@ -103,8 +104,8 @@ class LossPolicy(StrEnum):
     That is so after the loss of an executor, and at a restart. Pass it as
     ``gw.migration.Policy(on_loss=...)`` or ``gw.migration.Policy(on_start=...)``.
 
-    ``SUSPEND``: their rows wait until a copy is up to date; other key groups go on. ``LOAD``: the
-    next epoch loads their state first, so it takes longer.
+    ``SUSPEND``: their rows wait until a copy is up to date; other key groups continue. ``LOAD``:
+    the next epoch loads their state first, so it takes longer.
 
     Examples
     --------
@@ -113,7 +114,7 @@ class LossPolicy(StrEnum):
     """
 
     SUSPEND = "suspend"
-    """Their rows wait until a copy is up to date; other key groups go on."""
+    """Their rows wait until a copy is up to date; other key groups continue."""
     LOAD = "load"
     """The next epoch loads their state first, so it takes longer."""
 

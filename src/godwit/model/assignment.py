@@ -262,7 +262,8 @@ class Assignment:
                 )
             if executor not in self.executors:
                 raise InvalidPlanError(
-                    f"Key group {key_group} is sent to executor {executor!r}, which is not there.",
+                    f"Key group {key_group} is sent to executor {executor!r}, which does "
+                    "not exist.",
                     remedy=f"Executors are {', '.join(self.executors)}.",
                 )
             e = self.executors.index(executor)

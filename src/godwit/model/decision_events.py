@@ -407,7 +407,7 @@ class DecisionSkipped(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerFailed(Decision):
-    """A planner or a scaling model gave no usable result; the stream goes on unchanged.
+    """A planner or a scaling model gave no usable result; the stream continues unchanged.
 
     Attributes
     ----------

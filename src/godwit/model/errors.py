@@ -456,7 +456,7 @@ class MigrationError(GodwitError):
 
 
 class ScalingError(GodwitError):
-    """Executors could not be added or removed; the query goes on with the present ones.
+    """Executors could not be added or removed; the query continues with the present ones.
 
     Examples
     --------

@@ -265,7 +265,7 @@ def unpack(packed: object, num_key_groups: int) -> npt.NDArray[np.int32]:
         return np.asarray(packed, np.int32)
     if not 1 <= num_key_groups <= MAX_NUM_KEY_GROUPS:
         raise InvalidPlanError(
-            f"An assignment of {num_key_groups} key groups is not one.",
+            f"An assignment cannot have {num_key_groups} key groups.",
             remedy=f"There are 1 to {MAX_NUM_KEY_GROUPS}.",
         )
     starts, values = (np.array(packed.get(name, ()), np.int32) for name in ("starts", "values"))

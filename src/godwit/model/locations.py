@@ -152,7 +152,7 @@ def spelled_location(
     raise error(
         f"Cannot open {shown_uri(location)}: its scheme {scheme!r} is of no file system that is "
         "known here.",
-        remedy=f"{_instead(scheme, rest)}Known are local paths, and URIs that begin with "
+        remedy=f"{_instead(scheme, rest)}Supported are local paths, and URIs that begin with "
         f"{', '.join(f'{name}://' for name in known)}.",
     )
 

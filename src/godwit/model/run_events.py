@@ -66,7 +66,7 @@ class InitialStateWritten(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialStateIgnored(Event):
-    """A query was started with ``initial=``, and goes on from the state in its checkpoint.
+    """A query was started with ``initial=``, and continues from the state in its checkpoint.
 
     The checkpoint has epochs, and began with the same operators and columns of state.
     """
@@ -444,7 +444,7 @@ class ResidentLanesStarted(Event):
 class ResidentLanesEnded(Event):
     """Resident lanes (tasks that stay alive between epochs) ended, though none had failed.
 
-    If the query goes on, its epochs run as Spark jobs until new resident lanes are ready.
+    If the query continues, its epochs run as Spark jobs until new resident lanes are ready.
 
     Attributes
     ----------
@@ -506,7 +506,7 @@ class ListenerFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundFailed(Event):
-    """A background task failed and goes on, or a part could not be closed at the end.
+    """A background task failed and continues, or a part could not be closed at the end.
 
     Attributes
     ----------

@@ -192,8 +192,8 @@ def typed_state(operator: str, value: Any, codec: StateCodec) -> Any:
         return value
     except msgspec.ValidationError as error:
         raise InvalidInputError(
-            f"The initial state of operator {operator!r} has a value that is none of the declared "
-            f"type: {error}; it is {value!r:.100}.",
+            f"The initial state of operator {operator!r} has a value that does not have "
+            f"the declared type: {error}; it is {value!r:.100}.",
             remedy="Give values of the declared type: a class is a struct of its fields.",
             operator=operator,
         ) from error

@@ -169,7 +169,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     offsets = action(
         "keep-offsets",
         _run_keep_offsets,
-        "let a source go on from where it was read, though it reads something else now",
+        "let a source continue from where it was read, though it reads something else now",
         "Let the next start take what SOURCE reads then for what it read before, up to the same "
         "offsets: topics or tables of another name that hold the same data. Files are known by "
         "their paths: at another path, all of them are read. No query may be running on the "
@@ -465,7 +465,7 @@ def _run_keep_offsets(args: argparse.Namespace) -> int:
         else:
             keep_offsets(log.storage, args.source)
     _print_safely(
-        f"{args.path}: the next start goes on from where {args.source} was "
+        f"{args.path}: the next start continues from where {args.source} was "
         "read, whatever it reads then"
     )
     return 0
@@ -576,7 +576,7 @@ def _print_start_check(path: str, storage: CheckpointStorage) -> int:
     if problems:
         return 1
     refused = check_targets(storage).refused
-    how = ", once it is said how its targets go on: on_divergence=" if refused else ""
+    how = ", once it is said how its targets continue: on_divergence=" if refused else ""
     _print_safely(f"{path}: can be started{how}")
     for target in refused:
         _print_safely(f"  {target.problem} {target.remedy}")

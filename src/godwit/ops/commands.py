@@ -50,7 +50,7 @@ ADVISE: Final = Command(
 )
 ADOPT: Final = Command(
     module="godwit.adopt.command",
-    purpose="what the checkpoint of a stopped Spark query has, and how the query goes on here",
+    purpose="what the checkpoint of a stopped Spark query has, and how the query continues here",
     needs="pyspark",
     install="pyspark",
 )

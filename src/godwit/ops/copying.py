@@ -59,7 +59,7 @@ def copy_checkpoint(
     """
     if any(target.list(directory) for directory in ("", COMMITS, BLOCKS, SPARK)):
         raise CheckpointError(
-            f"There is something at {target.uri!r} already.",
+            f"{target.uri!r} exists already, and is not empty.",
             remedy="Copy to a directory that is empty or does not exist yet.",
             uri=target.uri,
         )

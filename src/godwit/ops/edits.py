@@ -273,7 +273,7 @@ def _placeholders(name: str, text: str, count: int, types: Mapping[str, pa.DataT
 
 
 def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> None:
-    """Allow a source, read without Spark, to go on from its position in other data.
+    """Allow a source, read without Spark, to continue from its position in other data.
 
     `delivered`: as for `remove_key`.
     """
@@ -283,7 +283,7 @@ def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> No
     known = latest.last_batch.identities
     if source not in known:
         raise CheckpointMismatchError(
-            f"The checkpoint {log.storage.uri!r} knows no source {source!r}.",
+            f"The checkpoint {log.storage.uri!r} has no source {source!r}.",
             remedy=f"Its sources are {', '.join(sorted(known))}.",
             uri=log.storage.uri,
         )

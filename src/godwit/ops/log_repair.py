@@ -6,8 +6,8 @@ other rows.  Such a query is refused; this module repairs its log.
 
 Invariant: the commit record of an epoch carries Spark's entries of its micro-batch, and the repair
 writes these back, in the log's present format.  Entries above the last committed micro-batch stay
-if all entries up to them are in order: Spark goes on with its plan.  Otherwise they are set aside,
-since no row of them was committed: Spark plans their rows again, from the sources.
+if all entries up to them are in order: Spark continues with its plan.  Otherwise they are set
+aside, since no row of them was committed: Spark plans their rows again, from the sources.
 
 At every start Spark also reads the earlier entries of a source, which list the files that it has
 read.  They are rebuilt from the rest of the log and from the records; if entries are missing from
@@ -106,7 +106,7 @@ class _LogPlan:
         listed = self._uncommitted_entries()
         torn = [path for path in (*planned, *listed) if self._lacks(path)]
         # Spark notes the end of a micro-batch after its record was written: one without a record
-        # was taken back, and Spark would go on after it.
+        # was taken back, and Spark would continue after it.
         ended = any(number > self.last for number in self._entries_of("commits"))
         if spoilt or torn or ended:
             self._set_aside_uncommitted(planned, listed)

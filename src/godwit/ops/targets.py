@@ -48,8 +48,8 @@ class TargetReport:
     """Report on the targets of a checkpoint."""
 
     findings: tuple[Finding, ...]  # what an epoch that is yet to be delivered lacks
-    # targets that do not go on from the checkpoint, which a start on them refuses. That is as it
-    # should be for a backup whose query went on.
+    # targets that do not continue from the checkpoint, which a start on them refuses. That is as it
+    # should be for a backup whose query continued.
     refused: tuple[Finding, ...]
     unseen: tuple[str, ...]  # sinks whose targets were not looked at, with where they write
 
@@ -122,9 +122,9 @@ def _divergence_findings(
     if (problem := divergence_of(point, log, position)) is not None:
         yield Finding(
             file=sink.target,
-            problem=f"Sink {name!r} would not go on from this checkpoint: {problem.what}.",
+            problem=f"Sink {name!r} would not continue from this checkpoint: {problem.what}.",
             remedy="Restore the target as of the checkpoint's backup, or start from a backup of "
-            "the checkpoint that is as old as the target; or say at the start how to go on: "
+            "the checkpoint that is as old as the target; or say at the start how to continue: "
             "flow.start(on_divergence=...).",
         )
 

@@ -122,7 +122,7 @@ def verify(
 
 
 class _Verification:
-    """Verifies one checkpoint; methods add findings, and go on after them."""
+    """Verifies one checkpoint; methods add findings, and continue after them."""
 
     def __init__(self, storage: CheckpointStorage, on_block: Callable[[int], None]) -> None:
         self.storage, self.on_block = storage, on_block

@@ -96,7 +96,7 @@ class Piece(Generic[AnyMove]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPhase(Generic[AnyMove]):
-    """Transfers that go on at the same time, each at the full rate of its links."""
+    """Transfers that continue at the same time, each at the full rate of its links."""
 
     size_bytes: int  # what each of the executors that take part sends or receives at most
     pieces: tuple[Piece[AnyMove], ...]  # in the order of the moves

@@ -636,9 +636,9 @@ class _Compilation:
             if other != output.name:
                 raise InvalidFlowError(
                     f"Sinks {other!r} and {output.name!r} of flow {self.flow.name!r} are the "
-                    "same object, which could not tell the epochs of the two apart.",
-                    remedy="Make a sink for each; several sinks may append rows to one table of a "
-                    "database or a lakehouse.",
+                    "same object, which cannot keep the epochs of both apart.",
+                    remedy="Create a sink for each; several sinks may append rows to one table of "
+                    "a database or a lakehouse.",
                     flow=self.flow.name,
                     sink=output.name,
                 )

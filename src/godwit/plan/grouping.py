@@ -132,9 +132,9 @@ def _check_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
             )
         if component.name in operators and component.name not in component.operators:
             raise InvalidPlanError(
-                f"Component {component.name!r} would have the name of an operator that it does "
-                "not hold.",
-                remedy=f"Call it otherwise, or let it hold operator {component.name!r}.",
+                f"Component {component.name!r} would have the name of an operator that it "
+                "does not contain.",
+                remedy=f"Choose another name, or add operator {component.name!r}.",
                 flow=flow.name,
                 component=component.name,
             )

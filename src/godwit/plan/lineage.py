@@ -248,7 +248,7 @@ def _former_rows(
             raise mismatch_error(
                 f"The queue of rows for operator {operator.name!r}",
                 dict.fromkeys(changed),
-                "Start the flow as it was until no rows wait, and change it then.",
+                "Start the flow as it was until no rows wait, and then change it.",
                 operator=operator.name,
             )
         if columns != today:

@@ -56,7 +56,7 @@ class Recorder(Protocol):
         """
 
 
-class _Hearing:
+class _ListenerQueue:
     """A listener with its thread and its queue of events."""
 
     def __init__(
@@ -114,7 +114,7 @@ class _Hearing:
         # thread reloads), and so may a log handler of the user's.
         with suppress(Exception):
             _logger.warning(
-                "A listener raised %s on %s. It stays, and goes on receiving events; this is "
+                "A listener raised %s on %s. It stays, and continues receiving events; this is "
                 "reported once.",
                 one_line(error),
                 type(event).__name__,
@@ -132,7 +132,7 @@ class EventDispatcher:
         self._recent = RecentEvents()
         self._order = threading.RLock()  # recent and queued events have the same order
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
-        self._hearings: list[_Hearing] = []
+        self._listener_queues: list[_ListenerQueue] = []
         self._recorders: dict[str, Recorder] = {}
         self._recording = True
         self._guards: dict[str, Guard] = {}
@@ -160,7 +160,7 @@ class EventDispatcher:
     def is_own_thread(self) -> bool:
         """True if the calling thread is one of the dispatcher's."""
         current = threading.current_thread()
-        return current is self._thread or any(h.thread is current for h in self._hearings)
+        return current is self._thread or any(h.thread is current for h in self._listener_queues)
 
     def emit(self, event: Event) -> None:
         """Log an event with users' names of operators; queue it for recorders and listeners."""
@@ -171,8 +171,8 @@ class EventDispatcher:
             if self._closed:
                 return
             self._queue_record(lambda: self._record_event(event))
-            for hearing in self._hearings:
-                hearing.put(event)
+            for queue in self._listener_queues:
+                queue.put(event)
 
     def add_listener(self, listener: Listener) -> None:
         """Add a listener for all later events.
@@ -189,8 +189,8 @@ class EventDispatcher:
         check_signature("add_listener", listener, "listener(event)")
         with self._order:
             if not self._closed:
-                name = f"godwit-listener-{len(self._hearings)}-{self._name}"
-                self._hearings.append(_Hearing(listener, name, self._report_listener))
+                name = f"godwit-listener-{len(self._listener_queues)}-{self._name}"
+                self._listener_queues.append(_ListenerQueue(listener, name, self._report_listener))
 
     def add_recorder(self, name: str, recorder: Recorder) -> None:
         """Add a recorder for all later entries; its failures are announced under `name`.
@@ -230,16 +230,16 @@ class EventDispatcher:
         if self.is_own_thread:
             return False
         until_s = time.monotonic() + timeout_s
-        marks = [threading.Event() for _ in self._hearings]
+        flushed = [threading.Event() for _ in self._listener_queues]
         with self._order:
             recorded = None if self._closed else self._queue_flush()
             if recorded is not None:
-                for hearing, mark in zip(self._hearings, marks, strict=False):
-                    hearing.put(mark)
-                marks = [recorded, *marks]
+                for queue, event in zip(self._listener_queues, flushed, strict=False):
+                    queue.put(event)
+                flushed = [recorded, *flushed]
         if recorded is not None:
-            return all(mark.wait(max(0.0, until_s - time.monotonic())) for mark in marks)
-        threads = [self._thread, *(hearing.thread for hearing in self._hearings)]
+            return all(event.wait(max(0.0, until_s - time.monotonic())) for event in flushed)
+        threads = [self._thread, *(queue.thread for queue in self._listener_queues)]
         for thread in threads:
             thread.join(max(0.0, until_s - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
@@ -262,8 +262,8 @@ class EventDispatcher:
             if not self._closed:
                 self._closed = True
                 self._queue.put(lambda: False)
-                for hearing in self._hearings:
-                    hearing.put(None)
+                for queue in self._listener_queues:
+                    queue.put(None)
 
     # -- under the lock -----------------------------------------------------------------------
 

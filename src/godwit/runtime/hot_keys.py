@@ -240,7 +240,7 @@ def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         types = ", ".join(f"{field.name} {field.type}" for field in fields)
         raise InvalidPlanError(
-            f"Key {key!r} is none of operator {operator.name!r}: {error}.",
+            f"Key {key!r} is not a key of operator {operator.name!r}: {error}.",
             remedy=f"Its key columns are {types}.",
             operator=operator.name,
         ) from None

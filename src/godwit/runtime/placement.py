@@ -191,7 +191,7 @@ class Pending(ABC, Generic[End]):
         Parameters
         ----------
         timeout
-            Maximum time to wait, in seconds; ``None``: no limit. The change goes on after it.
+            Maximum time to wait, in seconds; ``None``: no limit. The change continues after it.
 
         Returns
         -------
@@ -244,7 +244,7 @@ class Pending(ABC, Generic[End]):
 
 
 class Migration(Pending["EndMigration"]):
-    """A move of key groups to other executors, which goes on in the background.
+    """A move of key groups to other executors, which continues in the background.
 
     Godwit makes it: ``query.migrate`` and others return it. `wait` blocks until it has ended, and
     returns how; `done` is true then. `cancel` ends it early.

@@ -317,7 +317,7 @@ class Query:
         Parameters
         ----------
         timeout
-            Maximum time to wait, in seconds; the query goes on after it. ``None``: no limit.
+            Maximum time to wait, in seconds; the query continues after it. ``None``: no limit.
 
         Returns
         -------
@@ -520,7 +520,7 @@ class Query:
         Returns
         -------
         Migration
-            The change, which goes on in the background; ``wait()`` waits for its end.
+            The change, which continues in the background; ``wait()`` waits for its end.
 
         Raises
         ------
@@ -573,7 +573,7 @@ class Query:
         Returns
         -------
         Migration or None
-            The migration, which goes on in the background; ``None`` if the plan has no moves.
+            The migration, which continues in the background; ``None`` if the plan has no moves.
 
         Raises
         ------
@@ -666,7 +666,7 @@ class Query:
         Returns
         -------
         Scaling
-            The change, which goes on in the background; ``wait()`` waits for its end.
+            The change, which continues in the background; ``wait()`` waits for its end.
 
         Raises
         ------
@@ -739,7 +739,7 @@ class Query:
 
         Every listener is called on a thread of its own, shortly after the event, so a slow one
         delays nothing else. An exception in it is logged, and reported by the event
-        `godwit.events.ListenerFailed`, once for each kind of error; the query goes on. If a
+        `godwit.events.ListenerFailed`, once for each kind of error; the query continues. If a
         listener is more than 10,000 events behind, the oldest of these are dropped.
 
         Parameters

@@ -177,7 +177,7 @@ class QueryComponents(Collection[str]):
         Returns
         -------
         PendingRegrouping
-            The change, which goes on in the background; ``wait()`` waits for its end.
+            The change, which continues in the background; ``wait()`` waits for its end.
 
         Raises
         ------

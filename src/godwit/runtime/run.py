@@ -1,4 +1,4 @@
-"""One run of a flow: its epoch loop, and what goes on beside it.
+"""One run of a flow: its epoch loop, and what continues beside it.
 
 What happens in an epoch is in `godwit.engine.loop`; how Spark runs it, in
 `godwit.spark.cluster`. Here a batch of source rows becomes an epoch, and a committed
@@ -177,7 +177,7 @@ class QueryRun(FlowRun):
         self.repartitioning.carry_out(columns)
 
     def carry_on(self) -> None:
-        """No-op: requested changes go on in the background."""
+        """No-op: requested changes continue in the background."""
 
     # -- what it has ------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Another number of executors, by hand: ``query.scale(n)``.
 
 Problem: executors come and go when the cluster likes, key groups move when copies are warm, and
-either may fail in the middle, while the stream goes on.
+either may fail in the middle, while the stream continues.
 
 Invariant: a scaling looks at what there is and does the next thing, until nothing is left to do; so
 whatever happens meanwhile (one that comes late, one that dies, a migration that is withdrawn) is
@@ -121,7 +121,7 @@ class Scaling:
         Parameters
         ----------
         timeout
-            Maximum time to wait, in seconds; ``None``: no limit. The scaling goes on after it.
+            Maximum time to wait, in seconds; ``None``: no limit. The scaling continues after it.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class Scaling:
             raise ScalingError(
                 f"The scaling to {counted(self.target, 'executor')} has not ended after "
                 f"{timeout} s; it is {self._stage}.",
-                remedy="It goes on; look at query.events, or cancel it.",
+                remedy="It continues; look at query.events, or cancel it.",
                 wanted=self.target,
             )
         if self._failure is not None:
@@ -209,10 +209,9 @@ class Scaling:
             self._balance_load()
         if missing:
             raise ScalingError(
-                f"There are {counted(len(self._pool.staying), 'executor')} where {self.target} "
-                f"were asked for: {missing}.",
-                remedy="Those there are carry the stream. Make room on the cluster and scale "
-                "again.",
+                f"{self.target} executors were requested, and "
+                f"{counted(len(self._pool.staying), 'executor')} run: {missing}.",
+                remedy="The stream uses these. Free resources on the cluster and scale again.",
                 wanted=self.target,
                 executors=self._pool.staying,
             )
@@ -284,7 +283,7 @@ class Scaling:
             if why := self._pool.view.not_returned:
                 raise ScalingError(
                     f"Executors {', '.join(names)} could not be given back: {why}.",
-                    remedy="They own nothing, and the stream goes on; scale again later.",
+                    remedy="They own nothing, and the stream continues; scale again later.",
                     executors=names,
                 )
             self._pause()
@@ -390,7 +389,7 @@ class Scaling:
             return error
         return ScalingError(
             f"The scaling to {counted(self.target, 'executor')} failed: {error_line(error)}.",
-            remedy="The stream goes on with the executors there are.",
+            remedy="The stream continues with the executors there are.",
             wanted=self.target,
         )
 

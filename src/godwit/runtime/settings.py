@@ -96,7 +96,7 @@ class Sizing:
     assignments
         Name of a component (see `Flow.components`) → the assignment of its key groups in a new
         checkpoint. Key groups of components that are not named are divided evenly. A resumed
-        checkpoint goes on with its own assignments.
+        checkpoint continues with its own assignments.
 
     Raises
     ------

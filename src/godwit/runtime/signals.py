@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM while a program waits for a query: they ask for its end.
 
-Left alone, the first raises in the middle of whatever the main thread does, while the query goes on
-(and PySpark's handler cancels the jobs of its epoch); the second ends the process amid an epoch. A
-handler here only takes a note, which the thread that waits looks at; so no lock that the thread
-holds can be asked for again.
+Left alone, the first raises in the middle of whatever the main thread does, while the query
+continues (and PySpark's handler cancels the jobs of its epoch); the second ends the process amid an
+epoch. A handler here only takes a note, which the thread that waits looks at; so no lock that the
+thread holds can be asked for again.
 
 A handler of the user's own stays in place.
 """

@@ -1,11 +1,11 @@
 """Threads of the driver beside the epochs, and the gate through which epochs begin.
 
-The problem: an uncaught exception ends a thread, and its work stops while the query goes on as if
+The problem: an uncaught exception ends a thread, and its work stops while the query continues as if
 nothing had happened. And Python waits for the threads of its own pools before it
 exits, so a process whose work is done may stay for minutes.
 
 The invariants: an error in a step of such a thread is reported, as a warning in the log and as an
-event, once for each kind of error, and the thread goes on with its next step; no thread keeps the
+event, once for each kind of error, and the thread continues with its next step; no thread keeps the
 process from exiting; and one thread at a time carries out an epoch, while another may deliver the
 one before.
 """
@@ -69,7 +69,7 @@ class Guard:
         self._reported.add(line)
         with suppress(Exception):  # a log handler of the user's
             _logger.warning(
-                "%s failed with %s. It goes on; this is reported once.",
+                "%s failed with %s. It continues; this is reported once.",
                 self._what,
                 line,
                 exc_info=error,

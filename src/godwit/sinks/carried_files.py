@@ -124,7 +124,7 @@ def read_former_target(
             rows = sum(file.rows for file in written.files)
             raise SinkError(
                 f"Sink {sink!r}: {rows} rows of the last epoch were written to {written.target}, "
-                "another target, which is not there.",
+                "another target, which does not exist.",
                 remedy="Bring it back to that path until the epoch is delivered. If it was removed "
                 "on purpose, start the query once with gw.sinks.noop() instead of the sink, until "
                 "an epoch has passed: that gives these rows up.",

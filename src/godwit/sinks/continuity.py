@@ -15,7 +15,7 @@ behind         the target lacks epochs that the checkpoint has delivered, as an 
 another's      the checkpoint is a copy, and the target is that of the query that was copied
 =============  ==================================================================================
 
-Everything but the first is refused, unless the user says how to go on.
+Everything but the first is refused, unless the user says how to continue.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def continue_delivery(
     if way == "new_writer":
         after = problem.resume_after
         sink.continue_after(point_of_epoch(epochs, after))
-        return f"sink {name}: {problem.what}; it goes on as a new writer after epoch {after}"
+        return f"sink {name}: {problem.what}; it continues as a new writer after epoch {after}"
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _diverged_error(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
@@ -153,7 +153,7 @@ _CAUSES: Final[dict[str, str]] = {
     "not have everything.",
     "another's": "Its rows would mix with those of that query.",
 }
-_EFFECTS: Final[dict[str, str]] = {  # of going on all the same
+_EFFECTS: Final[dict[str, str]] = {  # of continuing all the same
     "ahead": "the target keeps its rows and gets the rows that are produced again, too",
     "diverged": "the target keeps its rows and gets the rows that are produced again, too",
     "behind": "the rows in between stay missing",
@@ -180,9 +180,9 @@ def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
             "with the checkpoint, or give the sink another target"
         )
     return SinkError(
-        f"Sink {name!r} does not go on from this checkpoint: {problem.what}. "
+        f"Sink {name!r} does not continue from this checkpoint: {problem.what}. "
         f"{_CAUSES[problem.kind]}",
-        remedy=f'{back}. Or go on all the same, start(on_divergence="new_writer"): '
+        remedy=f'{back}. Or continue all the same, start(on_divergence="new_writer"): '
         f"{_EFFECTS[problem.kind]}. "
         "on_divergence={sink: choice} applies to one sink.",
         sink=name,

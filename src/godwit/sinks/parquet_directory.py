@@ -93,7 +93,7 @@ class ParquetDirectory:
         rival = self._write_claim({**mine, "columns": {}})
         if self._read_marker(mine, error) is None:
             raise error(
-                f"another query is about to begin the directory: {rival}",
+                f"another query is about to use the directory: {rival}",
                 "Give each query a directory of its own. If there is no other query, remove that "
                 "file.",
             )

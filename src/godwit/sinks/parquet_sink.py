@@ -160,7 +160,7 @@ class ParquetLaneWriter:
             raise SinkError(
                 f"Parquet sink {self.sink!r}: a lane cannot write to {self.target}: "
                 f"{secrets.hide(str(error))}. Nothing of epoch {epoch} was committed.",
-                remedy="Check the path, its permissions and its room, and start the query again.",
+                remedy="Check the path, its permissions and free space, and start the query again.",
                 sink=self.sink,
                 path=self.target,
                 epoch=epoch,

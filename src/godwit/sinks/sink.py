@@ -96,8 +96,8 @@ class SinkContext:
     views
         Object by which the sink shows rows under a name, such as a temporary view of Spark.
     batches_before
-        Number of batches of the Spark query that the flow goes on from: epoch 1 is the next batch
-        after them. 0 if it goes on from none.
+        Number of batches of the Spark query that the flow continues from: epoch 1 is the next batch
+        after them. 0 if it continues from none.
 
     Examples
     --------

@@ -263,8 +263,8 @@ class _Check:
                 self._fail_rule(
                     "limits",
                     f"of {counted(total, 'row')} a limit of {limit} gives none, so a query would "
-                    "never go on",
-                    "Let latest go on by at least one row where there is one.",
+                    "never advance",
+                    "Let latest advance by at least one row where there is one.",
                 )
             if self._exact and rows.num_rows > limit:
                 self._fail_rule(
@@ -310,7 +310,7 @@ class _Check:
             position = after
         rows = pa.concat_tables([*steps, self._schema.empty_table()])
         self._check_equal(
-            "going on",
+            "continuing",
             self._sorted_rows(sample.rows),
             self._sorted_rows(rows),
             "epoch by epoch, rows differ from those of one",
@@ -365,13 +365,13 @@ class _Check:
             self._call_method("open", other.open, self._after_storage("latest", middle))
             splits = self._call_method("splits", other.splits, middle, sample.end, 2)
             self._check_equal(
-                "going on",
+                "continuing",
                 rest,
                 self._read_splits(other, splits),
                 "after a restart, other rows come",
             )
             if other.latest(middle, limit=self._max_rows, until=sample.end) == middle != sample.end:
-                self._fail_rule("going on", "after a restart, latest finds nothing more to read")
+                self._fail_rule("continuing", "after a restart, latest finds nothing more to read")
         finally:
             other.close()
 

@@ -332,7 +332,7 @@ class Directory:
             raise SourceError(
                 f"The file {self.file_name(file)!r} was removed before all of it was read.",
                 remedy="Put the file back and start the query again, or start it without the file "
-                "to go on without its rows. A file may be removed once it was read.",
+                "to continue without its rows. A file may be removed once it was read.",
                 file=self.file_name(file),
             )
         if (info.size, info.mtime_ns or 0) != (file.size, file.modified_ns):

@@ -50,7 +50,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line of a file that cannot be read, where the user wants to go on without it."""
+    """A line of a file that cannot be read, where the user wants to continue without it."""
 
     text: bytes
     reason: str

@@ -389,7 +389,7 @@ class FileSource(Source):
             elif place < 0:
                 raise SourceError(
                     f"A file in {self._directory.shown!r} was removed before it was read.",
-                    remedy="Start the query again to go on without its rows.",
+                    remedy="Start the query again to continue without its rows.",
                 )
             elif self._listing.versions[place] != version:
                 raise self._directory.changed_error(self._listing.files[place])

@@ -222,7 +222,7 @@ def _has_maps(field: pa.Field) -> bool:
 
 
 def _is_inferred_otherwise(dtype: pa.DataType) -> bool:
-    """Return whether Arrow infers a type for values in JSON that it does not hold exactly."""
+    """Return whether Arrow infers a type for values in JSON that it does not contain exactly."""
     return bool(pa.types.is_floating(dtype) or pa.types.is_timestamp(dtype))
 
 

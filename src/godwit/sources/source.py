@@ -2,7 +2,7 @@
 
 A position is how far a query has read, such as an offset for each partition. It is a plain value in
 the commit record of the epoch that read up to it, and there is no other log: after a crash the
-query goes on from the position of its last committed epoch. For every epoch the driver asks the
+query continues from the position of its last committed epoch. For every epoch the driver asks the
 source how far the epoch may read (`Source.latest`), and divides the rows between the two positions
 into splits (`Source.splits`). Any process may read a split (`Source.read`), several times, in any
 order, and concurrently.
@@ -151,7 +151,7 @@ class Source(ABC):
     Define `schema`, `identity`, `start`, `latest`, `splits` and `read`; the other methods have
     defaults. A *position* is where an epoch begins or ends in the input, such as an offset: a
     number, text, bytes, ``None``, or lists and dicts of these. An epoch reads the rows between two
-    positions, and its commit record stores the second one, from which a restarted query goes on.
+    positions, and its commit record stores the second one, from which a restarted query continues.
 
     The driver calls all methods but `read`, which is called on pickled copies of the source in any
     process. Check a source of your own by `godwit.testing.check_source`.
@@ -231,7 +231,7 @@ class Source(ABC):
         """Prepare for reading, on the driver, before the first epoch of a run.
 
         By default nothing is done. A source of your own should raise `godwit.errors.SourceError` if
-        its data does not exist, or if it cannot go on from `position`.
+        its data does not exist, or if it cannot continue from `position`.
 
         Parameters
         ----------
@@ -402,7 +402,7 @@ class Source(ABC):
         Called after each commit that advanced the position, and once more at a restart. By default
         nothing is done. A source may report progress here for monitoring, such as the offsets of a
         consumer group; a query always resumes from its checkpoint. If this method raises, an event
-        reports it, and the query goes on.
+        reports it, and the query continues.
 
         Examples
         --------

@@ -152,7 +152,7 @@ class SparkCluster:
             self.resident.end(reason)
 
     def stop_waiting_reason(self) -> str:
-        """Return the reason to stop waiting for the epoch's lanes; empty to go on.
+        """Return the reason to stop waiting for the epoch's lanes; empty to continue.
 
         Raises `GateClosedError` if the epoch is aborted.
         """

@@ -99,7 +99,7 @@ class Flow(LogicalFlow):
         if not hasattr(session, "_jsparkSession"):
             raise InvalidFlowError(
                 f"Source {name!r} was given a DataFrame of a Spark Connect session.",
-                remedy="Make it in a classic session (SparkSession.builder.master(...)): placing "
+                remedy="Create it in a classic session (SparkSession.builder.master(...)): placing "
                 "tasks on executors needs the SparkContext.",
                 source=name,
             )
@@ -254,7 +254,7 @@ class Flow(LogicalFlow):
             its state, with the key columns and the columns that `gw.read_state` shows; of an
             operator with named states, operator → state → rows. Rows are a DataFrame (such as one
             of `gw.read_state`), a ``pyarrow.Table``, a pandas DataFrame, a list of dicts, or a
-            Parquet directory. A checkpoint that began with the same operators and columns goes on
+            Parquet directory. A checkpoint that began with the same operators and columns continues
             without reading them again (event `gw.events.InitialStateIgnored`).
         initial_watermark
             Watermark that `initial` goes with, a datetime or ISO 8601 text: windows that end by
@@ -314,7 +314,7 @@ class Flow(LogicalFlow):
         )
         if self.sources and all(map(is_stand_in, self.sources.values())):
             raise InvalidFlowError(
-                f"Flow {self.name!r} stands on gw.testing.stream(...), which has no rows.",
+                f"Flow {self.name!r} is built on gw.testing.stream(...), which has no rows.",
                 remedy="Build it on DataFrames of spark.readStream to start it, or play it by "
                 "gw.testing.run(flow, {...}).",
                 flow=self.name,

@@ -122,7 +122,7 @@ class MicroBatchQuery(EpochDriver):
     def stop(self) -> None:
         """Stop Spark's query, and wait until the loop that reads Godwit's own sources has ended.
 
-        The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
+        The loop's own thread does not wait. Raises `StopTimeoutError` if the loop continues.
         """
         if not self._run.session.is_stopped:
             self.spark_query.stop()

@@ -86,7 +86,7 @@ class MicroBatches:
         if last is not None and last.digest == PLAYED:
             raise CheckpointMismatchError(
                 f"The last epochs of the checkpoint {self._storage.uri!r} were played by "
-                "gw.testing, with rows that no source of Spark's has read, so nothing says how far "
+                "gw.testing, with rows that no Spark source has read, so nothing says how far "
                 "the sources were read.",
                 remedy="Start with a new checkpoint; or, if this was a query's, from a copy that "
                 "was made before it was played on. Play on copies only (`godwit checkpoint copy`).",

@@ -347,7 +347,7 @@ class _Opener:
         log: CommitLog,
         cluster: SparkCluster,
         *,
-        starts: bool,  # false: the run goes on
+        starts: bool,  # false: the run continues
     ) -> Coordinator:
         """Create the coordinator, announce a query that `starts`, repeat the last delivery."""
         flow = recovery.flow

@@ -236,7 +236,7 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
         session = given
     else:
         raise InvalidFlowError(
-            f"Flow {flow.name!r} was started in another session than that of its DataFrames.",
+            f"Flow {flow.name!r} was started in a session other than that of its DataFrames.",
             remedy="Leave session= out, or read the DataFrames in that session.",
             flow=flow.name,
         )
@@ -254,7 +254,7 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
 def _stop_failed_start(spark: SparkSession, name: str, gate: EpochGate) -> None:
     """Stop Spark's query, if it has begun, after a start that failed or was interrupted.
 
-    The query would go on without a lease on the checkpoint.
+    The query would continue without a lease on the checkpoint.
     """
     gate.close()
     for query in [] if context_is_stopped(spark.sparkContext) else spark.streams.active:

@@ -24,7 +24,7 @@ UInt64Array = npt.NDArray[np.uint64]
 _TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
 _TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this if and only if the tags are equal
 _FREE = np.uint64(0)
-_STEPS = 4  # slots probed one by one before a search goes on by eight
+_STEPS = 4  # slots probed one by one before a search continues by eight
 _WINDOW = np.arange(1, 9)[None, :]  # eight slots are one cache line
 
 
@@ -103,7 +103,7 @@ class HashIndex:
         """Write entries into the first free slots from `starts` on.
 
         All entries are written at once and then checked: of several that chose one slot, the last
-        one is in it, and the others go on to the next slot.
+        one is in it, and the others continue to the next slot.
         """
         slots = self._slots
         while entries.size:

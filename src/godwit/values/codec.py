@@ -138,7 +138,7 @@ def _came_back(state: Any, back: Any) -> bool:
     """Return whether a state (`back`) decoded from its pickle equals the original."""
     try:
         return _says_equal(state, back) or is_same(state, back)
-    except RecursionError:  # it holds itself
+    except RecursionError:  # it contains itself
         return _pickled(state) == _pickled(back)
 
 

@@ -385,8 +385,8 @@ def _column_type(
             )
         if hint in within:
             raise InvalidFlowError(
-                f"{where} has the field {name!r} of type {hint_text(hint)}, which holds itself: no "
-                "column has values of unlimited depth.",
+                f"{where} has the field {name!r} of type {hint_text(hint)}, which contains itself: "
+                "no column has values of unlimited depth.",
                 remedy="Refer to the other object by a column that identifies it.",
                 column=name,
             )

@@ -125,7 +125,7 @@ class TaggedValues:
             return self._encode_with_long_integers(value)
         except RecursionError:
             raise UnsupportedValueError(
-                "a value that holds itself, or is nested too deeply"
+                "a value that contains itself, or is nested too deeply"
             ) from None
         except UnicodeEncodeError as error:
             raise UnsupportedValueError(

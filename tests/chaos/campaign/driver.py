@@ -134,7 +134,7 @@ class Round:
                 query.processAllAvailable()
                 query.stop()
             ending.join(PATIENCE_S)
-            assert query.awaitTermination(int(PATIENCE_S)), f"it goes on: {query.status}"
+            assert query.awaitTermination(int(PATIENCE_S)), f"it continues: {query.status}"
         except Exception as error:
             if deed != "fail" or "on purpose" not in str(error):
                 raise

@@ -129,7 +129,7 @@ class Round:
         helper.start()
         self._end(query)
         helper.join(PATIENCE_S)
-        assert query.awaitTermination(PATIENCE_S), f"it goes on: {query.status}"
+        assert query.awaitTermination(PATIENCE_S), f"it continues: {query.status}"
         for event in query.events:
             if isinstance(event, (events.RowsLeftOut,)):
                 problem = f"rows were left out: {event}"
@@ -190,7 +190,7 @@ class Round:
             query.processAllAvailable()
             query.stop()
         elif deed in ("available", "held", "close"):
-            assert query.awaitTermination(PATIENCE_S), f"it goes on: {query.status}"
+            assert query.awaitTermination(PATIENCE_S), f"it continues: {query.status}"
         else:
             if self.told["wait"] == "drain":
                 query.processAllAvailable()

@@ -88,7 +88,7 @@ class SparkDriver:
         return 0 if self._ended.exists() else self._process.poll()
 
     def kill(self) -> None:
-        """Let the JVM go first, so that nothing goes on without its driver."""
+        """Let the JVM go first, so that nothing continues without its driver."""
         if self._process is None:
             return
         for pid in children_of(self._process.pid):

@@ -104,7 +104,7 @@ class Scenario:
         wait_for_loss(self.query, executor)
 
     def settle(self) -> None:
-        """Go on until every key group runs and no row waits."""
+        """Continue until every key group runs and no row waits."""
         for _ in range(6):
             until(lambda: self.query.status["keyGroupsSuspended"] == 0, "everything to run again")
             self.process()
@@ -148,7 +148,7 @@ def side_by_side(
     timed_epochs: list[list[Timed]],
     mixed_epochs: list[list[Row]],
 ) -> None:
-    """Two flows on the same executors, one of which dies under both; the streams go on.
+    """Two flows on the same executors, one of which dies under both; the streams continue.
 
     ``timed`` has windows, timers and named states, ``mixed`` both kinds of sources, and key groups
     that move.
@@ -209,7 +209,7 @@ def main(path: str) -> None:
     with LocalCluster(workers=3, memory="512m", work_dir=directory / "cluster") as cluster:
         settings = {
             "spark.driver.memory": "512m",
-            # After a loss Spark goes on to wait for the dead executor as long as for a busy one.
+            # After a loss Spark continues to wait for the dead executor as long as for a busy one.
             "spark.locality.wait.process": "2s",
             # As on several machines: what a dead executor wrote is out of reach.
             "spark.shuffle.readHostLocalDisk": "false",

@@ -52,7 +52,7 @@ def session(directory: Path, *, cores: int = 2) -> SparkSession:
 
 
 def die(spark: SparkSession) -> None:
-    """Let the JVM go first, so that nothing goes on without its driver."""
+    """Let the JVM go first, so that nothing continues without its driver."""
     gateway: Any = spark.sparkContext._gateway
     os.kill(gateway.proc.pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

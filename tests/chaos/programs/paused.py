@@ -1,4 +1,4 @@
-"""An executor that stands still for longer than Spark waits for its heartbeat, and then goes on.
+"""An executor that stands still for longer than Spark waits for its heartbeat, and then continues.
 
 Called with the path of a JSON file: ``directory`` and ``seed``.  Leaves ``out/``, ``ck/``,
 ``events.json`` and ``told.json`` as `tests.chaos.programs.cluster` does.
@@ -20,7 +20,7 @@ from godwit.spark.platform.local_cluster import LocalCluster
 
 
 def paused(scenario: Scenario) -> None:
-    """An executor stands still in the middle of a lane, and goes on once another has its work."""
+    """An executor stands still in the middle of a lane, and continues once another has its work."""
     scenario.process(3)
     application = scenario.spark.sparkContext.applicationId
     names = {pid: name for name, pid in scenario.cluster.executor_pids(application).items()}

@@ -1,4 +1,4 @@
-"""A query that Spark has run goes on with its state, as if nothing had happened."""
+"""A query that Spark has run continues with its state, as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_query_goes_on_from_the_state_that_spark_has_written(
                     shutil.copytree(old, copy)
                     native: Batches = {}
                     adopted: Batches = {}
-                    for batch in batches[3:]:  # the second start goes on from its own checkpoint
+                    for batch in batches[3:]:  # the second start continues from its own checkpoint
                         write(before, [batch])
                         native |= run(query.writeStream, mode=mode, checkpoint=copy).batches
                         writer = gw.write_stream(query).from_spark_checkpoint(old)

@@ -66,7 +66,7 @@ def test_a_processor_does_what_it_does_under_pysparks_own_tester(seed: int, tmp_
         assert sorted(said) == sorted(expected), (seed, epoch)
         if epoch == 5:
             processed.run.migrate(dict.fromkeys(range(8), "2"))
-        if epoch == 8:  # a restart; the clock of the new run goes on
+        if epoch == 8:  # a restart; the clock of the new run continues
             processed.run.close()
             now = dt.datetime.fromtimestamp(clock / 1000, dt.UTC)
             processed = Processed(Obeying(), run={**run, "now": now}, **options)

@@ -501,8 +501,8 @@ class Tree:
     ("cls", "what"),
     [
         (dataclasses.make_dataclass("Empty", [("kind", Nothing)]), "without members"),
-        (Node, r"Node, has the field 'children\[\]' of type Node, which holds itself"),
-        (Tree, "of type Node, which holds itself"),
+        (Node, r"Node, has the field 'children\[\]' of type Node, which contains itself"),
+        (Tree, "of type Node, which contains itself"),
     ],
 )
 def test_a_class_whose_values_no_column_has_is_refused_when_it_is_read(cls: Any, what: str) -> None:

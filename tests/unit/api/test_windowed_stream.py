@@ -54,7 +54,7 @@ def keyed(**options: Any) -> KeyedStream:
         (lambda: keyed().window(rows(9), tumbling("1 hour")), "beside other windows"),
         (lambda: keyed().window(rows(9), output="update"), "output='update'"),
         (lambda: keyed().window(rows(9), time="ts"), "time='ts'"),
-        (lambda: keyed().window(rows(9)).process(print, output="k string"), "aggregates only"),
+        (lambda: keyed().window(rows(9)).process(print, output="k string"), "only aggregates"),
         (lambda: keyed().window(rows(9)).compute(), "no aggregates"),
         (lambda: keyed(slack="-1 second"), "negative"),
         (lambda: keyed(idle="0 seconds"), "no time"),

@@ -157,7 +157,7 @@ def test_old_records_and_manifests_go_and_the_retained_epochs_stay(log: CommitLo
 
 
 def start(log: CommitLog, version: FlowVersion, interval: int) -> CommitLog:
-    """Go on under another flow version."""
+    """Continue under another flow version."""
     return CommitLog.create_or_open(
         log.storage, IDENTITY, "next", flow=version, retain_epochs=2, manifest_interval=interval
     )

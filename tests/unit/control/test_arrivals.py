@@ -15,7 +15,7 @@ def test_what_is_held_back_has_arrived_when_the_source_says_so() -> None:
     assert arrivals.rate_since(0.0) is None
     arrivals.add_epoch(100, 2.5, 900)
     assert arrivals.rate_since(0.0) == pytest.approx(200.0)
-    arrivals.add_epoch(100, 3.0, None)  # not known just now: 100 rows/s go on
+    arrivals.add_epoch(100, 3.0, None)  # not known just now: 100 rows/s continue
     arrivals.add_epoch(100, 4.5, 900)
     assert arrivals.rate_since(2.6) == pytest.approx(100.0)
     assert arrivals.rate_since(0.0) == pytest.approx(500 / 3.5)

@@ -781,11 +781,14 @@ class Number:
         (wants(2, float("nan")), "it raised InvalidControlError: There cannot be nan executors"),
         (wants(-1, 2), "it raised InvalidControlError: There cannot be -1 executors"),
         (lambda _situation: True, "it raised InvalidControlError: There cannot be True executors"),
-        (Number(), "it raised InvalidControlError: The scaling model said 3"),
-        (says(reason=7), "it raised InvalidControlError: A scaling model gave 7 as its reason"),
-        (says(numbers={"busy": "much"}), "it raised InvalidControlError: A scaling model gave"),
-        (says(numbers=None), "it raised InvalidControlError: A scaling model gave None as its"),
-        (says(unattainable=None), "it raised InvalidControlError: A scaling model gave None as"),
+        (Number(), "it raised InvalidControlError: The scaling model returned 3"),
+        (says(reason=7), "it raised InvalidControlError: A scaling model returned 7 as its reason"),
+        (says(numbers={"busy": "much"}), "it raised InvalidControlError: A scaling model returned"),
+        (says(numbers=None), "it raised InvalidControlError: A scaling model returned None as its"),
+        (
+            says(unattainable=None),
+            "it raised InvalidControlError: A scaling model returned None as",
+        ),
         (says(aim=0.5), "it raised InvalidControlError: There cannot be 0.5 executors"),
     ],
 )
@@ -831,7 +834,7 @@ def test_a_plan_onto_an_executor_that_died_is_abandoned_and_planned_anew() -> No
 
 
 def held_up(noise: float = 0.0) -> ControlledCluster:
-    """Make a stream whose rebalancing has begun and cannot go on."""
+    """Make a stream whose rebalancing has begun and cannot continue."""
     world = ControlledCluster(
         {"sum": Part(rows=skewed(3.0))}, FOUR, settings=control(), noise=noise
     )

@@ -340,7 +340,7 @@ def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     refused("left=5 and right=1", lambda: spread("j", "hot", left=5))
     refused("left=1 and right=1", lambda: spread("j", "hot"))
     refused("2 values", lambda: spread("j", ("hot", 1), left=2))
-    refused("is none of operator 'j'", lambda: spread("j", 7.5, left=2))
+    refused("is not a key of operator 'j'", lambda: spread("j", 7.5, left=2))
     refused("is not spread", lambda: gather("j", "cold"))
 
 

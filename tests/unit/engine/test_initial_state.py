@@ -341,7 +341,7 @@ def test_a_start_that_fails_claims_nothing(tmp_path: Path) -> None:
         (whole, 5, "initial is of type int"),
         (whole, {"op": "/nowhere/at/all"}, "cannot be read"),
         (processed, {"op": [{"k": "a"}]}, "neither a column 'value' nor 'state'"),
-        (processed, {"op": [{"k": "a", "value": {"count": "x"}}]}, "none of the declared"),
+        (processed, {"op": [{"k": "a", "value": {"count": "x"}}]}, "does not have the declared"),
         (of_states, {"op": [{"k": "a"}]}, "has the states"),
         (distinct_within, {"op": [{"k": "a"}]}, "no column 'seen'"),
     ],

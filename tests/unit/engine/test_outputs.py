@@ -425,7 +425,7 @@ def test_a_copy_delivers_what_another_querys_lanes_wrote_though_it_is_gone(tmp_p
     assert [row["total"] for row in sink.rows] == [7, 8, 9]
     given(tmp_path, Kept(), [staged()], again=False)
     assert list((tmp_path / "checkpoint/carried").iterdir()) == []
-    with pytest.raises(SinkError, match="is not there"):
+    with pytest.raises(SinkError, match="does not exist"):
         given(tmp_path, Kept(), [(block, "files", 3)], again=True)
 
 

@@ -120,7 +120,7 @@ def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> Non
     log, recovery = recover_flow(two, storage, "run", retain_epochs=3)
     assert recovery.flow.physical_plan == shared.physical_plan
     assert log.commit(CommitRecord(epoch=1, run_id="")).plan == 0
-    # Without the other one, the component goes on with one operator, and that is another plan.
+    # Without the other one, the component continues with one operator, and that is another plan.
     log, recovery = recover_flow(FLOW, storage, "run", retain_epochs=3)
     assert recovery.flow.physical_plan == plan(both=("a",))
     assert log.commit(CommitRecord(epoch=2, run_id="")).plan == 1

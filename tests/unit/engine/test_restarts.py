@@ -1,4 +1,4 @@
-"""Restarts with a changed program: changes that go on, and changes that are refused."""
+"""Restarts with a changed program: changes that continue, and changes that are refused."""
 
 from __future__ import annotations
 

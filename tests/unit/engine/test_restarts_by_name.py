@@ -396,7 +396,7 @@ def test_state_is_not_read_in_the_key_groups_of_other_columns(tmp_path: Path) ->
             CheckpointMismatchError, match=f"'op' was partitioned by a and is by {', '.join(by)}"
         ):
             run_of(tmp_path, sums(*by), rows=AB)
-    for times, by in ((2, ["a"]), (3, [])):  # who names no columns goes on with those
+    for times, by in ((2, ["a"]), (3, [])):  # who names no columns continues with those
         same = run_of(tmp_path, sums(*by), rows=AB)
         assert same.compiled.operator("op").partition_by == ("a",)
         assert same.epoch(rows=rows_of(AB, ROWS[:1])) == [("k", 1, times)]

@@ -91,7 +91,7 @@ def test_what_is_no_list_of_splits_is_refused() -> None:
         source = Numbers(4)
         source.splits = lambda *_, splits=splits: splits  # type: ignore[method-assign]
         positions, _ = kept(source)
-        with pytest.raises(SourceError, match="Source 'numbers' gave a value of type"):
+        with pytest.raises(SourceError, match="Source 'numbers' returned a value of type"):
             positions.plan(2)
 
 
@@ -145,9 +145,9 @@ def test_a_source_that_returns_no_position_is_refused() -> None:
         end = latest
 
     positions, _ = kept(Forgetful(4))
-    with pytest.raises(SourceError, match=r"Source 'numbers' gave None instead of a position"):
+    with pytest.raises(SourceError, match=r"Source 'numbers' returned None instead of a position"):
         positions.plan(2)
-    with pytest.raises(SourceError, match=r"Source 'numbers' gave None instead of a position"):
+    with pytest.raises(SourceError, match=r"Source 'numbers' returned None instead of a position"):
         positions.fix_ends()
 
 

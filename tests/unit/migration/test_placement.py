@@ -131,7 +131,7 @@ def test_a_plan_with_another_number_of_key_groups_is_refused() -> None:
 
 
 def test_a_plan_on_an_executor_that_is_not_there_is_refused_by_name() -> None:
-    with pytest.raises(InvalidPlanError, match=r"do not run: z\. Plan again on.*a, b, c"):
+    with pytest.raises(InvalidPlanError, match=r"are not running: z\. Plan again on.*a, b, c"):
         check_target(
             "sum",
             even_assignment(4, THREE, [1] * 3),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         (lambda places: places.executor(-1), "numbered 0 to 3"),
         (lambda places: places.key_groups("3"), "no executor '3'"),
         (lambda places: places.moved({4: "1"}), "Key group 4 does not exist"),
-        (lambda places: places.moved({0: "3"}), "executor '3', which is not there"),
+        (lambda places: places.moved({0: "3"}), "executor '3', which does not exist"),
         (lambda places: places.on(["1"], [1]), "not total"),
         (
             lambda places: places.moves_to(gw.migration.even_assignment(3, ["1"], [1])),

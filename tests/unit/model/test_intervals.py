@@ -59,5 +59,5 @@ def test_intervals_that_do_not_cover_the_key_groups_are_refused(packed: dict[str
 
 
 def test_no_number_of_key_groups_is_believed_that_cannot_be() -> None:
-    with pytest.raises(InvalidPlanError, match="is not one"):
+    with pytest.raises(InvalidPlanError, match="cannot have"):
         unpack({"starts": [0], "values": [0]}, 2**31)

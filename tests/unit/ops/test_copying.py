@@ -95,7 +95,7 @@ def test_a_backup_keeps_the_query(tmp_path: Path) -> None:
 
 @dataclass
 class Offsets:
-    """Spark's log of a query of two sources, the second of files, beside which Spark goes on."""
+    """Spark's log of a query of two sources, the second of files, beside which Spark continues."""
 
     root: Path
     now: int
@@ -167,7 +167,7 @@ def test_nothing_is_copied_over(tmp_path: Path) -> None:
     log = written(tmp_path / "ck", 1)
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "mine.txt").write_text("here")
-    with pytest.raises(CheckpointError, match="something at"):
+    with pytest.raises(CheckpointError, match="exists already"):
         copy_checkpoint(log.storage, CheckpointStorage.open(tmp_path / "copy"))
 
 

@@ -1,4 +1,4 @@
-"""Targets are looked at without their flow: whether they go on from a checkpoint."""
+"""Targets are looked at without their flow: whether they continue from a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_a_target_beside_its_backup_is_told_to_be_ahead_and_a_restored_one_behin
     (ahead,) = check_targets(CheckpointStorage.open(tmp_path / "backup")).refused
     assert "has epochs up to 5, and the checkpoint ends with epoch 2" in ahead.problem
     assert main(["checkpoint", "verify", str(tmp_path / "backup")]) == 0
-    assert "A start is refused: Sink 'out' would not go on" in capsys.readouterr().out
+    assert "A start is refused: Sink 'out' would not continue" in capsys.readouterr().out
     assert main(["checkpoint", "repair", str(tmp_path / "backup"), "--apply"]) == 0
-    assert "can be started, once it is said how its targets go on" in capsys.readouterr().out
+    assert "can be started, once it is said how its targets continue" in capsys.readouterr().out
     target.restore("old")
     (behind,) = check_targets(CheckpointStorage.open(tmp_path / "ck")).refused
     assert "has epochs up to 2, and epochs up to 4 were delivered" in behind.problem

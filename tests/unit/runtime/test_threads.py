@@ -1,4 +1,4 @@
-"""An error in a thread becomes an event, the thread goes on, and no exit waits for it."""
+"""An error in a thread becomes an event, the thread continues, and no exit waits for it."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_a_former_target_that_is_damaged_or_not_there_is_an_error(tmp_path: Path
     with pytest.raises(SinkError, match="cannot be read there"):
         list(read_former_target(former, SCHEMA, "new"))
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(SinkError, match=r"6 rows.*is not there") as caught:
+    with pytest.raises(SinkError, match=r"6 rows.*does not exist") as caught:
         list(read_former_target(former, SCHEMA, "new"))
     assert "gw.sinks.noop()" in caught.value.remedy
 

@@ -289,8 +289,8 @@ def test_schemes_are_spelled_as_the_library_knows_them(path: str, spelled: str) 
         ("dbfs:///x", r"write /dbfs/x\."),
         ("wasbs://c@a.blob.core.windows.net/x", r"abfss://CONTAINER@a\.dfs\.core\.windows\.net/x"),
         ("wasb://c@a.blob.core.windows.net/x", r"abfss://CONTAINER@a\.dfs\.core\.windows\.net/x"),
-        ("ftp://h/x", "Known are local paths"),
-        ("https://h/x", "Known are local paths"),
+        ("ftp://h/x", "Supported are local paths"),
+        ("https://h/x", "Supported are local paths"),
     ],
 )
 def test_schemes_that_nobody_knows_are_refused_at_once(

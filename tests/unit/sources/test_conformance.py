@@ -318,7 +318,7 @@ def test_a_source_that_keeps_all_rules_passes() -> None:
         (EndsThatMove, "until", "earlier end"),
         (RowsThatAreNotFoundLater, "latest", "not found"),
         (TakesEveryPositionForEarlier, "positions", "goes back from"),
-        (ForgetsItsPosition, "going on", "after a restart"),
+        (ForgetsItsPosition, "continuing", "after a restart"),
         (LagOfNoKind, "lag", "int"),
         (LagBelowZero, "lag", "negative"),
         (DescribesNothing, "describe", "no dict"),

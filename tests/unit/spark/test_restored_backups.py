@@ -186,7 +186,7 @@ def test_a_backup_is_started_once_its_targets_are_rolled_back(
     run(tmp_path / "checkpoint", target.sink(), 2)
     old = backup(tmp_path, how)
     run(tmp_path / "checkpoint", target.sink(), LAST)
-    with pytest.raises(SinkError, match="'out' does not go on from this checkpoint"):
+    with pytest.raises(SinkError, match="'out' does not continue from this checkpoint"):
         run(old, target.sink(), LAST)
     assert target.rows() == list(range(LAST + 1))
     (told,) = run(old, target.sink(), 3, on_divergence="roll_back")

@@ -327,7 +327,7 @@ def test_a_state_that_holds_itself_is_refused() -> None:
     held: dict[str, Any] = {}
     held["me"] = [held]
     with pytest.raises(
-        UnencodableError, match=r"is a value that holds itself, or is nested too deeply"
+        UnencodableError, match=r"is a value that contains itself, or is nested too deeply"
     ):
         back(dict, held)
 

@@ -1,4 +1,4 @@
-"""Changes of a type of state: what goes on, what is refused, and that old bytes say the same."""
+"""Changes of a type of state: what continues, what is refused, and that old bytes say the same."""
 
 from __future__ import annotations
 

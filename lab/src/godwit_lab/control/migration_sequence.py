@@ -7,7 +7,7 @@ the step is made, since executors that come have no names before.
 
 Invariant: a planned step is taken as it was planned, or the rest of the sequence is planned again,
 and an event says why: other numbers of executors than were planned for, or a load that has left τ
-by more than noise explains.  Planning again from the present step costs no more than going on, as
+by more than noise explains.  Planning again from the present step costs no more than continuing, as
 long as loads and sizes stay: the rest of a cheapest path is a cheapest path.
 """
 

@@ -1,7 +1,7 @@
 """A simulated run: virtual time, and the real epoch loop, coordinator and controller.
 
 The loop is the one that Spark runs (`godwit.engine.loop`); the work of an epoch is numbers: work
-out how long it takes, let the background go on meanwhile, and count what it did.
+out how long it takes, let the background continue meanwhile, and count what it did.
 """
 
 from __future__ import annotations

@@ -450,7 +450,7 @@ class DeltaSink(TargetSink):
                 f"{self._shown_path} was restored to a version before the last epoch that was "
                 "delivered to it in this run",
                 "Restore it to its newest version; or start from a backup of the checkpoint that "
-                'is as old; or go on without the epochs in between, on_divergence="new_writer".',
+                'is as old; or continue without the epochs in between, on_divergence="new_writer".',
                 epoch=epoch,
             )
         self._seen = self._table.version()
@@ -820,7 +820,7 @@ class DeltaLaneWriter:
             raise SinkError(
                 f"Delta sink {self.sink!r}: {self.target} cannot be written: "
                 f"{self.secrets.hide(str(error))}.",
-                remedy="Check the path, its permissions and its room, and start the query again.",
+                remedy="Check the path, its permissions and free space, and start the query again.",
                 sink=self.sink,
                 path=self.target,
             ) from self.secrets.cause(error)

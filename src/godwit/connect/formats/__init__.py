@@ -48,7 +48,7 @@ def avro(
     ------
     InvalidFlowError
         If `schema` is not an Avro schema of a record, or a field has a type that no column has:
-        null, a union of several types, a record that holds itself, a decimal of over 38 digits.
+        null, a union of several types, a record that contains itself, a decimal of over 38 digits.
 
     Examples
     --------

@@ -102,7 +102,7 @@ class AvroMessages(MessageFormat):
             except (IndexError, StructError):
                 raise AvroError("it ends within a value") from None
             if end != len(value):
-                raise AvroError(f"it goes on after the record: {len(value) - end} bytes")
+                raise AvroError(f"it continues after the record: {len(value) - end} bytes")
             rows.append(row)
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
         return [

@@ -131,7 +131,7 @@ def min_size(avro_type: AvroType) -> int:
     """Return the number of bytes that a value takes at least; raise if values have no end."""
     if avro_type.kind == "record" and avro_type.min_size < 0:
         if avro_type.min_size == _COUNTING:
-            raise AvroError(f"each record {avro_type.name} holds another one")
+            raise AvroError(f"each record {avro_type.name} contains another one")
         avro_type.min_size = _COUNTING
         avro_type.min_size = sum(min_size(part.type) for part in avro_type.fields)
     if avro_type.kind == "record":
@@ -297,7 +297,7 @@ def _arrow_type(avro_type: AvroType, where: str, within: tuple[AvroType, ...]) -
     if avro_type.kind == "null":
         raise _no_column(where, "the type null")
     if avro_type in within:
-        raise _no_column(where, f"the record {avro_type.name}, which holds itself")
+        raise _no_column(where, f"the record {avro_type.name}, which contains itself")
     if avro_type.logical == "decimal":
         if avro_type.precision > _MAX_DIGITS:
             raise _no_column(

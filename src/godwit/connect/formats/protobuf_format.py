@@ -248,7 +248,7 @@ def _value_type(field: Any, within: tuple[str, ...]) -> Any:
         return pa.timestamp("us", "UTC")
     if kind.full_name in within:
         raise InvalidFlowError(
-            f"Protobuf message {kind.full_name} holds itself, and Arrow has no type for that.",
+            f"Protobuf message {kind.full_name} contains itself, and Arrow has no type for that.",
             remedy="Read values as bytes, and parse them in a map.",
         )
     inner = (*within, kind.full_name)

@@ -381,7 +381,7 @@ class IcebergSink(TargetSink):
                 "was rolled back to a snapshot before the last epoch that was delivered to it in "
                 "this run",
                 "Return to its newest snapshot; or start from a backup of the checkpoint that is "
-                'as old; or go on without the epochs in between, on_divergence="new_writer".',
+                'as old; or continue without the epochs in between, on_divergence="new_writer".',
                 epoch=epoch,
             )
         return last is not None and last.epoch >= epoch

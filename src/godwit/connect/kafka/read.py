@@ -55,7 +55,7 @@ def kafka(
         ``"partition"`` and ``"offset"``; a mapping renames them, as in ``{"timestamp":
         "arrived_at"}``.
     start
-        Position of a new query; a resumed one goes on from its checkpoint. ``"earliest"``,
+        Position of a new query; a resumed one continues from its checkpoint. ``"earliest"``,
         ``"latest"``, a datetime (the first message with that timestamp or a later one), or offsets
         by partition, ``{0: 120, 1: 80}``, for several topics ``{"flights": {0: 120}}``; partitions
         that are not named begin with their earliest message.
@@ -66,7 +66,7 @@ def kafka(
         ``"read_committed"`` leaves out messages of aborted and open transactions, as in Kafka.
     on_data_loss
         Action if Kafka's retention deleted messages before they were read: ``"refuse"``: the query
-        fails; ``"skip"``: it goes on without them, with a warning that has the number of offsets.
+        fails; ``"skip"``: it continues without them, with a warning that has the number of offsets.
     on_bad
         Action for a message that cannot be decoded: ``"refuse"``: fail its epoch; ``"skip"``: leave
         it out, with a warning; ``"divert"``: leave it out and write it to the sink `rejects`.

@@ -380,7 +380,7 @@ class KafkaSink(TargetSink):
             )
         return self._target_error(
             f"another process has taken this sink over: {self.text_of(error)}",
-            "Two runs of one checkpoint write to it; let one go on.",
+            "Two runs of one checkpoint write to it; let one continue.",
         )
 
     def _abort(self, producer: Producer) -> None:

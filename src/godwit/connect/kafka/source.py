@@ -269,9 +269,9 @@ class KafkaSource(Source):
             raise self._source_error(
                 f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
                 "more, which is yet to be read",
-                "Start the query again: it goes on without the lost messages."
+                "Start the query again: it continues without the lost messages."
                 if self._skips_lost
-                else "Raise the topic's retention. To go on without the lost messages: "
+                else "Raise the topic's retention. To continue without the lost messages: "
                 'on_data_loss="skip".',
                 topic=topic,
                 partition=partition,
@@ -420,7 +420,8 @@ class KafkaSource(Source):
             key = (topic, partition)
             if key not in first:
                 raise self._source_error(
-                    f"is to begin in partition {partition} of topic {topic!r}, which is not there",
+                    f"is to begin in partition {partition} of topic {topic!r}, which does "
+                    "not exist",
                     f"There are partitions 0 to {self._states[topic].num_partitions - 1}."
                     if topic in self._states
                     else f"Its topics are {listing(self._topics)}.",
@@ -531,7 +532,7 @@ class KafkaSource(Source):
             if not self._skips_lost:
                 raise self._source_error(
                     f"{what}: retention has overtaken the query",
-                    'Raise the topic\'s retention. To go on without them: on_data_loss="skip".',
+                    'Raise the topic\'s retention. To continue without them: on_data_loss="skip".',
                     topic=r.topic,
                     partition=r.partition,
                     offset=r.begin,

@@ -517,11 +517,11 @@ class PostgresSink(TargetSink):
                     "it in this run: the server has gone back, as after a failover to a replica "
                     "that did not have everything",
                     "Restore the table; or start from a backup of the checkpoint that is as old; "
-                    'or go on without the epochs in between, start(on_divergence="new_writer").',
+                    'or continue without the epochs in between, start(on_divergence="new_writer").',
                     epoch=output.epoch,
                 )
             if is_complete_result(output, self._context):
-                # Not TRUNCATE: readers go on seeing the old rows until the commit.
+                # Not TRUNCATE: readers continue seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
             refused = None
             if divert:

@@ -279,8 +279,8 @@ class TargetTable:
                     or pa.types.is_decimal(keys)
                 ):
                     raise self._table_error(
-                        f"would keep column {field.name!r}, a map with keys of type {keys}, as "
-                        "JSON, whose objects do not have such keys",
+                        f"would store column {field.name!r} as JSON, which cannot represent a map "
+                        f"with keys of type {keys}",
                         "Cast the keys to text in a map before the sink.",
                     )
 
@@ -300,7 +300,7 @@ class TargetTable:
         for name in (*table_parts(self.table), *self.schema.names):
             if "\0" in name:
                 raise self._table_error(
-                    f"or its columns cannot have the name {name!r}, which holds a zero byte",
+                    f"or its columns cannot have the name {name!r}, which contains a zero byte",
                     "Choose another name; columns can be renamed before the sink.",
                 )
             if len(name.encode()) > limit:

@@ -196,8 +196,8 @@ def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[Numbere
     which = "One of the splits" if others is None else f"The split {others.split.what}"
     names = dict.fromkeys([split.source for split in splits] if others is None else [others.source])
     raise SourceError(
-        f"{which} of source {listing(list(names))} gave other rows when it was read again, after "
-        "the loss of an executor; nothing of this epoch is committed.",
+        f"{which} of source {listing(list(names))} returned different rows when it was read again, "
+        "after the loss of an executor; nothing of this epoch is committed.",
         remedy="The same split must give the same rows, or raise: do not change its data while a "
         "query reads them. For a source of your own, see gw.testing.check_source.",
         source=others.source if others is not None else listing(list(names)),
@@ -228,7 +228,7 @@ def read_split(
     most = split.rows
     if most is not None and (read > most or (split.exact and read < most)):
         raise SourceError(
-            f"Source {name!r} gave {read} rows of {split.what}, which has {most}.",
+            f"Source {name!r} returned {read} rows of {split.what}, which has {most}.",
             remedy="The same split must give the same rows, or raise. If its data were changed, "
             "restore them; for a source of your own, see gw.testing.check_source.",
             source=name,
@@ -267,7 +267,7 @@ def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> 
     else:
         return
     raise SourceError(
-        f"Source {name!r} gave {problem} ({split.what}).",
+        f"Source {name!r} returned {problem} ({split.what}).",
         remedy="Let Source.read yield the requested columns, in their order and with the types "
         "of Source.schema.",
         source=name,
@@ -280,8 +280,8 @@ def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> 
     if isinstance(rows, pa.RecordBatch) and rows.schema == source.unreadable:
         return
     raise SourceError(
-        f"Source {name!r} gave Unreadable rows ({split.what}) that are not a record batch with the "
-        "columns of its attribute unreadable.",
+        f"Source {name!r} returned Unreadable rows ({split.what}) that are not a record batch with "
+        "the columns of its attribute unreadable.",
         remedy="Let both have the same schema.",
         source=name,
         split=split.what,

@@ -605,7 +605,7 @@ def check_types(expression: Expression, inputs: pa.Schema, call: str, kind: str)
                 remedy="Compare and compute numbers with numbers and text with text; write a date "
                 "as '2026-03-29', a timestamp as '2026-03-29 01:00:00' if its column has no time "
                 "zone and as '2026-03-29 01:00:00+00:00' if it has one; a column alone has to be "
-                "boolean in a condition. Cast columns in a map before.",
+                "boolean in a condition. Cast columns in a map first.",
                 aggregate=call,
                 columns=list(columns_read(part)),
             ) from error

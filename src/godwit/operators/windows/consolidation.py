@@ -397,7 +397,7 @@ class ConsolidationProblem:
     """Windows to be built, and the keys in panes.
 
     Raises `InvalidProblemError` if there is no window, one is empty, named twice or not among the
-    panes, or a number of keys is none.
+    panes, or a number of keys is invalid.
     """
 
     pane_keys: FloatArray  # shape ``(n,)``: keys in each pane, in order of time

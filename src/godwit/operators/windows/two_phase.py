@@ -88,9 +88,9 @@ class ComputePart(WindowedCompute):
         if changed is not None:
             entries = _newest_entries(entries.followed_by(changed), len(self.keys))
         pieces, piece_of = self.pieces(entries, time)
-        of_pieces = np.flatnonzero(piece_of < pieces.count)
-        if len(of_pieces) < len(entries.hashes):
-            entries = entries.take(of_pieces)
+        in_closing_windows = np.flatnonzero(piece_of < pieces.count)
+        if len(in_closing_windows) < len(entries.hashes):
+            entries = entries.take(in_closing_windows)
         columns = [*entries.keys.columns, *entries.values.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
 

@@ -1,4 +1,4 @@
-"""Plot of the demo: stream, move a third of the key groups, kill an executor, go on, compare.
+"""Plot of the demo: stream, move a third of the key groups, kill an executor, continue, compare.
 
 The script hears every event of the query and decides after each, never by the clock, so that a slow
 machine shows the same steps; the clock serves only to notice that a stream has run dry:
@@ -6,7 +6,7 @@ machine shows the same steps; the clock serves only to notice that a stream has 
 1. every executor but one shares the key groups; the last one joins them while the stream flows;
 2. then, after a quarter of the rows, a third of the key groups of each operator move live to it;
 3. when they have arrived, and over half of the rows are in, one executor is killed;
-4. its key groups are suspended, warmed elsewhere and resumed, while the others go on;
+4. its key groups are suspended, warmed elsewhere and resumed, while the others continue;
 5. the last files wait until no key group does; then the stream ends, and a batch query over the
    same files says whether a single row was lost or counted twice.
 """

@@ -53,7 +53,7 @@ class SparkScheduler:
         if self._setting("spark.dynamicAllocation.enabled", "false").lower() == "true":
             return (
                 "Spark's dynamic allocation adds and removes executors as it sees fit, and takes "
-                "idle ones away that hold state. Make the session with "
+                "idle ones away that hold state. Create the session with "
                 "spark.dynamicAllocation.enabled=false."
             )
         return ""
@@ -326,7 +326,7 @@ class SparkExecutorPool:
             count = self._pending()
             if not count:
                 return
-            # Else an executor could join an hour later, after the run went on without it.
+            # Else an executor could join an hour later, after the run continued without it.
             self._total = self._num_staying()
             self._refused = reason
             self._changed.notify_all()

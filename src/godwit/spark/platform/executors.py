@@ -105,8 +105,8 @@ def check_spare_slots(spark: SparkContext) -> None:
             raise InvalidFlowError(
                 f"{spark.master} has too few cores: resident lanes take one, and one more has to "
                 "be free for everything else.",
-                remedy=f'Make the session with master("local[{_MIN_SLOTS}]") or more (they may be '
-                "more than the machine has), or start without lanes=gw.Lanes(resident=True).",
+                remedy=f'Create the session with master("local[{_MIN_SLOTS}]") or more (they may '
+                "be more than the machine has), or start without lanes=gw.Lanes(resident=True).",
                 master=spark.master,
             )
         return

@@ -29,7 +29,7 @@ def check_session(session: SparkSession, flow: str) -> None:
     if context_is_stopped(session.sparkContext):
         raise InvalidFlowError(
             f"The Spark session of flow {flow!r} was stopped.",
-            remedy="Make a new one with SparkSession.builder.getOrCreate(), and read the flow's "
+            remedy="Create a new one with SparkSession.builder.getOrCreate(), and read the flow's "
             "DataFrames in that; a session that was stopped cannot be used again.",
             flow=flow,
         )

@@ -148,8 +148,8 @@ class LaneJob:
                 asked = [(w.attempt, w.level, w.place) for w in work[task]]
                 if (given := [(a.attempt, a.level, a.place) for a in answers]) != asked:
                     raise LaneLostError(
-                        f"task {task} of the lanes answered {given} (attempt, level and lane), "
-                        f"and was asked for {asked}"
+                        f"task {task} of the lanes answered for {given} (attempt, level and lane) "
+                        f"instead of {asked}"
                     )
                 for answer in answers:
                     refused = refused or bool(answer.refusal)
@@ -169,7 +169,7 @@ class LaneJob:
         """Send each task its lanes' work, and yield task and answers in order of arrival.
 
         `work`: task → work of its lanes. `given_up`: called while waiting; returns the reason to
-        stop waiting, or an empty text to go on. Raises `LaneLostError` if a task or the job is
+        stop waiting, or an empty text to continue. Raises `LaneLostError` if a task or the job is
         lost, or with that reason; the job has to be ended then.
         """
         with self._lock:

@@ -321,7 +321,7 @@ class ResidentLanes:
         ended: Any = job.end()
         self._slots.free()
         self.reason = reason
-        text = reason if ended else f"{reason}; Spark's job goes on although it was cancelled"
+        text = reason if ended else f"{reason}; Spark's job continues although it was cancelled"
         self._announce(events.ResidentLanesEnded, reason=text)
 
     def close(self) -> None:

@@ -190,7 +190,7 @@ def _checked_versions(request: CopyRequest, reply: bytes) -> dict[int, int]:
         raise MigrationError(
             f"Copies of {str(request.state)!r} were to be warmed on executor {request.executor}, "
             f"but Spark ran the job on {executor}.",
-            remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
+            remedy="It will be retried; a larger spark.locality.wait makes Spark wait longer for a "
             "free core.",
         )
     versions: dict[int, int] = result

@@ -401,7 +401,7 @@ def test_types_that_no_column_has_are_refused_with_their_path() -> None:
         (["int", "string"], "a union of 2 types"),
         (decimal("bytes", 39, 2), "a decimal of 39 digits, more than 38,"),
         (decimal(fixed(32), 70, 2), "a decimal of 70 digits, more than 38,"),
-        ("R", "the record R, which holds itself"),
+        ("R", "the record R, which contains itself"),
     ):
         for around, path in (
             (of if of != "R" else ["null", "R"], r"R\.a"),
@@ -806,7 +806,7 @@ def test_an_error_of_an_avro_message_names_the_field(
     format_ = gw.formats.avro(reader, registry={1: written})
     decoded = format_.decode([b"\0\0\0\0\x01" + message], format_.schema.names)
     if depth == "skipped":  # such a field is passed over without a look at its value
-        assert all(path in reason or "goes on" in reason for _, reason in decoded.bad)
+        assert all(path in reason or "continues" in reason for _, reason in decoded.bad)
         return
     ((_, reason),) = decoded.bad
     assert words in reason

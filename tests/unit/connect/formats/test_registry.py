@@ -250,7 +250,7 @@ def test_what_avro_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidFlowError, match=r"a union of 2 types at Flight\.u"):
         gw.formats.avro(union)
     tree = {**FLIGHT, "fields": [{"name": "next", "type": ["null", "Flight"]}]}
-    with pytest.raises(InvalidFlowError, match=r"holds itself at Flight\.next"):
+    with pytest.raises(InvalidFlowError, match=r"contains itself at Flight\.next"):
         gw.formats.avro(tree)
     avro = gw.formats.avro(FLIGHT)
     with pytest.raises(UnwritableError):
@@ -344,7 +344,7 @@ def test_what_protobuf_cannot_be_is_refused() -> None:
         gw.formats.protobuf("f.Flight")
     with pytest.raises(InvalidFlowError, match=r"finds no message 'f\.Nobody'"):
         gw.formats.protobuf("f.Nobody", descriptors=flight_descriptors())
-    with pytest.raises(InvalidFlowError, match="holds itself"):
+    with pytest.raises(InvalidFlowError, match="contains itself"):
         gw.formats.protobuf(descriptor_pb2.DescriptorProto)
     framed = gw.formats.protobuf("f.Flight", descriptors=flight_descriptors(), framed=True)
     with pytest.raises(InvalidFlowError, match="Give schema_id="):

@@ -183,7 +183,7 @@ def test_the_depth_of_json_does_not_depend_on_the_depth_of_the_stack() -> None:
 def test_deep_protobuf_and_wrong_protobuf_are_bad() -> None:
     name = "google.protobuf.FileDescriptorProto"
     options: dict[str, Any] = {"descriptors": _descriptors(), "framed": True, "schema_id": 1}
-    with pytest.raises(gw.errors.InvalidFlowError, match="holds itself"):
+    with pytest.raises(gw.errors.InvalidFlowError, match="contains itself"):
         gw.formats.protobuf(name, **options)
     one = gw.formats.protobuf("google.protobuf.SourceCodeInfo", **options)
     rows = pa.RecordBatch.from_pylist([{"location": [{"path": [1]}]}], one.schema)

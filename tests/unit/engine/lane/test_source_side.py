@@ -100,7 +100,9 @@ def lanes_ran_again(
 def test_other_rows_of_the_same_split_are_refused(
     monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
-    with pytest.raises(SourceError, match="source 'numbers' gave other rows when it was read"):
+    with pytest.raises(
+        SourceError, match="source 'numbers' returned different rows when it was read"
+    ):
         run_with(monkeypatch, increased, run)
 
 
@@ -136,7 +138,7 @@ def test_a_split_may_have_fewer_rows_than_it_says_only_if_it_says_so(
     split = Split(rows=rows, size_bytes=None, what="0..5", payload=(0, 5), exact=exact)
     reading = read_split("numbers", Numbers(5), split, pa.schema([("number", pa.int64())]))
     if refused:
-        with pytest.raises(SourceError, match=f"gave 5 rows of 0..5, which has {rows}"):
+        with pytest.raises(SourceError, match=f"returned 5 rows of 0..5, which has {rows}"):
             list(reading)
     else:
         assert pa.Table.from_batches(reading).num_rows == 5

@@ -96,7 +96,7 @@ def test_while_key_groups_of_either_part_are_suspended_neither_closes(tmp_path: 
 
 
 def test_the_compute_part_takes_up_the_state_of_the_whole(tmp_path: Path) -> None:
-    """Same name, same columns, same meaning: an old checkpoint goes on in two parts and back."""
+    """Same name, same columns, same meaning: an old checkpoint continues in two parts and back."""
     from godwit.plan.lineage import flow_version
 
     def flow(**options: Any) -> Any:

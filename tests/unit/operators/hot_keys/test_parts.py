@@ -280,7 +280,7 @@ def test_each_state_is_merged_by_its_own_function() -> None:
         assert times == {value: every.count(value) for value in set(every)}
         (last,) = of_hot("last")
         assert last["state"] == "[9,9,9,9,9]"
-        run.epoch({"rows": HOT[:1]})  # the key goes on with what was merged
+        run.epoch({"rows": HOT[:1]})  # the key continues with what was merged
         (total,) = of_hot("total")
         assert int(total["state"]) == sum(every) + HOT[0]["v"]
 

@@ -62,7 +62,7 @@ def test_one_process_has_a_slot_a_core_and_a_cluster_a_slot_a_lane() -> None:
 @pytest.mark.parametrize(
     ("spark", "text"),
     [
-        (context([1], master="local[1]"), r'Make the session with master\("local\[2\]"\)'),
+        (context([1], master="local[1]"), r'Create the session with master\("local\[2\]"\)'),
         (context([2, 1], master="yarn"), r"Executor '1' can run one task at a time.*"),
     ],
 )

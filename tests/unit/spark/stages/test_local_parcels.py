@@ -82,7 +82,7 @@ def test_files_of_earlier_epochs_are_removed_and_those_of_this_one_stay(tmp_path
     assert first != again
     assert open_stored([old]) is None
     assert open_stored([first, again]) == [LARGE, LARGE]
-    assert mapped == [LARGE]  # whoever reads it goes on
+    assert mapped == [LARGE]  # whoever reads it continues
 
 
 def test_mapped_payloads_hold_no_descriptors(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _run_all(
             _progress("")
             print(
                 f"Stopped. {len(results)} of {len(entries)} figures are whole in {out}, and "
-                f"nothing of {entry.name}; the same command goes on with it.",
+                f"nothing of {entry.name}; the same command continues with it.",
                 file=sys.stderr,
             )
             raise

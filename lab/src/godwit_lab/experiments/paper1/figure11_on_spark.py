@@ -1,9 +1,9 @@
 """Paper 1, figure 11 on Spark: response time around a migration, live and with everything stopped.
 
 A query on three executors of one core each, which are processes of this machine, counts numbers by
-key.  Live, ``query.scale(2)`` moves the key groups of one executor while rows go on, and gives it
-back.  Stopped, it is done as without Godwit: the query and its application end, one with two
-executors starts, and the query goes on from its checkpoint.
+key.  Live, ``query.scale(2)`` moves the key groups of one executor while rows continue, and gives
+it back.  Stopped, it is done as without Godwit: the query and its application end, one with two
+executors starts, and the query continues from its checkpoint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Paper 5 §5.2, figures 13 to 15: one elastic executor on 1 to 256 cores of the simulator.
 
 The paper's executor is a process whose tasks run on cores of any node; rows come to the process and
-go on to its remote tasks.  Ours is the lanes that share the key groups of one operator: a row goes
-straight to its lane.  The first eight cores are of one machine, and more are of others.
+continue to its remote tasks.  Ours is the lanes that share the key groups of one operator: a row
+goes straight to its lane.  The first eight cores are of one machine, and more are of others.
 """
 
 from __future__ import annotations
