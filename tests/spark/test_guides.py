@@ -81,7 +81,7 @@ def run_page(
     monkeypatch.setattr(
         gw.types.Query,
         "awaitTermination",
-        lambda query: (query.processAllAvailable(), query.stop()),
+        lambda query, *_: (query.processAllAvailable(), query.stop()),
     )
     # What the README begins with is pasted into an empty file.
     given = {} if page == "README" else {"gw": gw, "spark": spark}
