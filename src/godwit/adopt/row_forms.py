@@ -395,7 +395,11 @@ def array_of(series: Any, dtype: pa.DataType, zone: str = UTC) -> pa.Array:
     try:
         return pa.Array.from_pandas(series, mask=mask, type=dtype, safe=False)
     except pa.lib.ArrowInvalid:
-        return pa.Array.from_pandas(series, mask=mask).cast(dtype, safe=False)
+        values = pa.Array.from_pandas(series, mask=mask)
+        if pa.types.is_decimal(dtype) and pa.types.is_integer(values.type):
+            # Exact, as with ``intToDecimalCoercionEnabled``; without it Spark fails.
+            return values.cast(pa.decimal256(76, dtype.scale)).cast(dtype)
+        return values.cast(dtype, safe=False)
 
 
 def _in_utc(series: Any, zone: str) -> Any:

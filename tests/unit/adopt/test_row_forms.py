@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 import random
+from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from godwit.adopt.row_forms import form_of, python_list
+from godwit.adopt.row_forms import array_of, form_of, python_list
 
 
 @pytest.mark.parametrize("zone", ["UTC", "+02:00", "Europe/Berlin", "America/New_York"])
@@ -74,3 +76,11 @@ def test_rows_are_those_that_pyspark_makes() -> None:
     assert repr(rows) == repr(expected)
     with pytest.raises(AttributeError):
         _ = rows[0].other
+
+
+@pytest.mark.parametrize("dtype", [pa.decimal128(10, 2), pa.decimal128(38, 30)])
+def test_integers_of_a_frame_become_decimals_exactly(dtype: pa.DataType) -> None:
+    values = array_of(pd.Series([12345, None, -1], dtype="Int64"), dtype)
+    assert values.to_pylist() == [Decimal(12345), None, Decimal(-1)]
+    with pytest.raises(pa.ArrowInvalid, match="precision 10"):
+        array_of(pd.Series([10**9]), pa.decimal128(10, 2))
