@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark import cloudpickle
 
 from godwit.columns.python_values import UTC
+from godwit.model.errors import EpochFailedError
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.plan.nodes import CustomNode
 from godwit.time.event_time import Arrivals, Due
@@ -37,6 +38,7 @@ class RowColumns:
     key_shown: tuple[str, ...] = ()  # likewise, of the key columns
     event_time: str | None = None  # by which rows are late
     only_time: str | None = None  # true in rows that move the watermark and do no more
+    emitted_time: str | None = None  # of the output, whose times are past the watermark
 
 
 def function_node(
@@ -180,7 +182,24 @@ class SparkFunctionOperator(ProcessOfStates):
         """
         time = replace(data.time, clock=data.time.clock // 1000 * 1000)
         output = super().process(replace(data, time=time))
+        self._check_emitted(output.output, time)
         return replace(output, next_due=Due(event=time.until)) if self.due_by_watermark else output
+
+    def _check_emitted(self, rows: pa.RecordBatch | None, time: EpochTime) -> None:
+        """Raise `EpochFailedError` if emitted rows are late for the next operator, as in Spark."""
+        if self.columns.emitted_time is None or rows is None or not rows.num_rows:
+            return
+        times = rows.column(self.columns.emitted_time)
+        micros = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+        oldest = pc.min(micros).as_py()
+        if oldest is not None and oldest <= watermark_ms(time.closed) * 1000:
+            raise EpochFailedError(
+                "[EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED] Operator "
+                f"{self.name!r} emitted a row whose event time in {self.columns.emitted_time!r} "
+                "is at the watermark or before it.",
+                remedy="Emit rows with times after the watermark, as for Spark.",
+                operator=self.name,
+            )
 
 
 def called_by_the_operator(*_: object) -> None:

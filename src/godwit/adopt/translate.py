@@ -260,13 +260,20 @@ class Translation:
     def rows_of(self, node: Any) -> Adopted | None:
         """Return the rows of a node as a stream; ``None`` if nothing below it is stateful."""
         kind = kind_of(node)
+        timed_by = None
+        if kind == "UpdateEventTimeWatermarkColumn":  # of the output of transformWithState
+            timed_by, node = node, node.child()
+            kind = kind_of(node)
         below = [(self.rows_of(child), child) for child in children_of(node)]
         changed = [number for number, (rows, _) in enumerate(below) if rows is not None]
         if is_stateful(node):
             handler = _HANDLERS.get(kind)
             if handler is None:
                 raise self.refused(node, "no operator does it yet", "Remove it from this query.")
-            return handler(self, node, [rows for rows, _ in below])
+            rows_below = [rows for rows, _ in below]
+            if timed_by is not None:
+                return transform_with_state(self, node, rows_below, timed_by)
+            return handler(self, node, rows_below)
         if not changed:
             if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():
                 raise self.refused(

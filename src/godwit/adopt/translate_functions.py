@@ -15,7 +15,16 @@ from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
 
 from godwit.adopt import group_state, stateful_processor
 from godwit.adopt.group_state import GroupStateOperator
-from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_list, type_of
+from godwit.adopt.lanes import ONLY_TIME
+from godwit.adopt.plan import (
+    WATERMARK_DELAY,
+    id_of,
+    kind_of,
+    metadata_of,
+    to_list,
+    type_of,
+    watermarks_of,
+)
 from godwit.adopt.row_forms import MAX_CHUNK
 from godwit.adopt.spark_functions import RowColumns, function_node
 from godwit.adopt.spark_rows import schema_of_java
@@ -85,21 +94,25 @@ class _Rows:
             return name
         return None
 
-    def stream_columns(self, only_time: str | None) -> RowColumns:
-        """Return the columns of the operator's rows; `only_time`: see `RowColumns`."""
+    def stream_columns(self, only_time: str | None, emitted_time: str | None) -> RowColumns:
+        """Return the columns of the operator's rows; the parameters: see `RowColumns`."""
         return RowColumns(
             names=self.names,
             shown=self.shown,
             key_shown=self.key_shown,
             event_time=self.event_time,
             only_time=only_time,
+            emitted_time=emitted_time,
         )
 
 
 def transform_with_state(
-    translation: Translator, node: Any, below: list[Adopted | None]
+    translation: Translator, node: Any, below: list[Adopted | None], timed_by: Any = None
 ) -> Adopted:
-    """Translate ``TransformWithStateInPySpark``: rows and pandas forms."""
+    """Translate ``TransformWithStateInPySpark``: rows and pandas forms.
+
+    `timed_by`: the node above it that names the event time of its output, if there is one.
+    """
     child, number = node.child(), int(node.groupingAttributesLen())
     output = to_list(child.output())
     rows = _Rows(translation, node, output[:number], output[number:])
@@ -122,7 +135,8 @@ def transform_with_state(
         operator=name,
     )
     action = f"process with {spec.name}, {spec.states_text}"
-    return _adopted(translation, node, below, rows, (TransformOperator, spec, name, action))
+    operator = (TransformOperator, spec, name, action)
+    return _adopted(translation, node, below, rows, operator, timed_by=timed_by)
 
 
 def apply_in_pandas_with_state(
@@ -151,22 +165,23 @@ def _adopted(
     below: list[Adopted | None],
     rows: _Rows,
     operator: tuple[Any, Any, str, str],  # class, spec, name, text of the action
+    *,
+    timed_by: Any = None,  # node that names the event time of the output, if there is one
 ) -> Adopted:
     """Return the output of a node's operator."""
-    if any(adopted is not None for adopted in below):
-        raise translation.refused(
-            node,
-            "its rows are the result of another stateful operator",
-            "Write the inner result in a separate query, and process it by another.",
-        )
     kind, spec, name, action = operator
-    stream, only_time = translation.rows_of_source(rows.columns, node.child())
-    attributes = to_list(node.outputAttrs())
+    timed = bool(watermarks_of(node.child()))
+    stream, _ = translation.inputs(rows.columns, node.child(), below[0], timed=timed)
+    attributes = to_list((node if timed_by is None else timed_by).output())
     output = _output_schema(translation, attributes)
+    emitted_time = None
+    if timed_by is not None:
+        own = id_of(timed_by.eventTime())
+        emitted_time = output.names[[id_of(a) for a in attributes].index(own)]
     added = function_node(
         kind,
         spec,
-        rows.stream_columns(only_time),
+        rows.stream_columns(ONLY_TIME if timed else None, emitted_time),
         output=output,
         action=action,
         name=name,

@@ -196,3 +196,34 @@ def test_an_adopted_function_gives_the_batches_that_spark_gives(
 ) -> None:
     query_over, mode = _QUERIES[query]
     compare(spark, query_over, _input(), mode=mode, parts=1 if query == "pandas" else 2)
+
+
+class _Passing(StatefulProcessor):
+    """Processor that passes rows on, with how many its key had."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", "n int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for row in rows:
+            number = (self.count.get() or (0,))[0] + 1
+            self.count.update((number,))
+            yield Row(k=key[0], t=row.ts, number=number)
+
+    def close(self) -> None:
+        pass
+
+
+def test_windows_of_the_event_time_that_a_processor_gives(spark: SparkSession) -> None:
+    def passed(rows: DataFrame) -> DataFrame:
+        return rows.groupBy("k").transformWithState(
+            _Passing(), "k string, t timestamp, number int", "append", "EventTime", None, "t"
+        )
+
+    def windows(s: DataFrame) -> DataFrame:
+        timed = s.where("ts is not null").withWatermark("ts", "30 seconds")
+        once = timed.dropDuplicates(["k", "ts"])  # an operator before it, too
+        counted = passed(once).groupBy(sf.window("t", "1 minute"), "k")
+        return counted.agg(sf.count("*"))
+
+    compare(spark, windows, _input(), mode="append")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, StructField, StructType
 from tests.unit.adopt.processors import OUTPUT, Obeying, Processed, Written, arrow
 
 import godwit as gw
+from godwit.adopt.spark_functions import RowColumns, SparkFunctionOperator
 from godwit.adopt.stateful_processor import state_name
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError, UserFunctionError
+from godwit.time.event_time import EpochTime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -394,3 +398,12 @@ def test_a_call_of_a_keyed_stream_that_there_is_none_of_suggests_another() -> No
     keyed: Any = flow.source("rows", gw.testing.stream("k string")).key_by("k")
     with pytest.raises(AttributeError, match="has no 'transform_with'"):
         keyed.transform_with(Obeying(), output=OUTPUT)
+
+
+def test_a_row_that_is_emitted_at_the_watermark_fails_the_batch_as_in_spark() -> None:
+    operator: Any = SimpleNamespace(columns=RowColumns(emitted_time="t"), name="passing")
+    times = pa.array([None, 5_000_000], pa.timestamp("us", "UTC"))
+    rows = pa.RecordBatch.from_arrays([times], names=["t"])
+    SparkFunctionOperator._check_emitted(operator, rows, EpochTime(closed=4_999_999))
+    with pytest.raises(gw.errors.EpochFailedError, match="EMITTING_ROWS_OLDER_THAN_WATERMARK"):
+        SparkFunctionOperator._check_emitted(operator, rows, EpochTime(closed=5_000_999))
