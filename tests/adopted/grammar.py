@@ -1,4 +1,4 @@
-"""Queries drawn from the nodes that can be adopted, as text of a program over the stream `s`.
+"""Queries drawn from the nodes that can be adopted, as text of a program over streams `s` and `u`.
 
 A query is drawn with its input: batches of rows, some of them late, some without a time.
 """
@@ -278,6 +278,42 @@ def _some(draw: random.Random, options: tuple[str, ...], most: int) -> list[str]
     return draw.sample(options, draw.randint(1, most))
 
 
+def _windows(draw: random.Random, stream: str) -> str:
+    """Draw windows of a stream with a watermark, as text; columns `w`, `k` and `r`."""
+    text = f"{stream}.withWatermark('ts', {draw.choice(_DELAYS)!r})"
+    if draw.random() < 0.4:
+        text += f".where({draw.choice(_LATER_FILTERS)!r})"
+    if draw.random() < 0.3:
+        text += ".dropDuplicates(['k', 'ts'])"
+    aggregate = draw.choice(("count(*)", "sum(n)", "cast(max(n) as bigint)", "sum(l)"))
+    key = draw.choice(("'k'", "F.col('id').alias('k')"))
+    return (
+        f"{text}.groupBy(F.window('ts', '5 minutes').alias('w'), {key})"
+        f".agg(F.expr({aggregate!r}).alias('r'))"
+    )
+
+
+def several_watermarks_of(draw: random.Random) -> tuple[str, str]:
+    """Draw a query with several watermarks as text, and its output mode."""
+    first, second = _windows(draw, "s"), _windows(draw, draw.choice("su"))
+    shape = draw.random()
+    if shape < 0.3:
+        return f"{first}.union({second})", draw.choice(("append", "update"))
+    if shape < 0.5:
+        more = f"u.withWatermark('ts', {draw.choice(_DELAYS)!r})"
+        more += ".select(F.window('ts', '5 minutes').alias('w'), 'k', F.col('n').cast('long'))"
+        return f"{first}.union({more})", "append"
+    if shape < 0.7:
+        other = f"u.withWatermark('ts', {draw.choice(_DELAYS)!r})"
+        rows = f"s.withWatermark('ts', {draw.choice(_DELAYS)!r}).dropDuplicates(['k', 'ts'])"
+        both = f"{rows}.union({other})"
+        return f"{both}.groupBy(F.window('ts', '2 minutes'), 'k').agg(F.expr('sum(n)'))", "append"
+    how = draw.choice(("inner", "left", "right", "full"))
+    condition = draw.choice(("w = w2 and k = k2", "w = w2 and k = k2 and r <= r2", "w = w2"))
+    renamed = f"{second}.selectExpr('w as w2', 'k as k2', 'r as r2')"
+    return f"{first}.join({renamed}, F.expr({condition!r}), {how!r})", "append"
+
+
 def text_of(draw: random.Random) -> tuple[str, str]:
     """Draw a query as text, and its output mode."""
     node = draw.random()
@@ -285,6 +321,8 @@ def text_of(draw: random.Random) -> tuple[str, str]:
         return join_of(draw)
     if node < 0.2:
         return chain_of(draw)
+    if node < 0.35:
+        return several_watermarks_of(draw)
     text = "s"
     if draw.random() < 0.4:
         text += f".where({draw.choice(_FILTERS)!r})"
@@ -351,6 +389,9 @@ def draw_case(draw: random.Random) -> tuple[str, Case]:
     if ".join(t" in text:
         others = [draw_others(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
         streams["t"] = Stream(schema=OTHERS, batches=others)
+    if "u." in text:
+        others = [draw_rows(draw, batch, draw.choice((0, 4, 8))) for batch in range(4)]
+        streams["u"] = Stream(schema=COLUMNS, batches=others)
     return f"{text} [{mode}{', restarted' if parts > 1 else ''}]", Case(
         build=build_of(text), streams=streams, mode=mode, parts=parts
     )

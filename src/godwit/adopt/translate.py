@@ -74,6 +74,7 @@ _OWN_NAMES: Final = (
 )
 """Columns that operators add to those of the plan."""
 _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+_MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 
 _STATEFUL: Final = frozenset(
@@ -161,6 +162,12 @@ class Translation:
     def run(self) -> AdoptedQuery:
         """Translate the plan."""
         self._check_for_streaming()
+        if self.catalyst.spark.conf.get(_MULTIPLE, "true") != "true" and watermarks_of(self.plan):
+            raise self.refused(
+                self.plan,
+                f"{_MULTIPLE} is off, so that rows are late by the watermark of their own batch",
+                f"spark.conf.unset({_MULTIPLE!r}).",
+            )
         if self.own_sources:
             check_scans(self.plan)
         rows = self.rows_of(self.plan)

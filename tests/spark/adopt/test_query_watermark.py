@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sf
+from tests.adopted import nexmark
 from tests.support.native import Case, Stream, compare_all
+
+import godwit as gw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,7 @@ pytestmark = pytest.mark.spark
 _START = dt.datetime(2024, 1, 1)
 _COLUMNS = "k string, ts timestamp, n int"
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 _RANGE = "k = k2 AND ts2 BETWEEN ts - interval 1 minute AND ts + interval 3 minutes"
 
 
@@ -36,10 +40,10 @@ def _rows(draw: random.Random, batch: int, step: int) -> list[tuple[Any, ...]]:
 
 
 def _input(seed: int, *, slow: bool = False) -> dict[str, Stream]:
-    """Draw two streams; `slow`: the second one has no rows in the second half."""
+    """Draw two streams; `slow`: the second one has rows in the first batch only."""
     draw = random.Random(seed)
-    first = [_rows(draw, batch, 300) for batch in range(4)]
-    second = [[] if slow and batch > 1 else _rows(draw, batch, 200) for batch in range(4)]
+    first = [_rows(draw, batch, 300) for batch in range(3)]
+    second = [[] if slow and batch else _rows(draw, batch, 200) for batch in range(3)]
     return {
         "a": Stream(schema=_COLUMNS, batches=first),
         "b": Stream(schema=_COLUMNS, batches=second),
@@ -66,15 +70,6 @@ def _maxima(rows: DataFrame) -> DataFrame:
 _MINIMUM: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
     "duplicates on one side of a join": lambda a, b: (
         _a(a).dropDuplicatesWithinWatermark(["k", "n"]).join(_b(b), sf.expr(_RANGE), "left")
-    ),
-    "a join of windows and a stream": lambda a, b: _sums(_a(a)).join(
-        _b(b).select(sf.window("ts2", "5 minutes").alias("w2"), "k2", "m"),
-        sf.expr("w = w2 AND k = k2"),
-    ),
-    "a join of windows of one stream": lambda a, b: (
-        _sums(_a(a).where("n > 1"))
-        .join(_maxima(_b(a).where("m < 2")), sf.expr("w = w2 AND k = k2"), "left")
-        .select("k", "w", "s", "x")
     ),
     "a join whose second stream has no watermark": lambda a, b: _a(a).join(
         b.selectExpr("k AS k2", "n AS m"), sf.expr("k = k2 AND n <= m")
@@ -107,18 +102,29 @@ def test_a_query_with_several_watermarks_gives_the_batches_that_spark_gives(
     cases["a union of windows, restarted"] = Case(
         build=_of_both, streams=_input(1, slow=True), mode="append", parts=2
     )
+    cases |= nexmark.cases(("q5", "q7", "q8"), num_batches=3)
     assert compare_all(spark, cases) == {}
 
 
 def test_the_greatest_watermark_may_be_that_of_the_query(spark: SparkSession) -> None:
     cases = {
-        f"{parts} parts": Case(
-            build=_of_both, streams=_input(1, slow=True), mode="append", parts=parts
-        )
-        for parts in (1, 2)
+        "restarted": Case(build=_of_both, streams=_input(1, slow=True), mode="append", parts=2)
     }
     spark.conf.set(_POLICY, "max")
     try:
         assert compare_all(spark, cases) == {}
     finally:
         spark.conf.unset(_POLICY)
+
+
+def test_rows_that_are_late_by_the_watermark_of_their_own_batch_are_refused(
+    spark: SparkSession,
+) -> None:
+    rates = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    spark.conf.set(_MULTIPLE, "false")
+    try:
+        with pytest.raises(gw.errors.UnsupportedQueryError, match="of their own batch"):
+            gw.read_plan(rates.dropDuplicatesWithinWatermark(["value"]))
+    finally:
+        spark.conf.unset(_MULTIPLE)
+    gw.read_plan(rates.dropDuplicatesWithinWatermark(["value"]))
