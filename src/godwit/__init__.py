@@ -97,7 +97,7 @@ __all__ += [
     "top_k",
     "variance",
 ]
-# queries of Spark's, as they are
+# Spark queries, as they are
 __all__ += [
     "explain",
     "read_plan",

@@ -1,6 +1,6 @@
 """Spark's aggregate functions as Godwit's aggregates: of which arguments, and of which type.
 
-The arguments are expressions of Spark's, which Spark computes before the rows reach an operator; a
+The arguments are Spark expressions, which Spark computes before the rows reach an operator; a
 ``FILTER (WHERE ...)`` is one of them.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateCall:
-    """An aggregate of Godwit's, and the expressions of Spark's that it aggregates."""
+    """A Godwit aggregate, and the Spark expressions that it aggregates."""
 
     arguments: tuple[Any, ...]
     make: Callable[[Sequence[str]], Aggregate]  # of the columns that have the arguments

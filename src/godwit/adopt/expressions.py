@@ -181,7 +181,7 @@ class ExpressionReader:
             raise ValueError("bytes in place of text")
         if name in ("UnaryMinus", "Abs") and pa.types.is_decimal(dtype):
             if dtype.precision > _MAX_NEGATED:
-                raise ValueError(f"the other sign of {dtype.precision} digits")
+                raise ValueError(f"the negation of decimals of {dtype.precision} digits")
         elif name == "IntegralDivide" and not pa.types.is_integer(types[0]):
             raise ValueError("whole quotients of other types than integers")
         elif name == "Cast":

@@ -85,7 +85,7 @@ class SparkQuery(Query):
         super().explain()
 
     def _as_spark_progress(self, entry: Mapping[str, Any]) -> StreamingQueryProgress:
-        """Return the progress of an epoch with the keys of Spark's, and its own beside them."""
+        """Return the progress of an epoch with the Spark keys, and its own beside them."""
         watermarks = [mark for mark in entry["watermarks"].values() if mark is not None]
         sources = [{**_SOURCE, **source} for source in entry.get("sources", ())]
         seconds = entry["durationMs"]["epoch"] / 1e3

@@ -50,7 +50,7 @@ def function_node(
     action: str,
     **fields: Any,  # of every keyed operator
 ) -> CustomNode:
-    """Return the node of an operator that calls a function of Spark's."""
+    """Return the node of an operator that calls a Spark function."""
     make = partial(
         _operator,
         kind,

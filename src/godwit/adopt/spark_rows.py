@@ -253,7 +253,7 @@ def _normalized(value: Any) -> Any:
     for convert in ("to_pytimedelta", "to_pydatetime"):
         if hasattr(value, convert):
             return getattr(value, convert)()
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # a scalar of NumPy's
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # a NumPy scalar
         return value.tolist()
     return value
 

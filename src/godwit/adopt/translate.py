@@ -94,7 +94,7 @@ _CAUSES_DROPS: Final = frozenset({"Generate", "GlobalLimit", "Join", "LocalLimit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedQuery:
-    """A query of Spark's as a flow without its sink."""
+    """A Spark query as a flow without its sink."""
 
     flow: Flow
     stream: Stream

@@ -1,6 +1,6 @@
 """Nodes of a plan that call Python functions with state: the functions, and their operators.
 
-A ``PythonUDF`` of a plan has what PySpark pickled: of ``transformWithState`` a method of PySpark's
+A ``PythonUDF`` of a plan has what PySpark pickled: of ``transformWithState`` a PySpark method
 own, bound to an object that has the user's processor; of ``applyInPandasWithState`` the user's
 function itself.
 """

@@ -297,7 +297,7 @@ def check_one_of(
 
 def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
     """Raise if the value for a result is not an aggregate, or its columns are not given by name."""
-    # Asked of the type, since a column of Spark's has an attribute of any name.
+    # Asked of the type, since a Spark column has an attribute of any name.
     if not callable(getattr(type(aggregate), "bind", None)):
         if result in ("formerly", "starts_empty") and isinstance(aggregate, str | bool):
             raise InvalidFlowError(

@@ -315,7 +315,7 @@ class Assignment:
         Parameters
         ----------
         target
-            Assignment of the same number of key groups; its executors may be others.
+            Assignment of the same number of key groups; its executors may differ.
 
         Returns
         -------

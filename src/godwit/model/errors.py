@@ -97,7 +97,7 @@ class InvalidFlowError(GodwitError):
 
 
 class UnsupportedQueryError(InvalidFlowError):
-    """A query of Spark's, or a setting of its writer, cannot be adopted.
+    """A Spark query, or a setting of its writer, cannot be adopted.
 
     ``context`` has ``node``, the part of Spark's plan, and ``place``, its place in the program.
 

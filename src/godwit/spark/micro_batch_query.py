@@ -41,7 +41,7 @@ _QUIET_LOOKS: Final = 2
 
 
 class MicroBatchQuery(EpochDriver):
-    """A query of Spark's, whose micro-batches are epochs, and epochs between them."""
+    """A Spark query, whose micro-batches are epochs, and epochs between them."""
 
     what = "Spark's query"
     stop_s = 2 * _STOP_S  # with the time that sources take to close

@@ -319,7 +319,7 @@ def check_settings(
         if str(name).startswith("kafka.") or spark_argument(name, _ARGUMENTS):
             ours = spark_argument(name, _ARGUMENTS)
             raise InvalidFlowError(
-                f"{where}: config has {name!r}, which is a name of Spark's.",
+                f"{where}: config has {name!r}, which is an option of Spark only.",
                 remedy=f"Use the argument {ours}=."
                 if ours
                 else f"Write {name.removeprefix('kafka.')!r}; its names are librdkafka's.",

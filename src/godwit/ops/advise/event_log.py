@@ -366,7 +366,7 @@ class StageReader:
             if kind is None:
                 if self.events == 0:
                     raise EventLogError(
-                        f"This is not an event log of Spark: it begins with {line[:60]!r}.",
+                        f"This is not a Spark event log: it begins with {line[:60]!r}.",
                         remedy="Give what Spark wrote under spark.eventLog.dir; each line is a "
                         'JSON object that begins with {"Event":.',
                     )

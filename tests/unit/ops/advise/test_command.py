@@ -72,7 +72,7 @@ def test_it_draws(skewed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
             [*application(), query_started(), micro_batch(0, [10])[0], micro_batch(0, [10])[-1]],
             "no stateful stage that is complete",
         ),
-        ([{"kind": "other"}], "This is not an event log of Spark"),
+        ([{"kind": "other"}], "This is not a Spark event log"),
     ],
 )
 def test_a_log_that_says_nothing_of_state_is_an_error_that_says_so(

@@ -144,7 +144,7 @@ def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_no_event_is_refused_at_the_start_and_counted_later() -> None:
     for first in (b"PAR1\x00", b"[1, 2]", b'{"epoch": 3}', b"{" * 100_000):
-        with pytest.raises(EventLogError, match="This is not an event log of Spark"):
+        with pytest.raises(EventLogError, match="This is not a Spark event log"):
             list(StageReader().read(iter([first])))
     reader = StageReader()
     lines = [*as_lines(application()), b"nonsense", *as_lines(micro_batch(0, [10]))]
