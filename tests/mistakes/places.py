@@ -54,7 +54,11 @@ SOURCES = (
     ),
     _M(
         'gw.sources.kafka("h:1", "t", config={"kafka.security.protocol": "ssl"})',
-        *("'kafka.security.protocol', which is an option of Spark only", "config", "'security.protocol'"),
+        *(
+            "'kafka.security.protocol', which is an option of Spark only",
+            "config",
+            "'security.protocol'",
+        ),
     ),
     _M('gw.sources.kafka("h:1", "t", value="json")', "not known", "source of 't'", "schema="),
 )
