@@ -1,10 +1,11 @@
 """The state of a Spark query, taken over: time, and rows lost or doubled.
 
-``python -m benchmarks.adopt_state [--keys N] [--store hdfs|rocksdb]``
+``python -m benchmarks.adopt_state [--keys N] [--store hdfs|rocksdb] [--query sums|duplicates]``
 
-A query of Spark's sums and counts by key and stops.  Then the same query begins here with its
-state: the time from the call of ``start`` until its first batch is committed, how much of it the
-writing of the state takes, and how many keys then have another sum or count than all rows give.
+A query of Spark's sums and counts by key, or drops duplicates, and stops.  Then the same query
+begins here with its state: the time from the call of ``start`` until its first batch is committed,
+how much of it the writing of the state takes, and how many keys then have another sum or count than
+all rows give, or are missing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def write_rows(directory: Path, number: int, keys: pa.Array) -> None:
     (directory.parent / "part").rename(directory / f"{number}.parquet")
 
 
-def measured(spark: Any, keys: int, store: str, work: Path) -> dict[str, float]:
+def measured(spark: Any, keys: int, store: str, kind: str, work: Path) -> dict[str, float]:
     """Run the query in Spark, then here; return seconds, and the number of wrong keys."""
     from pyspark.sql import functions as sf
 
@@ -40,9 +41,11 @@ def measured(spark: Any, keys: int, store: str, work: Path) -> dict[str, float]:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", STORES[store])
     write_rows(work / "in", 0, pa.array(np.arange(keys)))
     rows = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1)
-    query = rows.parquet(str(work / "in")).groupBy("k").agg(sf.sum("v"), sf.count("*"))
+    rows, mode = rows.parquet(str(work / "in")), "update" if kind == "sums" else "append"
+    query = rows.groupBy("k").agg(sf.sum("v"), sf.count("*"))
+    query = query if kind == "sums" else rows.dropDuplicates(["k"])
     began = time.monotonic()
-    native = query.writeStream.format("noop").outputMode("update")
+    native = query.writeStream.format("noop").outputMode(mode)
     native = native.option("checkpointLocation", str(work / "old")).trigger(availableNow=True)
     native.start().awaitTermination()
     in_spark = time.monotonic() - began
@@ -50,14 +53,15 @@ def measured(spark: Any, keys: int, store: str, work: Path) -> dict[str, float]:
     write_rows(work / "in", 1, pa.array(some))
     began = time.monotonic()
     writer = gw.write_stream(query).from_spark_checkpoint(str(work / "old"))
-    writer = writer.format("noop").outputMode("update").trigger(availableNow=True)
+    writer = writer.format("noop").outputMode(mode).trigger(availableNow=True)
     adopted = writer.option("checkpointLocation", str(work / "new")).start()
     started = time.monotonic() - began
     adopted.awaitTermination()
     first_batch = time.monotonic() - began
     written = [e for e in adopted.events if isinstance(e, gw.events.InitialStateWritten)]
-    state = gw.read_state(spark, work / "new", "aggregate").toArrow()
-    names = [name for name in state.column_names if name not in {"key_group", "k"}]
+    operator = "aggregate" if kind == "sums" else "drop_duplicates"
+    state = gw.read_state(spark, work / "new", operator).toArrow()
+    names = [name for name in state.column_names if name not in {"key_group", "k", "expires"}]
     expected = np.ones(keys, np.int64)
     expected[some] += 1
     actual = np.zeros((len(names), keys), np.int64)
@@ -76,11 +80,15 @@ def measured(spark: Any, keys: int, store: str, work: Path) -> dict[str, float]:
 
 def main() -> None:
     given = read_options(
-        __doc__, keys=4_000_000, store=("rocksdb", "hdfs"), json=Path("artifacts/adopt_state.jsonl")
+        __doc__,
+        keys=4_000_000,
+        store=("rocksdb", "hdfs"),
+        query=("sums", "duplicates"),
+        json=Path("artifacts/adopt_state.jsonl"),
     )
     spark = session()
     with temporary_directory() as work:
-        figures = measured(spark, given.keys, given.store, work)
+        figures = measured(spark, given.keys, given.store, given.query, work)
     print(", ".join(f"{name} {value}" for name, value in figures.items()))
     append_json(given.json, {"adopt_state": vars(given) | figures})
 

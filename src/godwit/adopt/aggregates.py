@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from godwit.adopt.aggregate_functions import call_of, depends_on_order
 from godwit.adopt.group_keys import GroupKeys
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
-from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, AggregateState, PlacedColumn
+from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, PlacedColumn
 from godwit.adopt.plan import (
     id_of,
     kind_of,
@@ -24,6 +24,7 @@ from godwit.adopt.plan import (
 )
 from godwit.adopt.sessions import SparkSessions
 from godwit.adopt.spark_aggregates import Encoded
+from godwit.adopt.spark_states import AggregateState
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
@@ -88,7 +89,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
         name=name, upstream=stream.node, keys=keys.names, make=make, action=action
     )
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
-    translation.aggregates.append(
+    translation.states.append(
         AggregateState(
             operator=name,
             grouping=tuple(grouping),

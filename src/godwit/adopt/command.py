@@ -6,12 +6,13 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.checkpoint.spark_log import offsets_in
 from godwit.model.text import printable
 
 if TYPE_CHECKING:
     import argparse
 
-    from godwit.adopt.spark_checkpoint import StoppedQuery
+    from godwit.adopt.spark_progress import StoppedQuery
 
 _LINES: Final = """\
 To continue with this state, start the query that wrote it by
@@ -42,7 +43,7 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_adopt(args: argparse.Namespace) -> int:
     """Print what a checkpoint has; return status 0."""
-    from godwit.adopt.spark_checkpoint import read_progress  # noqa: PLC0415  it loads PySpark
+    from godwit.adopt.spark_progress import read_progress  # noqa: PLC0415  it loads PySpark
 
     progress = read_progress(args.old)
     if args.json:
@@ -67,6 +68,6 @@ def _as_json(progress: StoppedQuery) -> dict[str, Any]:
         "last_batch": progress.batch,
         "planned_batch": max(planned) if max(planned) > progress.batch else None,
         "watermark": watermark,
-        "streams": progress.num_sources,
+        "streams": len(offsets_in(progress.offsets)),
         "state_store": provider.rpartition(".")[2] or None,
     }

@@ -14,6 +14,7 @@ from pyspark.sql.types import (
 
 from godwit.adopt.first_rows import FirstRows, FirstRowsInTime
 from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_list, type_of, walk
+from godwit.adopt.spark_states import FirstRowsState
 from godwit.plan.nodes import CustomNode
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     output = to_list(child.output())
     timed = any(kind_of(part) == "EventTimeWatermark" for part in walk(child))
     columns: list[tuple[str, Any]] = []
-    names: list[str] = []
+    key_columns: list[tuple[str, Any]] = []
     own: dict[int, str] = {}
     for attribute in output:
         own[id_of(attribute)] = translation.unique(str(attribute.name()))
@@ -46,12 +47,13 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
         translation.check_collation(node, key)
         dtype = type_of(key)
         if not isinstance(dtype, StructType | ArrayType | MapType):
-            names.append(own[id_of(key)])
+            key_columns.append((own[id_of(key)], key))
             continue
         for name, part in _parts(translation, str(key.name()), key, dtype):
-            names.append(translation.unique(f"{name}_key"))
-            columns.append((names[-1], part))
-    within_us = None
+            key_columns.append((translation.unique(f"{name}_key"), part))
+            columns.append(key_columns[-1])
+    names = tuple(column for column, _ in key_columns)
+    within_us = expires = None
     if timed:
         marked = [a for a in _output_at_run(translation, node) if WATERMARK_DELAY in metadata_of(a)]
         moment = catalyst.no_time()  # Spark drops no late rows if their event time is left out
@@ -65,17 +67,25 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
                 raise translation.refused(
                     node, "its event time has no time zone", "Cast it to timestamp first."
                 )
+        expires = moment if within_us == 0 and not within else None
         columns.append((translation.unique(_LATE_BY), moment))
     late_by = columns[-1][0] if timed else None
     stream, _ = translation.inputs(columns, child, below[0], timed=timed)
     name = translation.unique("drop_duplicates")
     own_columns = [column for column, _ in columns]
-    make = partial(_operator, name, tuple(names), own_columns, late_by=late_by, within_us=within_us)
+    make = partial(_operator, name, names, own_columns, late_by=late_by, within_us=within_us)
     action = f"drop duplicates of {', '.join(str(key.name()) for key in keys)}"
-    operator = CustomNode(
-        name=name, upstream=stream.node, keys=tuple(names), make=make, action=action
-    )
+    operator = CustomNode(name=name, upstream=stream.node, keys=names, make=make, action=action)
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
+    translation.states.append(
+        FirstRowsState(
+            operator=name,
+            grouping=tuple(keys),
+            keys=tuple(key_columns),
+            within=within,
+            expires=expires,
+        )
+    )
     return translation.rows_at(
         node, operator, [(attribute, own[id_of(attribute)]) for attribute in output]
     )

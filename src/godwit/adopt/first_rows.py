@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput
     from godwit.time.event_time import EpochTime
 
-_EXPIRES: Final = f"{RESERVED_PREFIX}_expires"
+EXPIRES: Final = f"{RESERVED_PREFIX}_expires"
 _EPOCH: Final = 0  # Spark's first watermark, in microseconds
 _MOMENT: Final = pa.timestamp("us", "UTC")
 
@@ -56,7 +56,7 @@ class FirstRows(KeyedOperator):
         self.inputs = pa.schema([field for field in columns if field.name not in keys])
         self.schema = StateSchema(
             keys=pa.schema([columns.field(key) for key in keys]),
-            values=pa.schema([pa.field(_EXPIRES, _MOMENT)]),
+            values=pa.schema([pa.field(EXPIRES, _MOMENT)]),
         )
 
     def process(self, data: OperatorInput) -> OperatorOutput:

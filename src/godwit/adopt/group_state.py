@@ -130,6 +130,10 @@ class GroupStateOperator(SparkFunctionOperator):
         means = {**described.means, VALUE_TYPES: self.spec.rows.types}
         return msgspec.structs.replace(described, means=means)
 
+    def maker_of(self, state: str) -> Callable[[Any], Any] | None:
+        """Return the function from Spark's value of a state to the stored one, if there is one."""
+        return self.spec.rows.record_of_dict if state == STATE else None
+
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:

@@ -17,9 +17,11 @@ Source: `StreamingSymmetricHashJoinExec` and `SymmetricHashJoinStateManager` of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,11 +29,13 @@ import pyarrow.compute as pc
 
 from godwit.adopt.encoding import decoded, encoded, is_nested
 from godwit.adopt.lanes import ONLY_TIME
+from godwit.checkpoint.evolution import columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.initial import numbers_in_runs, with_column
 from godwit.operators.joins.sides import without_null
-from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
@@ -41,8 +45,9 @@ from godwit.time.grid import END
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.operator import EntryColumns, OperatorInput, StateView
     from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime
 
@@ -59,9 +64,9 @@ PASSES_OWN_CONDITION: Final = "passes"
 IS_LEFT: Final = "is_left"
 """Column that only the left stream has."""
 
-_SIDE: Final = f"{RESERVED_PREFIX}_side"
+SIDE: Final = f"{RESERVED_PREFIX}_side"
 _NUMBER: Final = f"{RESERVED_PREFIX}_number"
-_MET: Final = f"{RESERVED_PREFIX}_met"
+MET: Final = f"{RESERVED_PREFIX}_met"
 _COUNT: Final = f"{RESERVED_PREFIX}_count"
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _EPOCH: Final = 0
@@ -105,17 +110,52 @@ class JoinedRows(KeyedOperator):
             [pa.field(EXPIRES, _MOMENT), pa.field(PASSES_OWN_CONDITION, pa.bool_()), *self.rows]
         )
         self.schema = StateSchema(
-            keys=pa.schema([*keys, pa.field(_SIDE, pa.int8()), pa.field(_NUMBER, pa.int64())]),
+            keys=pa.schema([*keys, pa.field(SIDE, pa.int8()), pa.field(_NUMBER, pa.int64())]),
             values=pa.schema(
                 [
                     pa.field(EXPIRES, _MOMENT),
-                    pa.field(_MET, pa.bool_()),
+                    pa.field(MET, pa.bool_()),
                     pa.field(_COUNT, pa.int64()),
                     *self.rows,
                 ]
             ),
         )
         self.output = left if how == "semi" else self.shown
+
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe the state for the checkpoint, with the columns that tell rows of a key apart."""
+        return msgspec.structs.replace(
+            super().describe_state(state),
+            entries=columns_of(list(self.schema.keys)[len(self.own_keys) :]),
+        )
+
+    def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:
+        """Return entries for stored rows, with a ``side`` (0: left, 1: right); see `MET`."""
+        zero = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
+        for name in (_NUMBER, _COUNT):
+            rows = with_column(rows, name, zero)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if is_nested(column.type):
+                rows = with_column(rows, name, encoded(column))
+        absent = {field.name: partial(pa.nulls, type=field.type) for field in self.rows}
+        return self.entries_from(state, rows, absent)
+
+    def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
+        """Give the rows of each key and side numbers; the first one has their count."""
+        own = entries.keys.select(self.own_keys.names)
+        key = group_rows(entries.hashes, own, 1).of_row
+        place = key * 2 + values_of(entries.keys.column(len(self.own_keys)))
+        _, place = np.unique(place, return_inverse=True)
+        number = numbers_in_runs(place)
+        count = np.where(number == 0, np.bincount(place)[place], 0)
+        keys, values = entries.keys, entries.values
+        index = values.schema.get_field_index(_COUNT)
+        numbers, counts = (column_of(column, None, pa.int64()) for column in (number, count))
+        return replace(
+            entries,
+            keys=keys.set_column(len(self.own_keys) + 1, keys.schema.field(_NUMBER), numbers),
+            values=values.set_column(index, values.schema.field(_COUNT), counts),
+        )
 
     @property
     def keys(self) -> pa.Schema:
@@ -139,7 +179,7 @@ class JoinedRows(KeyedOperator):
         only = pa.array(np.zeros(count, np.bool_))
         fixed[ONLY_TIME] = rows.column(ONLY_TIME) if ONLY_TIME in names else only
         apart = {
-            _SIDE: column_of(np.full(count, side, np.int8), None, pa.int8()),
+            SIDE: column_of(np.full(count, side, np.int8), None, pa.int8()),
             _NUMBER: column_of(np.zeros(count, np.int64), None, pa.int64()),
         }
         return pa.RecordBatch.from_pydict({**own, **apart, **fixed, **columns})

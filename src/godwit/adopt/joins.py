@@ -33,6 +33,7 @@ from godwit.adopt.plan import (
     type_of,
     walk,
 )
+from godwit.adopt.spark_states import JoinSideState, JoinState
 from godwit.adopt.stateless import read_stateless
 from godwit.plan.nodes import CustomNode
 
@@ -50,6 +51,7 @@ _HOW: Final[dict[str, How]] = {
     "FullOuter": "full",
     "LeftSemi": "semi",
 }
+_NOT_STORED: Final = (LATE_BY, EXPIRES, PASSES_OWN_CONDITION)
 _SOME_TIME_MS: Final = 1_000_000_000_000
 
 
@@ -91,6 +93,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     for side in sides:
         passes = catalyst.all_of(side.alone) if side.alone else catalyst.literal(True)
         side.columns.append((PASSES_OWN_CONDITION, passes))
+    states = _states_of(sides)
     sides[LEFT].columns.append((IS_LEFT, catalyst.literal(True)))
     condition = None
     if both:
@@ -127,6 +130,9 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
         others=((streams[1].node, keys),),
     )
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
+    translation.states.append(
+        JoinState(operator=name, how=how, sides=states, stored=partial(_stored, translation, node))
+    )
     shown = sides[:1] if how == "semi" else sides
     return translation.rows_at(node, operator, [pair for side in shown for pair in side.places])
 
@@ -249,6 +255,26 @@ def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
         forgets = forgets or kind_of(expires) != "Literal"
         side.columns += [(LATE_BY, late), (EXPIRES, expires)]
     return forgets
+
+
+def _states_of(sides: Sequence[_Side]) -> tuple[JoinSideState, JoinSideState]:
+    """Return the parts of the plan that rows of the sides are stored as."""
+    left, right = (
+        JoinSideState(
+            keys=tuple(c for c in side.columns if c[0] not in (*side.names, *_NOT_STORED)),
+            columns=tuple(c for c in side.columns if c[0] in side.names),
+            expires=dict(side.columns)[EXPIRES],
+            reach_us=side.reach_us,
+        )
+        for side in sides
+    )
+    return left, right
+
+
+def _stored(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
+    """Return the columns of rows that Spark stores: those that its optimizer leaves."""
+    left, right = (to_list(c.output()) for c in children_of(_at_run(translation, node)))
+    return left, right
 
 
 def _at_run(translation: Translator, node: Any) -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from godwit.adopt.plan import Catalyst
+    from godwit.adopt.spark_states import OperatorState
     from godwit.api.streams import Stream
     from godwit.model.errors import UnsupportedQueryError
     from godwit.plan.nodes import CustomNode
@@ -58,20 +59,6 @@ class Adopted:
     path: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateState:
-    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
-
-    operator: str
-    grouping: tuple[Any, ...]  # group keys of Spark's
-    keys: tuple[tuple[str, Any], ...]  # column of the operator → expression over group keys
-    # columns of the end of a group, and of start and end of a session, if it has them
-    removed_by: str | None
-    by_window: bool  # the keys have start and end of a window
-    session: tuple[str, str] | None
-    results: tuple[tuple[str, Any], ...]  # result of the operator → aggregate of Spark's
-
-
 class Translator(Protocol):
     """A run of the translator (`godwit.adopt.translate`), as the handlers of nodes use it."""
 
@@ -80,7 +67,7 @@ class Translator(Protocol):
     flow: Flow
     mode: str  # Spark's output mode
     whole_windows: bool  # windows that come out as they grow have a state each, as in Spark
-    aggregates: list[AggregateState]  # those translated so far
+    states: list[OperatorState]  # of the operators translated so far
 
     def unique(self, name: str) -> str:
         """Return a name that no other column or operator of the flow has."""

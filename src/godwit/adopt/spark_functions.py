@@ -16,6 +16,7 @@ from pyspark import cloudpickle
 
 from godwit.columns.python_values import UTC
 from godwit.model.errors import EpochFailedError
+from godwit.operators.initial import VALUE
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.plan.nodes import CustomNode
 from godwit.time.event_time import Arrivals, Due
@@ -132,6 +133,18 @@ class SparkFunctionOperator(ProcessOfStates):
             if name in self.__dict__
         }
         return _rebuild, (type(self), self.spec, options, placed)
+
+    def initial_values(self, state: str, rows: pa.RecordBatch) -> list[Any]:
+        """Return the values of a state in initial rows; structs have Spark's types."""
+        make = self.maker_of(state)
+        values = rows.column(VALUE) if VALUE in rows.schema.names else None
+        if make is None or values is None or not pa.types.is_nested(values.type):
+            return super().initial_values(state, rows)
+        return [make(value) for value in values.to_pylist()]
+
+    def maker_of(self, state: str) -> Callable[[Any], Any] | None:
+        """Return the function from Spark's value of a state to the stored one, if there is one."""
+        raise NotImplementedError
 
     def shown_rows(self, data: OperatorInput) -> pa.RecordBatch:
         """Return an epoch's rows with the names by which the function gets them."""

@@ -116,6 +116,15 @@ class SparkRows:
         """Return the stored record of a row that a processor wrote; raises as `internal`."""
         return self.record_of(self.internal(row))
 
+    def record_of_dict(self, values: Mapping[str, Any]) -> Any:
+        """Return the stored record of a struct as Arrow gives it."""
+        return self.to_record(self.row_of_dict(values))
+
+    def row_of_dict(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a struct as Arrow gives it as a row that a processor might have written."""
+        row: tuple[Any, ...] = _as_rows(self.schema, values)
+        return row
+
     def record_of(self, internal: Iterable[Any]) -> Any:
         """Return the stored record of a row in Spark's internal form."""
         if self._flat:
@@ -359,6 +368,21 @@ def _to_decimal(dtype: spark.DecimalType, value: Any) -> decimal.Decimal | None:
 def _refuse_null(index: int, name: str) -> NoReturn:
     """Raise the error for null in a field that admits none."""
     raise PySparkRuntimeError(f"The {index}th field '{name}' of input row cannot be null.")
+
+
+def _as_rows(dtype: spark.DataType, value: Any) -> Any:
+    """Return a value as Arrow gives it with structs as tuples, and maps as dicts."""
+    if value is None:
+        return None
+    if isinstance(dtype, spark.StructType):
+        return tuple([_as_rows(field.dataType, value[field.name]) for field in dtype.fields])
+    if isinstance(dtype, spark.ArrayType):
+        return [_as_rows(dtype.elementType, element) for element in value]
+    if isinstance(dtype, spark.MapType):
+        return {
+            _as_rows(dtype.keyType, key): _as_rows(dtype.valueType, item) for key, item in value
+        }
+    return value
 
 
 # -- stored records -------------------------------------------------------------------------------

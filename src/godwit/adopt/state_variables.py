@@ -52,6 +52,15 @@ class Variable:
         """Conversion of a map's keys."""
         return rows_of_json(self.key_schema)
 
+    def stored(self, value: Any) -> Any:
+        """Return a value of Spark's state, as Arrow gives it, as the state has it."""
+        make = self.rows.record_of_dict
+        if self.kind == "value":
+            return make(value)
+        if self.kind == "list":
+            return list(map(make, value))
+        return {self.keys.to_key(self.keys.row_of_dict(key)): make(item) for key, item in value}
+
     @property
     def types(self) -> dict[str, Any]:
         """Spark types of a value's columns, for the checkpoint."""

@@ -212,6 +212,11 @@ class TransformOperator(SparkFunctionOperator):
                 return msgspec.structs.replace(described, means={**described.means, **means})
         return described
 
+    def maker_of(self, state: str) -> Callable[[Any], Any] | None:
+        """Return the function from Spark's value of a state to the stored one, if there is one."""
+        makers = (v.stored for v in self.spec.variables if state_name(v.name) == state)
+        return next(makers, None)
+
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:

@@ -11,6 +11,7 @@ nothing but an event time are sent along for the watermark (`godwit.adopt.lanes.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.adopt.lanes import AggregateState
+    from godwit.adopt.spark_states import OperatorState
     from godwit.plan.nodes import CustomNode
     from godwit.sources.source import Source
     from godwit.time.event_time import QueryWatermark
@@ -73,7 +74,7 @@ _OWN_NAMES: Final = (
     *KEY_OF_ALL.names,
 )
 """Columns that operators add to those of the plan."""
-_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 
@@ -99,7 +100,8 @@ class AdoptedQuery:
     flow: Flow
     stream: Stream
     finish: Finish | None  # ``None``: the rows of the stream are the result
-    aggregates: tuple[AggregateState, ...] = ()  # from the sources on
+    # in the order in which Spark numbers operators: each before those below it, from the left
+    states: tuple[OperatorState, ...] = ()
     result_columns: tuple[str, ...]  # names of the columns of the result
 
     def result_stream(self, needed_by: str) -> Stream:
@@ -157,7 +159,9 @@ class Translation:
         self.flow = Flow(name)
         self.flow._query_watermark = self._policy()  # noqa: SLF001  users do not choose it
         self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
-        self.aggregates: list[AggregateState] = []
+        self.states: list[OperatorState] = []
+        self._order: dict[str, int] = {}  # operator → Spark's number of it
+        self._numbers = itertools.count()
 
     def run(self) -> AdoptedQuery:
         """Translate the plan."""
@@ -183,12 +187,12 @@ class Translation:
             stream=stream,
             finish=finish,
             result_columns=names,
-            aggregates=tuple(self.aggregates),
+            states=tuple(sorted(self.states, key=lambda state: self._order[state.operator])),
         )
 
     def _policy(self) -> QueryWatermark:
         """Return which watermark of the query's streams is that of the query."""
-        policy = str(self.catalyst.spark.conf.get(_POLICY, "min")).lower()
+        policy = str(self.catalyst.spark.conf.get(POLICY, "min")).lower()
         return "max" if policy == "max" else "min"
 
     def _with_own_marks(self, plan: Any) -> Any:
@@ -271,6 +275,7 @@ class Translation:
         if kind == "UpdateEventTimeWatermarkColumn":  # of the output of transformWithState
             timed_by, node = node, node.child()
             kind = kind_of(node)
+        number = next(self._numbers)
         below = [(self.rows_of(child), child) for child in children_of(node)]
         changed = [number for number, (rows, _) in enumerate(below) if rows is not None]
         if is_stateful(node):
@@ -279,8 +284,11 @@ class Translation:
                 raise self.refused(node, "no operator does it yet", "Remove it from this query.")
             rows_below = [rows for rows, _ in below]
             if timed_by is not None:
-                return transform_with_state(self, node, rows_below, timed_by)
-            return handler(self, node, rows_below)
+                adopted = transform_with_state(self, node, rows_below, timed_by)
+            else:
+                adopted = handler(self, node, rows_below)
+            self._order[self.states[-1].operator] = number
+            return adopted
         if not changed:
             if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():
                 raise self.refused(

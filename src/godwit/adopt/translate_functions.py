@@ -28,6 +28,7 @@ from godwit.adopt.plan import (
 from godwit.adopt.row_forms import MAX_CHUNK
 from godwit.adopt.spark_functions import RowColumns, function_node
 from godwit.adopt.spark_rows import schema_of_java
+from godwit.adopt.spark_states import FunctionState
 from godwit.adopt.stateful_processor import InitialTable, TransformOperator
 from godwit.api.streams import add_to_flow
 from godwit.columns.types import is_key_type
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     from godwit.adopt.lanes import Adopted, Translator
 
+_TAKEN: Final = frozenset({"value", "state", "timers", "expires"})
+"""Columns of states, of which a key column is not to have the name."""
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -69,7 +72,7 @@ class _Rows:
                     "Group by columns of simple types, such as the fields of a struct.",
                 )
             name = names.get(id_of(attribute), "")
-            if not name or isinstance(dtype, FloatType | DoubleType):
+            if not name or name in _TAKEN or isinstance(dtype, FloatType | DoubleType):
                 name = translation.unique(f"{attribute.name()}_key")
                 value = attribute
                 if isinstance(dtype, FloatType | DoubleType):
@@ -93,6 +96,12 @@ class _Rows:
             self.columns.append((name, translation.catalyst.field(attribute, 1)))
             return name
         return None
+
+    @property
+    def key_columns(self) -> tuple[tuple[str, Any], ...]:
+        """Columns of the keys, and their expressions of Spark's."""
+        values = dict(self.columns)
+        return tuple((name, values[name]) for name in self.keys)
 
     def stream_columns(self, only_time: str | None, emitted_time: str | None) -> RowColumns:
         """Return the columns of the operator's rows; the parameters: see `RowColumns`."""
@@ -135,7 +144,14 @@ def transform_with_state(
         operator=name,
     )
     action = f"process with {spec.name}, {spec.states_text}"
-    operator = (TransformOperator, spec, name, action)
+    state = FunctionState(
+        operator=name,
+        spark_operator="transformWithStateInPySparkExec",
+        grouping=tuple(output[:number]),
+        keys=rows.key_columns,
+        spec=spec,
+    )
+    operator = (TransformOperator, state, action)
     return _adopted(translation, node, below, rows, operator, timed_by=timed_by)
 
 
@@ -156,7 +172,14 @@ def apply_in_pandas_with_state(
         where="applyInPandasWithState",
     )
     action = f"process with {spec.name}, group state"
-    return _adopted(translation, node, below, rows, (GroupStateOperator, spec, name, action))
+    state = FunctionState(
+        operator=name,
+        spark_operator="applyInPandasWithState",
+        grouping=tuple(to_list(node.groupingAttributes())),
+        keys=rows.key_columns,
+        spec=spec,
+    )
+    return _adopted(translation, node, below, rows, (GroupStateOperator, state, action))
 
 
 def _adopted(
@@ -164,12 +187,12 @@ def _adopted(
     node: Any,
     below: list[Adopted | None],
     rows: _Rows,
-    operator: tuple[Any, Any, str, str],  # class, spec, name, text of the action
+    operator: tuple[Any, FunctionState, str],  # class, state, text of the action
     *,
     timed_by: Any = None,  # node that names the event time of the output, if there is one
 ) -> Adopted:
     """Return the output of a node's operator."""
-    kind, spec, name, action = operator
+    kind, state, action = operator
     timed = bool(watermarks_of(node.child()))
     stream, _ = translation.inputs(rows.columns, node.child(), below[0], timed=timed)
     attributes = to_list((node if timed_by is None else timed_by).output())
@@ -180,14 +203,15 @@ def _adopted(
         emitted_time = output.names[[id_of(a) for a in attributes].index(own)]
     added = function_node(
         kind,
-        spec,
+        state.spec,
         rows.stream_columns(ONLY_TIME if timed else None, emitted_time),
         output=output,
         action=action,
-        name=name,
+        name=state.operator,
         upstream=stream.node,
         keys=rows.keys,
     )
+    translation.states.append(state)
     return translation.result_of(add_to_flow(translation.flow, added), attributes, output.names)
 
 

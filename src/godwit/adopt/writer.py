@@ -17,7 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from godwit.adopt.delivery import RowByRow
 from godwit.adopt.own_checkpoint import check_same_operators, chosen_checkpoint, has_begun
 from godwit.adopt.query import SparkQuery
-from godwit.adopt.spark_checkpoint import began_in_spark, has_epochs, initial_state_from
+from godwit.adopt.spark_checkpoint import initial_state_from
+from godwit.adopt.spark_progress import began_in_spark, has_epochs
 from godwit.adopt.targets import (
     FORMATS,
     WAYS_OUT,
@@ -569,8 +570,7 @@ class StreamWriter:
         """Return the `InitialState` of the query; ``None`` to begin, or continue, without."""
         if self._former is None or has_epochs(checkpoint, self._former):
             return None
-        session = self._dataframe.sparkSession
-        return initial_state_from(self._former, session, query, query.flow.compiled())
+        return initial_state_from(self._former, self._dataframe, query, query.flow.compiled())
 
     def _sink(self, query: AdoptedQuery, table: str | None, checkpoint: str) -> tuple[Stream, Sink]:
         """Return the stream that the sink gets, and the sink; `table`: its name, if it has one."""

@@ -40,6 +40,7 @@ from godwit.columns.types import columns_text
 from godwit.model.errors import CheckpointMismatchError, InvalidInputError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.plan.compiled import UpstreamInput
 from godwit.store.changes import StateRows
 from godwit.store.fixed_width import take_rows
 
@@ -170,6 +171,7 @@ def write_initial_state(
     closed = passed if position.closed_us is None else position.closed_us
     names = [] if passed is None else [name for names in flow.watermarks for name in names]
     timed = [o for o in flow.operators if o.over_event_time or o.has_timers]
+    behind = _delays(flow)
     log.commit(
         CommitRecord(
             epoch=0,
@@ -177,10 +179,29 @@ def write_initial_state(
             before=position.batch,
             snapshots=tuple(ref(block=block) for ref, block in zip(refs, blocks, strict=True)),
             watermarks={**dict.fromkeys(names, passed or 0), **position.watermarks},
-            expired={} if closed is None else {str(o.states[0]): closed for o in timed},
+            expired={}
+            if closed is None
+            else {str(o.states[0]): closed - behind[o.name] for o in timed},
         )
     )
     return tuple(written)
+
+
+def _delays(flow: CompiledFlow) -> dict[str, int]:
+    """Return how far each operator's watermark is behind its sources', in microseconds."""
+    delays: dict[str, int] = {}
+    emitted: dict[str, int] = {}
+    for operator in flow.operators:
+        delay = delays[operator.name] = max(
+            (
+                emitted.get(edge.upstream, 0) + edge.delay_us
+                for edge in flow.inputs_of(operator.name)
+                if isinstance(edge, UpstreamInput)
+            ),
+            default=0,
+        )
+        emitted[operator.name] = delay + operator.output_delay_us
+    return delays
 
 
 def check_states(flow: CompiledFlow, initial: InitialState) -> None:

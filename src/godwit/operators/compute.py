@@ -119,6 +119,10 @@ class ComputeOperator(KeyedOperator):
         """The key columns, which identify a row of the result; none with ``output="changes"``."""
         return () if self.changes else (tuple(self.keys.names),)
 
+    def aggregate_of(self, result: str) -> BoundAggregate:
+        """Return the aggregate of a result."""
+        return next(own.aggregate for own in self._results if own.name == result)
+
     def combine(
         self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch
     ) -> pa.RecordBatch | None:

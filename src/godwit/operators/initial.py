@@ -218,16 +218,26 @@ def encoded_states(
 
 def timers_in(operator: str, rows: pa.RecordBatch) -> list[list[int]]:
     """Return the timers of each key in microseconds, ascending, from a column of lists of times."""
-    column = column_or_none(rows, "timers")
+    return [sorted(set(moments)) for moments in _lists_of_times(operator, rows, "timers")]
+
+
+def expiries_of_elements(operator: str, rows: pa.RecordBatch) -> list[list[int]]:
+    """Return when the elements of each list, or the items of each map, expire; empty: unknown."""
+    return _lists_of_times(operator, rows, "expires")
+
+
+def _lists_of_times(operator: str, rows: pa.RecordBatch, name: str) -> list[list[int]]:
+    """Return a column of lists of times in microseconds; empty lists without the column."""
+    column = column_or_none(rows, name)
     if column is None:
         return [[] for _ in range(rows.num_rows)]
     moments = pa.list_(pa.timestamp("us", tz="UTC"))
-    lists = converted(operator, "timers", column, moments)
+    lists = converted(operator, name, column, moments)
     flat = values_of(lists.values)
     edges = lists.offsets.to_pylist()
     known = mask_of(lists)
     return [
-        sorted(set(flat[first:end].tolist())) if known is None or known[row] else []
+        flat[first:end].tolist() if known is None or known[row] else []
         for row, (first, end) in enumerate(itertools.pairwise(edges))
     ]
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import inspect
 import random
+import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
+from pyspark.sql import Row
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.support.native import Batches, Stream, assert_same, run, settings, write, written
 
 import godwit as gw
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.ops.export_state import export_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -64,6 +75,21 @@ def _per_key(s: DataFrame) -> DataFrame:
     )
 
 
+def _collections(s: DataFrame) -> DataFrame:
+    """Aggregates that collect values, or count them."""
+    return s.groupBy("k").agg(
+        sf.collect_list("n"),
+        sf.collect_list("id").alias("ids"),
+        sf.sort_array(sf.collect_set("ts")),
+        sf.collect_list("v").alias("v"),
+        sf.collect_list(sf.col("n") > 1),
+        sf.percentile("n", sf.array(sf.lit(0.25), sf.lit(0.5))),
+        sf.median("v"),
+        sf.expr("mode() WITHIN GROUP (ORDER BY id)"),
+        sf.sum("n"),
+    )
+
+
 def _windows(s: DataFrame) -> DataFrame:
     """Windows that overlap."""
     window = sf.window("ts", "5 minutes", "150 seconds")
@@ -87,50 +113,241 @@ def _distinct(s: DataFrame) -> DataFrame:
     return s.sparkSession.sql("SELECT DISTINCT k, id FROM rows_to_adopt")
 
 
-_CASES: list[tuple[str, Callable[[DataFrame], DataFrame], str, bool]] = [
-    ("per key", _per_key, "update", False),
-    ("per key", _per_key, "complete", True),
-    ("whole", lambda s: s.groupBy().agg(sf.sum("v"), sf.count("*")), "update", True),
-    ("distinct", _distinct, "update", False),
-    ("windows", _windows, "append", True),
-    ("windows", _windows, "update", False),
-    ("sessions", _sessions, "append", False),
-    ("event times", _times, "append", True),
-]
+def _range_join(s: DataFrame, t: DataFrame, how: str) -> DataFrame:
+    """A join of two streams with a range of time."""
+    left, right = (stream.withWatermark("ts", "1 minute") for stream in (s, t))
+    near = "l.k = r.k AND l.ts BETWEEN r.ts - interval 5 minutes AND r.ts + interval 7 minutes"
+    columns = ["l.k", "l.ts", "l.n"] if how == "left_semi" else ["l.k", "l.n", "r.id", "r.ts"]
+    return left.alias("l").join(right.alias("r"), sf.expr(near), how).select(*columns)
 
 
-def test_a_query_goes_on_from_the_state_that_spark_has_written(
+def _marked(s: DataFrame) -> DataFrame:
+    """A stream with a watermark."""
+    return s.withWatermark("ts", "1 minute")
+
+
+def _after_duplicates(s: DataFrame) -> DataFrame:
+    """Windows over the rows that are no duplicates."""
+    own = _marked(s).dropDuplicates(["k", "ts"])
+    return own.groupBy(sf.window("ts", "2 minutes"), "k").agg(sf.sum("n"), sf.count("*"))
+
+
+def _after_windows(s: DataFrame) -> DataFrame:
+    """Windows over the results of windows."""
+    small = _marked(s).groupBy(sf.window("ts", "1 minute"), "k").agg(sf.count("*").alias("c"))
+    return small.groupBy(sf.window(sf.window_time("window"), "5 minutes")).agg(sf.sum("c"))
+
+
+def _after_join(s: DataFrame, t: DataFrame) -> DataFrame:
+    """Windows over the rows of a join."""
+    left, right = _marked(s).alias("l"), _marked(t).alias("r")
+    near = sf.expr("l.k = r.k AND r.ts BETWEEN l.ts AND l.ts + interval 4 minutes")
+    return left.join(right, near).groupBy(sf.window("l.ts", "3 minutes")).agg(sf.count("*"))
+
+
+def _processed(s: DataFrame, *, mode: str) -> DataFrame:
+    """A processor with states of every kind, and timers if it has times."""
+
+    class Seen(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            parts = "times long, last timestamp, total decimal(10,2), parts array<struct<x: int>>"
+            self.value = handle.getValueState("seenSoFar", parts)
+            self.list = handle.getListState("list", "n int, day date, ok boolean, v double")
+            self.map = handle.getMapState("map", "n int, id string", "d map<string, decimal(9,1)>")
+            self.idle = handle.getValueState("idle", "raw binary")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            read = sorted(rows, key=repr)
+            before = self.value.get() if self.value.exists() else (0, None, Decimal(0), [])
+            for row in read:
+                self.list.appendValue((row.n, row.ts.date(), row.v is None, row.v))
+                if row.n is not None:
+                    self.map.updateValue((row.n, row.id), ({row.id: Decimal(row.n)},))
+                if row.n == 3 and mode == "EventTime":
+                    self.handle.registerTimer(int(row.ts.timestamp() * 1000) + 200_000)
+            total = before[2] + sum(row.d for row in read)
+            self.value.update((before[0] + len(read), read[-1].ts, total, [{"x": 1}, None]))
+            if key[0] == "a":
+                self.idle.update((b"\x00\xff",))
+            yield self._said(key, "rows")
+
+        def _said(self, key: Any, what: str) -> Row:
+            listed = list(map(str, self.list.get()))
+            items = sorted(map(str, self.map.iterator()))
+            timers = sorted(self.handle.listTimers()) if mode == "EventTime" else []
+            said = f"{what} {self.value.get()} {listed} {items} {timers} {self.idle.get()}"
+            return Row(k=key[0], said=said)
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            yield self._said(key, f"timer {expiredTimerInfo.getExpiryTimeInMs()}")
+
+        def close(self) -> None:
+            pass
+
+    rows = _marked(s) if mode == "EventTime" else s
+    return rows.groupBy("k").transformWithState(Seen(), "k string, said string", "Append", mode)
+
+
+def _waiting(s: DataFrame, *, timeout: str) -> DataFrame:
+    """A function with a ``GroupState``."""
+
+    def wait(key: Any, frames: Any, state: Any) -> Any:
+        before, number = state.getOption, sum(len(frame) for frame in frames)
+        if state.hasTimedOut:
+            state.remove()
+        else:
+            state.update(((before[0] if before else 0) + number, str(key)))
+            if timeout == "EventTimeTimeout":
+                state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 400_000)
+        said = f"{before} {number} {state.hasTimedOut}"
+        yield pd.DataFrame({"k": [key[0]], "said": [said]})
+
+    state = "times long, other string"
+    return (
+        _marked(s)
+        .groupBy("k")
+        .applyInPandasWithState(wait, "k string, said string", state, "Update", timeout)
+    )
+
+
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A query to stop and adopt."""
+
+    build: Callable[..., DataFrame]  # of one stream, or of two
+    mode: str = "append"
+    rocksdb: bool = False
+    killed: bool = False  # while the last batch ran: it is planned, and not committed
+    unplanned: bool = False  # the last batch, which has no rows, was not even planned
+    conf: dict[str, str] = field(default_factory=dict)  # with which Spark runs it
+
+
+_CASES: dict[str, Stopped] = {
+    "per key": Stopped(build=_per_key, mode="update"),
+    "per key, complete": Stopped(build=_per_key, mode="complete", rocksdb=True, killed=True),
+    "collections": Stopped(build=_collections, mode="update", rocksdb=True),
+    "whole": Stopped(
+        build=lambda s: s.groupBy().agg(sf.sum("v"), sf.count("*")), mode="update", rocksdb=True
+    ),
+    "distinct": Stopped(build=_distinct, mode="update", killed=True),
+    "windows": Stopped(build=_windows, rocksdb=True, killed=True),
+    "windows before their end": Stopped(build=_windows, unplanned=True),
+    "windows, update": Stopped(build=_windows, mode="update"),
+    "sessions": Stopped(build=_sessions),
+    "event times": Stopped(build=_times, rocksdb=True),
+    "no duplicates": Stopped(
+        build=lambda s: s.dropDuplicates(["k", "n"]), conf={"spark.sql.shuffle.partitions": "3"}
+    ),
+    "no duplicates in time": Stopped(
+        build=lambda s: _marked(s).dropDuplicates(["k", "ts"]), rocksdb=True, killed=True
+    ),
+    "no duplicates of a watermark": Stopped(
+        build=lambda s: _marked(s).dropDuplicates(["n", "v", "k", "id"]), rocksdb=True
+    ),
+    "no duplicates within, and more": Stopped(
+        build=lambda s: _marked(s).dropDuplicatesWithinWatermark(["k", "n"]), unplanned=True
+    ),
+    "no duplicates within": Stopped(
+        build=lambda s: _marked(s).dropDuplicatesWithinWatermark(["k", "n"]), killed=True
+    ),
+    "join": Stopped(
+        build=lambda s, t: s.alias("l").join(t.alias("r"), sf.expr("l.k = r.k AND l.n < r.n"))
+    ),
+    **{
+        f"{how} join": Stopped(
+            build=partial(_range_join, how=how), rocksdb=number % 2 == 0, killed=number < 2
+        )
+        for number, how in enumerate(("inner", "left", "right", "full", "left_semi"))
+    },
+    "join, column families": Stopped(
+        build=partial(_range_join, how="full"), rocksdb=True, conf={_JOIN_FORMAT: "3"}
+    ),
+    "processor with timers": Stopped(
+        build=partial(_processed, mode="EventTime"), rocksdb=True, killed=True
+    ),
+    "processor": Stopped(build=partial(_processed, mode="None"), rocksdb=True),
+    "function with time-outs": Stopped(
+        build=partial(_waiting, timeout="EventTimeTimeout"), mode="update"
+    ),
+    "function": Stopped(
+        build=partial(_waiting, timeout="NoTimeout"),
+        mode="update",
+        rocksdb=True,
+        killed=True,
+        conf={"spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1"},
+    ),
+    "after duplicates": Stopped(build=_after_duplicates, rocksdb=True),
+    "after windows": Stopped(build=_after_windows, killed=True),
+    "after a join": Stopped(build=_after_join, rocksdb=True),
+}
+
+
+def test_a_query_continues_from_the_state_that_spark_has_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    draw = random.Random(3)
-    batches = [_rows(draw, batch) for batch in range(5)]
-    failures = []
-    with settings(spark):
-        for number, (name, build, mode, rocksdb) in enumerate(_CASES):
-            before = Stream(schema=_COLUMNS, batches=batches[:3])
-            old, new, copy = (str(tmp_path / f"{part}{number}") for part in ("old", "new", "copy"))
-            if rocksdb:
-                spark.conf.set(_PROVIDER, _ROCKSDB)
-            try:
-                with written(spark, {"s": before}) as frames:
-                    query = build(frames["s"])
-                    run(query.writeStream, mode=mode, checkpoint=old)
-                    shutil.copytree(old, copy)
-                    native: Batches = {}
-                    adopted: Batches = {}
-                    for batch in batches[3:]:  # the second start continues from its own checkpoint
-                        write(before, [batch])
-                        native |= run(query.writeStream, mode=mode, checkpoint=copy).batches
-                        writer = gw.write_stream(query).from_spark_checkpoint(old)
-                        adopted |= run(writer, mode=mode, checkpoint=new).batches
-                        shutil.rmtree(old, ignore_errors=True)
-                    assert native
-                    assert_same(adopted, native)
-            except Exception as error:  # noqa: BLE001  all are reported together
-                failures.append(f"{name} ({mode}): {type(error).__name__}: {error}")
-            finally:
-                spark.conf.unset(_PROVIDER)
+    def failure(name: str) -> str:
+        """Run a case in a session of its own; return why it failed, if it did."""
+        try:
+            _continue(spark.newSession(), _CASES[name], tmp_path / re.sub(r"\W+", "_", name))
+        except Exception as error:  # noqa: BLE001  all are reported together
+            return f"{name}: {type(error).__name__}: {error}"
+        return ""
+
+    with ThreadPoolExecutor(4) as pool:
+        failures = [text for text in pool.map(failure, _CASES) if text]
     assert not failures, "\n\n".join(failures)
+
+
+def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
+    """Let Spark run a query, then Spark and Godwit continue it; compare their batches."""
+    draws = [random.Random(seed) for seed in (3, 4)]
+    batches = [[_rows(draw, batch) for batch in range(5)] for draw in draws]
+    names = [*inspect.signature(case.build).parameters][:2]
+    names = [name for name in names if name in ("s", "t")]
+    before = {
+        name: Stream(schema=_COLUMNS, batches=rows[:3])
+        for name, rows in zip(names, batches, strict=False)
+    }
+    old, new, copy = (str(directory / part) for part in ("old", "new", "copy"))
+    provider = {_PROVIDER: _ROCKSDB} if case.rocksdb else {}
+    with settings(spark), written(spark, before) as frames:
+        for key, value in {**provider, **case.conf}.items():
+            spark.conf.set(key, value)
+        query = case.build(**frames)
+        run(query.writeStream, mode=case.mode, checkpoint=old)
+        last = max(int(path.name) for path in Path(old, "commits").glob("[0-9]*"))
+        gone = ["commits"] * (case.killed or case.unplanned) + ["offsets"] * case.unplanned
+        for log in gone:
+            Path(old, log, f"{last}").unlink()
+            Path(old, log, f".{last}.crc").unlink(missing_ok=True)
+        shutil.copytree(old, copy)
+        was = _digests(old)
+        for key in case.conf:
+            spark.conf.unset(key)
+        native: Batches = {}
+        adopted: Batches = {}
+        for part in (3, 4):  # the second start continues from its own checkpoint
+            for stream, rows in zip(before.values(), batches, strict=False):
+                write(stream, rows[part : part + 1])
+            native |= run(query.writeStream, mode=case.mode, checkpoint=copy).batches
+            writer = gw.write_stream(query).from_spark_checkpoint(old)
+            adopted |= run(writer, mode=case.mode, checkpoint=new).batches
+            if part == 3:
+                assert _digests(old) == was, "Spark's checkpoint is only read"
+            shutil.rmtree(Path(old, "commits"), ignore_errors=True)
+        assert native
+        assert_same(adopted, native)
+        assert [*export_states(CheckpointStorage.open(new), directory / "tables")]
+
+
+def _digests(directory: str) -> dict[str, str]:
+    """Return the files of a directory with digests of their content."""
+    files = (path for path in Path(directory).rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_a_checkpoint_of_another_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:

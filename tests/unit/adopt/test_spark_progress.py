@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import godwit as gw
-from godwit.adopt.spark_checkpoint import read_progress
+from godwit.adopt.spark_progress import arranged, read_progress
 from godwit.cli.main import main
 
 if TYPE_CHECKING:
@@ -67,3 +67,27 @@ def test_what_is_not_the_checkpoint_of_a_query_is_refused(tmp_path: Path) -> Non
     (tmp_path / "other" / "offsets" / "0").unlink()
     with pytest.raises(gw.errors.CheckpointError, match="no offsets of batch 0"):
         read_progress(str(tmp_path / "other"))
+
+
+def test_the_log_of_two_streams_is_put_in_the_order_of_the_flow(tmp_path: Path) -> None:
+    write_log(tmp_path, planned=1, committed=1)
+    (tmp_path / "sources/1").mkdir()
+    (tmp_path / "sources/1/0").write_text("v1\n{}")
+    for batch in range(2):
+        head = json.dumps({"batchWatermarkMs": 0})
+        lines = [json.dumps({"logOffset": number}) for number in (batch, 7)]
+        (tmp_path / f"offsets/{batch}").write_text("\n".join(["v1", head, *lines]))
+    progress = read_progress(str(tmp_path))
+    same = arranged(progress, [0, 1], [0, 1], "old")
+    assert same == progress
+    turned = arranged(progress, [0, 1], [1, 0, 0], "old")
+    seven, own = b'{"logOffset": 7}', b'{"logOffset": 1}'
+    assert turned.offsets.splitlines()[2:] == [seven, own, own]
+    assert turned.files["offsets/1"] == turned.offsets
+    assert turned.files["sources/0/0"] == b"v1\n{}"
+    assert {path for path in turned.files if path.startswith("sources/1")} == {
+        "sources/1/0",
+        "sources/1/1",
+    }
+    with pytest.raises(gw.errors.CheckpointError, match="offsets of 2 streams, and this one"):
+        arranged(progress, [0], [0], "old")

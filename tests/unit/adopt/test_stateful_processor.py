@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from tests.unit.adopt.processors import OUTPUT, Obeying, Processed, Written, arr
 
 import godwit as gw
 from godwit.adopt.spark_functions import RowColumns, SparkFunctionOperator
+from godwit.adopt.spark_rows import read_spark_schema
+from godwit.adopt.state_variables import Variable
 from godwit.adopt.stateful_processor import state_name
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError, UserFunctionError
 from godwit.time.event_time import EpochTime
@@ -407,3 +410,34 @@ def test_a_row_that_is_emitted_at_the_watermark_fails_the_batch_as_in_spark() ->
     SparkFunctionOperator._check_emitted(operator, rows, EpochTime(closed=4_999_999))
     with pytest.raises(gw.errors.EpochFailedError, match="EMITTING_ROWS_OLDER_THAN_WATERMARK"):
         SparkFunctionOperator._check_emitted(operator, rows, EpochTime(closed=5_000_999))
+
+
+def test_values_of_sparks_state_become_what_a_processor_would_have_written() -> None:
+    days = dt.date(2024, 1, 2)
+    value = Variable(
+        kind="value", name="v", schema=_schema("a int, t timestamp, s struct<d: date>")
+    )
+    moment = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
+    own = value.stored({"a": 1, "t": moment, "s": {"d": days}})
+    assert own == value.rows.to_record((1, moment, (days,)))
+    listed = Variable(
+        kind="list", name="l", schema=_schema("p array<map<string, int>>, d decimal(9,2)")
+    )
+    elements = [{"p": [[("k", 1)], None], "d": Decimal("1.50")}, {"p": None, "d": None}]
+    assert listed.stored(elements) == [
+        listed.rows.to_record(([{"k": 1}, None], Decimal("1.5"))),
+        listed.rows.to_record((None, None)),
+    ]
+    items = Variable(
+        kind="map",
+        name="m",
+        schema=_schema("b binary, f double"),
+        key_schema=_schema("x int, y string"),
+    )
+    stored = items.stored([({"x": 1, "y": None}, {"b": b"\x00", "f": float("inf")})])
+    assert stored == {items.keys.to_key((1, None)): items.rows.to_record((b"\x00", float("inf")))}
+
+
+def _schema(text: str) -> str:
+    """Return a schema as JSON."""
+    return read_spark_schema(text, "The schema").json()

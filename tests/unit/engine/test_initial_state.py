@@ -351,3 +351,27 @@ def test_rows_that_do_not_fit_are_refused_with_a_reason(
 ) -> None:
     with pytest.raises(gw.errors.InvalidInputError, match=message):
         gw.testing.run(flow_of(build), initial=given)
+
+
+def test_elements_and_items_of_an_initial_state_expire_when_it_says() -> None:
+    states = {
+        "recent": gw.ListState(int, ttl="1 hour"),
+        "seen": gw.MapState(str, int, ttl="1 hour"),
+    }
+    flow = gw.Flow("expiring")
+    rows = flow.source("rows", gw.sources.memory("k string, v long"))
+    processed = rows.key_by("k").process(named, output="k string, n long", name="p", state=states)
+    flow.sink("out", processed, gw.sinks.noop())
+    operator = flow.compiled().operator("p")
+    moments = [T0 + dt.timedelta(hours=hour) for hour in (1, 1, 3)]
+    micros = [int(moment.timestamp()) * 1_000_000 for moment in moments]
+    given = {"k": ["a"], "value": [[7, 8, 9]], "expires": pa.array([moments])}
+    _, values = operator.initial_entries("recent", pa.RecordBatch.from_pydict(given))
+    (page,) = [row for row in values.to_pylist() if row["moments"]]
+    assert page["moments"] == b"".join(moment.to_bytes(8, "little") for moment in micros)
+    assert page["expires"] == micros[-1]
+    items = pa.array([[("x", 1), ("y", 2)]], pa.map_(pa.string(), pa.int64()))
+    given = {"k": ["a"], "value": items, "expires": pa.array([moments[1:]])}
+    keys, values = operator.initial_entries("seen", pa.RecordBatch.from_pydict(given))
+    assert {*micros[1:]} <= {*values.column("expires").to_pylist()}
+    assert keys.num_rows >= 2

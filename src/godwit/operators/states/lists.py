@@ -8,6 +8,7 @@ behind one which has none, and leaves a number without a page.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -328,8 +329,16 @@ class ListCells(Cells):
             page.changed = True
             begin += len(more)
 
-    def fill(self, group: int, value: Any) -> None:
-        self.extend(group, value)
+    def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
+        usual = self._again
+        begin = 0
+        for moment, run in itertools.groupby(moments):
+            end = begin + len(list(run))
+            self._again = moment
+            self.extend(group, value[begin:end])
+            begin = end
+        self._again = usual
+        self.extend(group, value[begin:])
 
     def replace(self, group: int, elements: list[Any]) -> None:
         """Replace all elements of the list of key number `group`."""

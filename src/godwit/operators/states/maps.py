@@ -194,6 +194,7 @@ class MapCells(Cells):
         self._single: set[Any] = set()
         self._tries = _MOST_TRIES
         self._used = -1
+        self._moments: dict[tuple[int, Any], int] = {}  # key number, item → when it expires
 
     def sweep(self, expired: Expired) -> None:
         for group, (_, *parts) in expired:
@@ -224,9 +225,10 @@ class MapCells(Cells):
             self.cached[key_number].added.append(item)
         cell.value, cell.changed, cell.visible = value, True, True
 
-    def fill(self, group: int, value: Any) -> None:
+    def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
         for item, of_item in dict(value).items():
             self.assign(group, item, of_item)
+        self._moments.update(((group, i), m) for i, m in zip(value, moments, strict=False))
 
     def remove(self, key_number: int, item: Any) -> None:
         """Remove the item with the key `item`; raise `KeyError` if there is none."""
@@ -404,8 +406,10 @@ class MapCells(Cells):
             [[cell.value] for _, _, cell in maybe],
             lambda index: self._item_text(*maybe[index][:2]),
         )
-        again = () if self.stored.ttl_us is None else (self._again,)
         for (group, item, cell), blob in zip(maybe, blobs, strict=True):
+            again: tuple[int, ...] = ()
+            if self.stored.ttl_us is not None:
+                again = (self._moments.get((group, item), self._again),)
             if cell.changed or blob != cell.before:
                 apart = (_ITEM_ENTRY, *self.stored.parts(item))
                 written.put(group, apart, blob, b"", *again)

@@ -32,6 +32,7 @@ from godwit.operators.emitted import emitted_batch
 from godwit.operators.initial import (
     encoded_states,
     expiries_in,
+    expiries_of_elements,
     function_states,
     stored_columns,
     timers_in,
@@ -246,15 +247,21 @@ class ProcessOfStates(KeyedOperator):
         if state == TIMERS:
             timers = packed_timers(timers_in(self.name, rows))
             return keys, pa.RecordBatch.from_arrays(timers, schema=self._timers.values)
-        stored = self.stored[state]
+        stored, values = self.stored[state], self.initial_values(state, rows)
         of_keys = rows_as_tuples(keys)
         if isinstance(stored, StoredValue):
-            values = function_states(self.name, rows, stored.codec)
             columns = [encoded_states(self.name, values, stored.codec, of_keys.__getitem__)]
             if stored.ttl_us is not None:
                 columns.append(expiries_in(self.name, rows))
             return keys, pa.RecordBatch.from_arrays(columns, schema=stored.schema.values)
-        return stored.initial_entries(keys, of_keys, rows)
+        moments = expiries_of_elements(self.name, rows) if stored.ttl_us is not None else None
+        return stored.initial_entries(keys, of_keys, values, moments or [()] * len(values))
+
+    def initial_values(self, state: str, rows: pa.RecordBatch) -> list[Any]:
+        """Return the values of a state that initial rows have: of a list or a map, all of it."""
+        stored = self.stored[state]
+        whole = not isinstance(stored, StoredValue)
+        return function_states(self.name, rows, stored.codec, whole=whole)
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import Columns, KeysOfRows
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.initial import function_states
 from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 from godwit.time.grid import END
@@ -107,13 +106,17 @@ class StoredState:
         )
 
     def initial_entries(
-        self, keys: pa.RecordBatch, tuples: list[tuple[Any, ...]], rows: pa.RecordBatch
+        self,
+        keys: pa.RecordBatch,
+        tuples: list[tuple[Any, ...]],
+        values: Sequence[Any],
+        moments: Sequence[Sequence[int]],
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the entries of lists or maps that a flow begins with, in the column ``value``.
+        """Return the entries of lists or maps that a flow begins with.
 
-        `keys`, `tuples`: key of each row. A time-to-live begins now.
+        `keys`, `tuples`: key of each value. `moments`: when its elements or items expire; of one
+        without, a time-to-live begins now.
         """
-        values = function_states(self.operator, rows, self.codec, whole=True)
         count = len(tuples)
         lane = LaneKeys(
             keys=keys,
@@ -125,8 +128,8 @@ class StoredState:
             clock=time.time_ns() // 1000,
         )
         cells = self.cells(self, lane, _NoEntries(self.schema.values), ())
-        for key, value in enumerate(values):
-            cells.fill(key, value)
+        for key, (value, own) in enumerate(zip(values, moments, strict=True)):
+            cells.fill(key, value, own)
         entries, _ = cells.written().entries(lane)
         return entries.keys, entries.values
 
@@ -356,8 +359,11 @@ class Cells(ABC):
     def drop(self, group: int) -> None:
         """Delete the state of key number `group`."""
 
-    def fill(self, group: int, value: Any) -> None:
-        """Set the whole state of key number `group`, which has none yet: a list or a map."""
+    def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
+        """Set the whole state of key number `group`, which has none yet: a list or a map.
+
+        `moments`: when each element or item expires; empty: the usual time from now.
+        """
         raise NotImplementedError
 
     def reset(self, group: int) -> None:

@@ -1,0 +1,278 @@
+"""Buffers of Spark's aggregates as the state of the aggregates that stand for them.
+
+Spark has a row for every group, with the group keys and the buffers of the functions in the order
+of the plan.  The group keys become the operator's columns by the same expressions as the rows of
+the stream do.  The types of all buffers are compared with those of the plan.
+
+Source: `StateStoreSaveExec`, and the aggregate functions of Spark.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DecimalType, StructField, StructType
+
+from godwit.adopt.aggregate_functions import REPLACED, is_nested
+from godwit.adopt.plan import children_of, kind_of, to_list, type_of
+from godwit.adopt.spark_collections import can_unpack, counts_in, lists_in
+from godwit.model.errors import UnsupportedQueryError
+from godwit.model.naming import RESERVED_PREFIX, listing
+from godwit.operators.aggregates.collected import PackedRows
+from godwit.operators.aggregates.packing import pack
+from godwit.operators.ordering import starts_of
+from godwit.spark.platform.pyspark_versions import arrow_schema_of
+from godwit.time.grid import END
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from godwit.adopt.spark_state_reader import StateReader, StoredState, StoredStruct
+    from godwit.adopt.spark_states import AggregateState
+    from godwit.operators.compute import ComputeOperator
+
+_AGGREGATE_FORMAT: Final = "spark.sql.streaming.aggregation.stateFormatVersion"
+_PANE: Final = f"{RESERVED_PREFIX}_pane"
+_ENDS: Final = (f"{RESERVED_PREFIX}_first", f"{RESERVED_PREFIX}_last")
+
+
+def aggregate_rows(
+    reader: StateReader, number: int, state: AggregateState, columns: Sequence[str]
+) -> DataFrame:
+    """Return the groups of an operator as rows of the state of its aggregates.
+
+    `columns`: state columns of the flow's operator.
+    """
+    catalyst, stored = reader.catalyst, reader.read(number)
+    # The values of sessions, and of all groups in the first format, begin with the group keys.
+    in_value = reader.settings.get(_AGGREGATE_FORMAT) == "1" or state.session is not None
+    groups, first = (stored.value, len(state.grouping)) if in_value else (stored.key, 0)
+    functions = [_function_of(function) for _, function in state.results]
+    buffers = [_buffer_types(function) for function in functions]
+    _check_columns(reader, state, stored, groups=groups, buffers=buffers, first=first)
+
+    def change(expression: Any) -> Any:
+        """Replace a group key by its column in Spark's state."""
+        for place, grouping in enumerate(state.grouping):
+            if expression.semanticEquals(grouping):
+                return stored.field(groups, place)
+        return None
+
+    keys = [(name, catalyst.rewrite(expression, change)) for name, expression in state.keys]
+    count = sum(map(len, buffers))
+    parts = [(f"_b{i}", stored.field(stored.value, first + i)) for i in range(count)]
+    frame = stored.select([*keys, *parts])
+    results: list[Column] = [sf.col(f"`{name}`") for name, _ in state.keys]
+    if state.session is not None:
+        results += [
+            sf.col(f"`{name}`").alias(own) for name, own in zip(state.session, _ENDS, strict=True)
+        ]
+    elif not state.by_window:
+        pane = sf.timestamp_micros(sf.lit(END))
+        if state.removed_by is not None:
+            end = sf.expr(f"`{state.removed_by}` - interval 1 microsecond")
+            pane = sf.coalesce(end, pane)
+        results.append(pane.alias(_PANE))
+    position = 0
+    for (name, expression), function, types in zip(state.results, functions, buffers, strict=True):
+        own = [sf.col(f"_b{position + i}") for i in range(len(types))]
+        position += len(types)
+        for part, column in _state_of(expression, function, own).items():
+            results.append(column.alias(name if name in columns else f"{name}__{part}"))
+    if not state.results:  # of distinct rows
+        results += [sf.lit(1).cast("long").alias(name) for name in columns]
+    return frame.select(*results)
+
+
+def _check_columns(
+    reader: StateReader,
+    state: AggregateState,
+    stored: StoredState,
+    *,
+    groups: StoredStruct,
+    buffers: Sequence[Sequence[str]],  # types of each function's
+    first: int,
+) -> None:
+    """Raise if Spark's state has other group keys or buffers than the plan."""
+    keys = [type_of(expression).simpleString() for expression in state.grouping]
+    if any(part in text for text in keys for part in ("array<", "map<")):
+        raise UnsupportedQueryError(
+            "The state of an aggregate by arrays or maps cannot be imported.",
+            remedy="Start the query without its state.",
+            node="Aggregate",
+            place="",
+        )
+    types = groups.types
+    if [*types[: len(keys)]] != keys or (not first and len(types) != len(keys)):
+        raise reader.other_query(
+            f"it groups by {listing(types) or 'nothing'}, and this one by {listing(keys)}"
+        )
+    values = [*stored.value.types[first:]]
+    planned = [text for own in buffers for text in own]
+    if values != planned and (planned or values not in ([], ["void"])):
+        raise reader.other_query(
+            f"its aggregates have the buffers {listing(values)}, and those of this one "
+            f"{listing(planned)}"
+        )
+
+
+def converters_of(
+    state: AggregateState, operator: ComputeOperator
+) -> Mapping[str, Callable[[pa.Array], pa.Array]]:
+    """Return state column → function from a buffer of Spark's to it, for collections.
+
+    Raises `UnsupportedQueryError` for values that are not read.
+    """
+    converters: dict[str, Callable[[pa.Array], pa.Array]] = {}
+    for name, expression in state.results:
+        function = _function_of(expression)
+        convert = _COLLECTIONS.get(kind_of(function))
+        if convert is None:
+            continue
+        values = StructType([StructField("values", type_of(children_of(function)[0]))])
+        dtype = arrow_schema_of(values, zone="UTC").field(0).type
+        bound = operator.aggregate_of(name)
+        if not (isinstance(bound, PackedRows) and can_unpack(dtype)):
+            raise _unreadable(expression, function)
+        converters[name] = partial(convert, bound, dtype)
+    return converters
+
+
+def _lists(bound: PackedRows, dtype: pa.DataType, buffers: pa.Array) -> pa.Array:
+    """Return the states of collected values."""
+    groups, values = lists_in(buffers, dtype)
+    return bound.update(bound.create(len(buffers)), groups, values).column(0)
+
+
+def _counts(bound: PackedRows, dtype: pa.DataType, buffers: pa.Array) -> pa.Array:
+    """Return the states of counted values."""
+    groups, values, counts = counts_in(buffers, dtype)
+    starts = starts_of(groups, len(buffers))
+    states = bound.states(pack(starts, [values, pa.array(counts)], bound.layout))
+    return bound.merge(bound.create(len(buffers)), states).column(0)
+
+
+def _function_of(expression: Any) -> Any:
+    """Return the function of an aggregate as Spark runs it."""
+    function = expression.aggregateFunction()
+    return function.replacement() if kind_of(function) in REPLACED else function
+
+
+def _buffer_types(function: Any) -> list[str]:
+    """Return the types of the columns of a function's buffer, as Spark runs the function."""
+    if _unscaled(function) is not None:
+        return ["bigint"] if kind_of(function) == "Sum" else ["double", "bigint"]
+    return [type_of(column).simpleString() for column in to_list(function.aggBufferAttributes())]
+
+
+def _unscaled(function: Any) -> int | None:
+    """Return the scale of decimals that Spark adds up as whole numbers; ``None`` for others.
+
+    Source: rule `DecimalAggregates` of Spark's optimizer.
+    """
+    if kind_of(function) not in {"Sum", "Average"}:
+        return None
+    dtype = type_of(children_of(function)[0])
+    if not isinstance(dtype, DecimalType):
+        return None
+    digits = 18 - 10 if kind_of(function) == "Sum" else 15 - 4
+    return dtype.scale if dtype.precision <= digits else None
+
+
+def _scaled(number: Column, scale: int) -> Column:
+    """Return a sum of whole numbers as the sum of the decimals that they stand for."""
+    return number.cast("decimal(20,0)") * sf.lit(Decimal(1).scaleb(-scale))
+
+
+def _state_of(expression: Any, function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+    """Return the state columns of an aggregate from the buffer of Spark's function."""
+    kind = kind_of(function)
+    convert = _CONVERSIONS.get(kind)
+    # Of a collection the first argument has the values.
+    arguments = children_of(function)[: 1 if kind in _COLLECTIONS else None]
+    if convert is None or (kind != "Count" and any(map(is_nested, arguments))):
+        raise _unreadable(expression, function)
+    return convert(function, buffers)
+
+
+def _unreadable(expression: Any, function: Any) -> UnsupportedQueryError:
+    """Return the error that the buffer of an aggregate is not read."""
+    return UnsupportedQueryError(
+        f"The state of {expression.sql()} cannot be imported: Spark stores it in its own format.",
+        remedy="Start the query without its state.",
+        node=kind_of(function),
+        place="",
+    )
+
+
+def _sum(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+    """Return the state of a sum: null without values."""
+    if len(buffers) == 1:
+        scale = _unscaled(function)
+        return {"sum": buffers[0] if scale is None else _scaled(buffers[0], scale)}
+    total, is_empty = buffers
+    overflowed = sf.raise_error(sf.lit("a sum of decimals in Spark's state has overflowed"))
+    known = sf.when(total.isNull(), overflowed).otherwise(total)
+    return {"sum": sf.when(is_empty, sf.lit(None)).otherwise(known)}
+
+
+def _mean(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+    """Return the state of a mean: a sum, null without values, and a count."""
+    total, count = buffers
+    scale = _unscaled(function)
+    total = total if scale is None else _scaled(total, scale)
+    return {"sum": sf.when(count > 0, total), "count": count}
+
+
+def _moments(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+    """Return the state of a variance: count, mean and squared deviations."""
+    del function
+    count, mean, squares = buffers
+    return {"count": count.cast("long"), "mean": mean, "m2": squares}
+
+
+def _position(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+    """Return the state of ``first`` or ``last``: the value, and whether any row was seen."""
+    value, is_set = buffers
+    known = sf.when(is_set, value)
+    return {"value": known} if function.ignoreNulls() else {"value": known, "seen": is_set}
+
+
+def _whole(*names: str) -> Callable[[Any, Sequence[Column]], dict[str, Column]]:
+    """Return the conversion of a buffer whose columns are those of the state."""
+    return lambda _, buffers: dict(zip(names, buffers, strict=True))
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any, Sequence[Column]], dict[str, Column]]]] = {
+    "Sum": _sum,
+    "Count": _whole("count"),
+    "Average": _mean,
+    "Min": _whole("value"),
+    "Max": _whole("value"),
+    "MinBy": _whole("value", "by"),
+    "MaxBy": _whole("value", "by"),
+    "CollectList": _whole("values"),
+    "CollectSet": _whole("values"),
+    "Percentile": _whole("counts"),
+    "Mode": _whole("counts"),
+    "First": _position,
+    "Last": _position,
+    "StddevSamp": _moments,
+    "StddevPop": _moments,
+    "VarianceSamp": _moments,
+    "VariancePop": _moments,
+}
+"""Spark's functions whose buffers have the values of a state."""
+_COLLECTIONS: Final[dict[str, Callable[[PackedRows, pa.DataType, pa.Array], pa.Array]]] = {
+    "CollectList": _lists,
+    "CollectSet": _lists,
+    "Percentile": _counts,
+    "Mode": _counts,
+}
+"""Those whose values are in binary rows, and how these become the state."""
