@@ -247,7 +247,11 @@ class JoinedRows(KeyedOperator):
         new, alone = self._arrived(arrived, groups.of_row[: len(arrived.hashes)])
         rows = loaded.followed_by(new)
         num_loaded = len(loaded.key)
-        left, right = self._pairs(rows, num_loaded, without_null(distinct))
+        # Spark finds nulls equal where its optimizer puts no filter before the join.
+        keyed = np.ones(distinct.num_rows, np.bool_)
+        if self.how != "full":
+            keyed = without_null(distinct)
+        left, right = self._pairs(rows, num_loaded, keyed)
         met = rows.met.copy()
         met[left] = met[right] = True
         output = [self._paired(rows, left, right, met)]
