@@ -56,7 +56,7 @@ def _rows(draw: random.Random, batch: int) -> list[tuple[Any, ...]]:
 
 
 def _per_key(s: DataFrame) -> DataFrame:
-    """Aggregates of every kind whose state can be taken over."""
+    """Aggregates of every kind whose state can be imported."""
     return s.groupBy("k", (sf.col("n") % 2).alias("odd"), sf.col("v")).agg(
         sf.sum("n"),
         sf.sum("v"),
