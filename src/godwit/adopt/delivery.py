@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import UserFunctionError
 from godwit.sinks.simple_sinks import ForeachSink
+from godwit.spark.platform.sessions import dataframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,9 +109,8 @@ class MemoryTable:
     def show(self) -> None:
         """Show the rows so far as the view, which exists from the start of the query."""
         tables = [self._batches[number] for number in sorted(self._batches)]
-        rows: Any = pa.concat_tables(tables) if tables else []
-        view = self._session.createDataFrame(rows, self._schema)
-        view.createOrReplaceTempView(self._name)
+        rows = pa.concat_tables(tables) if tables else pa.table({})
+        dataframe_of(self._session, rows, self._schema).createOrReplaceTempView(self._name)
 
 
 def print_batch(rows: DataFrame, batch: int, *, num_rows: int, truncate: bool) -> None:

@@ -16,6 +16,7 @@ from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
 from godwit.runtime.threads import GateClosedError
 from godwit.spark.platform.pyspark_versions import spark_schema_of
+from godwit.spark.platform.sessions import dataframe_of
 from godwit.spark.resident.job import is_on
 from godwit.spark.stages.stages import FilesLostError, run_stages
 
@@ -286,12 +287,11 @@ class SinkSession:
 
     def show(self, name: str, rows: pa.Table) -> None:
         """Create or replace the temporary view `name` of rows."""
-        self.spark.createDataFrame(rows).createOrReplaceTempView(name)
+        dataframe_of(self.spark, rows).createOrReplaceTempView(name)
 
     def dataframe(self, rows: pa.Table) -> DataFrame:
-        """Return a DataFrame of local rows; PySpark cannot make one of lists without any row."""
-        schema = spark_schema_of(rows.schema)
-        return self.spark.createDataFrame(rows if rows.num_rows else [], schema)
+        """Return a DataFrame of local rows."""
+        return dataframe_of(self.spark, rows, spark_schema_of(rows.schema))
 
     def stored_dataframe(
         self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema

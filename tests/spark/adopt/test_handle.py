@@ -113,8 +113,13 @@ def test_a_checkpoint_is_chosen_as_spark_chooses_it(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     counts = rows.groupBy("k").count()
     query = gw.write_stream(counts).outputMode("complete").format("memory").queryName("brief")
-    running = query.start()
-    running.processAllAvailable()
+    limit = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(limit, "-1")  # none, which PySpark itself does not take for local rows
+    try:
+        running = query.start()
+        running.processAllAvailable()
+    finally:
+        spark.conf.unset(limit)
     assert list(temporary.glob("temporary-*"))
     running.stop()
     assert not list(temporary.glob("temporary-*"))

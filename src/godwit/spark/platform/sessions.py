@@ -1,4 +1,4 @@
-"""Spark sessions that were stopped: how they are known, and the errors in place of Py4J's.
+"""Spark sessions: DataFrames of local rows, and the errors of sessions that were stopped.
 
 A stopped session answers every call with another error of Java's or Python's, and none of them says
 the cause. So errors from Spark are checked here first.
@@ -6,13 +6,16 @@ the cause. So errors from Spark are checked here first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
 from godwit.model.errors import CheckpointError, EpochFailedError, GodwitError, InvalidFlowError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 def context_is_stopped(context: SparkContext) -> bool:
@@ -96,3 +99,31 @@ def session_stopped(flow: str) -> EpochFailedError:
         "query:`, which stops the query at its end.",
         flow=flow,
     )
+
+
+_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_RECORDS_LOCK: Final = threading.Lock()
+
+
+def dataframe_of(
+    spark: SparkSession, rows: pa.Table, schema: StructType | None = None
+) -> DataFrame:
+    """Return a DataFrame of local rows; PySpark cannot make one of a table without any row.
+
+    Nor can it if batches of Arrow have no limit, so they get one meanwhile.
+    """
+    if not rows.num_rows and schema is not None:
+        return spark.createDataFrame([], schema)
+    create: Any = spark.createDataFrame
+    frame: DataFrame
+    with _RECORDS_LOCK:
+        limit = spark.conf.get(_RECORDS)
+        if limit is None or int(limit) > 0:
+            frame = create(rows, schema)
+        else:
+            spark.conf.set(_RECORDS, str(rows.num_rows + 1))
+            try:
+                frame = create(rows, schema)
+            finally:
+                spark.conf.set(_RECORDS, limit)
+    return frame
