@@ -176,7 +176,7 @@ def _check_types(
     functions: dict[str, Any],
     schema: pa.Schema,
 ) -> None:
-    """Raise if the result of an aggregate has another type than Spark's analyser gives it."""
+    """Raise if the result of an aggregate has a different type than Spark's analyser gives it."""
     for name, function in functions.items():
         try:
             output = aggregates[name].bind(schema).output

@@ -140,7 +140,7 @@ class _Evaluated(Expression):
         return self.values
 
     def is_not_zero(self) -> pa.Array:
-        """Return for which rows the divisor is another number than zero."""
+        """Return for which rows the divisor is a different number than zero."""
         return pc.not_equal(self.values, pa.scalar(0, self.values.type))
 
     @property
@@ -208,7 +208,7 @@ class Lambda(Expression):
 
 
 def _typed(result: pa.Array, call: Function | Form) -> pa.Array:
-    """Return a result; raise if it is of another type than Spark's."""
+    """Return a result; raise if it is of a different type than Spark's."""
     if result.type != call.dtype:
         raise TypesError(f"{call} gives {result.type} where Spark gives {call.dtype}")
     return result

@@ -261,7 +261,7 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
     _check_options(scan, options, _FILE_OPTIONS)
     for setting, value in _SETTINGS.items():
         if str(catalyst.spark.conf.get(setting, value)).lower() != value:
-            raise _refused(scan, f"the session has {setting} set to another value than {value}")
+            raise _refused(scan, f"the session has {setting} set to a different value than {value}")
     if relation.sourceInfo().partitionColumns().size():
         raise _refused(scan, "it has columns of partitions, from the names of directories")
     schema = pa.schema([(str(a.name()), _type_of(scan, a)) for a in attributes])

@@ -219,7 +219,7 @@ class LogicalFlow:
         ------
         InvalidFlowError
             If the name is taken; `rows` is neither a source nor a streaming DataFrame of a classic
-            Spark session (not Spark Connect), or of another session than the other sources; the
+            Spark session (not Spark Connect), or of a different session than the other sources; the
             DataFrame needs state in Spark; the same source object was added before; or a length of
             time is not valid.
 

@@ -282,7 +282,7 @@ def _median(values: FloatArray) -> float:
 
 
 def changed_speed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    """Return whether an executor has another speed than in the period before."""
+    """Return whether an executor has a different speed than in the period before."""
     both = before.keys() & now.keys()
     return any(abs(math.log(now[e] / before[e])) > _CHANGED for e in both)
 

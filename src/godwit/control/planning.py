@@ -458,8 +458,8 @@ class Planning:
     ) -> Mapping[str, Sequence[FloatArray]]:
         """Return component → loads of past periods, all of which are known to be by one speed.
 
-        An executor of which `speeds` has another speed than that of the last period may have had it
-        for a part of that period already, whose loads are a mixture then.
+        An executor of which `speeds` has a different speed than that of the last period may have
+        had it for a part of that period already, whose loads are a mixture then.
         """
         mixed = changed_speed(self._speeds, speeds)
         return {

@@ -647,8 +647,8 @@ def _recorded_assignment(
     except (InvalidPlanError, LookupError, TypeError, ValueError, OverflowError) as error:
         problem = f"{type(error).__name__}: {error}"
     raise CorruptCheckpointError(
-        f"The last epoch of the checkpoint has an assignment of component {component!r} that is "
-        f"none ({problem}).",
+        f"The last epoch of the checkpoint has an invalid assignment of component {component!r}: "
+        f"{problem}.",
         remedy="Restore the record of this epoch from a copy of the checkpoint; run "
         "`godwit checkpoint verify` to see what else is affected.",
         component=component,
