@@ -172,7 +172,7 @@ class ComputeChanges(KeyedOperator):
         ]
         if changed:
             raise mismatch_error(
-                f"The aggregates of operator {self.name!r} over changes",
+                f"The state of operator {self.name!r}, of aggregates over changes,",
                 dict.fromkeys(changed),
                 "Give it a new name by name=gw.types.Identity(name, starts_empty=True), and read "
                 "the changes from their beginning; or undo the change.",
