@@ -6,13 +6,14 @@ reads one file, and what ``foreachBatch`` gets is compared as a multiset of rows
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class Stream:
     schema: str
     batches: Sequence[Sequence[tuple[Any, ...]]]
     files: str = field(default="")  # directory of the files
+    file_format: str = "parquet"  # or "json", of values that JSON has
 
 
 @dataclass
@@ -68,7 +70,9 @@ def written(spark: SparkSession, streams: dict[str, Stream]) -> Iterator[dict[st
             Path(stream.files).mkdir()
             write(stream, stream.batches)
             reader = spark.readStream.schema(stream.schema).option("maxFilesPerTrigger", 1)
-            frames[name] = reader.parquet(stream.files)
+            if stream.file_format == "json":
+                reader = reader.option("mode", "FAILFAST")
+            frames[name] = reader.format(stream.file_format).load(stream.files)
         yield frames
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -78,14 +82,19 @@ def write(stream: Stream, batches: Sequence[Sequence[tuple[Any, ...]]]) -> None:
     """Add a file for every batch to the directory of a stream; later ones are newer."""
     columns_of_spark: Any = StructType.fromDDL(stream.schema)
     schema = arrow_schema_of(columns_of_spark, zone="UTC")
-    first = len(list(Path(stream.files).glob("*.parquet")))
+    first = len(list(Path(stream.files).iterdir()))
     for number, rows in enumerate(batches, first):
         columns = [
             pa.array([row[index] for row in rows], column.type)
             for index, column in enumerate(schema)
         ]
-        target = f"{stream.files}/{number:06d}.parquet"
-        pq.write_table(pa.Table.from_arrays(columns, schema=schema), f"{stream.files}.part")
+        target = f"{stream.files}/{number:06d}.{stream.file_format}"
+        table = pa.Table.from_arrays(columns, schema=schema)
+        if stream.file_format == "json":
+            lines = [json.dumps(row, default=str) for row in table.to_pylist()]
+            Path(f"{stream.files}.part").write_text("\n".join(lines))
+        else:
+            pq.write_table(table, f"{stream.files}.part")
         moment = 1_700_000_000 + number
         os.utime(f"{stream.files}.part", (moment, moment))
         Path(f"{stream.files}.part").rename(target)
@@ -193,7 +202,6 @@ class Case:
     parts: int = 1
     after: Callable[[Any], None] | None = None
     own_sources: bool = False  # in place of Spark's scans
-    file_format: str = "parquet"
 
 
 def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> dict[str, str]:
@@ -213,7 +221,6 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
                 parts=case.parts,
                 after=case.after,
                 own_sources=case.own_sources,
-                file_format=case.file_format,
             )
         except Exception as error:  # noqa: BLE001  told to the test
             return f"{type(error).__name__}: {error}"
@@ -245,7 +252,6 @@ def _compared(
     parts: int,
     after: Callable[[Any], None] | None,
     own_sources: bool = False,
-    file_format: str = "parquet",
 ) -> Batches:
     """Run a query natively and adopted, and compare the batches; see `compare`."""
     cut = {
@@ -253,7 +259,7 @@ def _compared(
         for name, stream in streams.items()
     }
     first = {
-        name: Stream(schema=stream.schema, batches=stream.batches[: cut[name][1]])
+        name: replace(stream, batches=stream.batches[: cut[name][1]])
         for name, stream in streams.items()
     }
     native: Batches = {}

@@ -30,6 +30,7 @@ from godwit.model.errors import GodwitError, UnsupportedQueryError
 from godwit.model.naming import listing
 from godwit.sources.file_formats import ParquetFormat
 from godwit.sources.files import FileSource
+from godwit.sources.json_files import JsonFormat
 from godwit.sources.source import Lag, Source, Split, Unreadable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from godwit.adopt.plan import Catalyst
     from godwit.adopt.stateless import StatelessPart
+    from godwit.sources.file_formats import FileFormat
     from godwit.sources.source import Position
 
 _REMEDY: Final = "Leave own_sources() out: Spark reads it in micro-batches."
@@ -59,6 +61,11 @@ _SETTINGS: Final = {
     "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "false",
 }
+_JSON_TYPES: Final = (
+    *(pa.string(), pa.binary(), pa.bool_(), pa.date32(), pa.float32(), pa.float64()),
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+)
+"""Types whose values Spark reads as they are read here, or not at all; decimals, too."""
 _PLAIN_PATTERN: Final = re.compile(r"[\w.*?=+ -]+")
 
 
@@ -254,11 +261,11 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
         raise _refused(scan, f"the source {str(scan.sourceName())!r} has none here")
     relation = scan.dataSource()
     name = str(relation.className()).rpartition(".")[2].lower().removesuffix("fileformat")
-    reader = _READERS.get(name)
-    if reader is None:
+    format_of = _FORMATS.get(name)
+    if format_of is None:
         raise _refused(scan, f"files of the format {name!r} are not read as Spark reads them")
     options = _options_of(relation.options())
-    _check_options(scan, options, _FILE_OPTIONS)
+    _check_options(scan, options, _FILE_OPTIONS | ({"mode"} if name == "json" else set()))
     for setting, value in _SETTINGS.items():
         if str(catalyst.spark.conf.get(setting, value)).lower() != value:
             raise _refused(scan, f"the session has {setting} set to a different value than {value}")
@@ -266,11 +273,15 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
         raise _refused(scan, "it has columns of partitions, from the names of directories")
     schema = pa.schema([(str(a.name()), _type_of(scan, a)) for a in attributes])
     try:
-        return reader(
-            path=_path_of(catalyst, scan, options, to_list(relation.paths())),
+        return FileSource(
+            format_of(scan, options, schema),
+            _path_of(catalyst, scan, options, to_list(relation.paths())),
             schema=schema,
+            filesystem=None,
             pattern=_pattern_of(scan, options),
-            max_files=_number(scan, options, "maxFilesPerTrigger"),
+            max_rows_per_epoch=None,
+            max_files_per_epoch=_number(scan, options, "maxFilesPerTrigger"),
+            recursive=False,
         )
     except GodwitError as error:
         if isinstance(error, UnsupportedQueryError):
@@ -351,21 +362,29 @@ def _number(scan: Any, options: dict[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _read_parquet(
-    *, path: str, schema: pa.Schema, pattern: str | None, max_files: int | None
-) -> Source:
-    """Return the source of a directory of Parquet files."""
-    return FileSource(
-        ParquetFormat(),
-        path,
-        schema=schema,
-        filesystem=None,
-        pattern=pattern,
-        max_rows_per_epoch=None,
-        max_files_per_epoch=max_files,
-        recursive=False,
-    )
+def _parquet(_scan: Any, _options: dict[str, str], _schema: pa.Schema) -> FileFormat:
+    """Return the format of Parquet files."""
+    return ParquetFormat()
 
 
-_READERS: Final[dict[str, Callable[..., Source]]] = {"parquet": _read_parquet}
-"""Format of Spark's → function that returns the own source of a directory of it."""
+def _json(scan: Any, options: dict[str, str], schema: pa.Schema) -> FileFormat:
+    """Return the format of JSON files; raise if lines or values may be read otherwise."""
+    if options.get("mode", "").upper() != "FAILFAST":
+        raise _refused(
+            scan,
+            "what Spark cannot read in a line of JSON is null, and here it is an error, as in "
+            'Spark with option("mode", "FAILFAST")',
+        )
+    for field in schema:
+        if field.type not in _JSON_TYPES and not pa.types.is_decimal(field.type):
+            raise _refused(
+                scan, f"texts of JSON in the column {field.name!r} of type {field.type} differ"
+            )
+    return JsonFormat(skips_bad=False)
+
+
+_FORMATS: Final[dict[str, Callable[[Any, dict[str, str], pa.Schema], FileFormat]]] = {
+    "json": _json,
+    "parquet": _parquet,
+}
+"""Format of Spark's → function of a scan, its options and its columns that returns the own one."""

@@ -54,6 +54,18 @@ def _input(seed: int = 1) -> Stream:
     return Stream(schema=_COLUMNS, batches=[_rows(draw, batch) for batch in range(4)])
 
 
+def _values(draw: random.Random) -> tuple[Any, ...]:
+    """Draw a row of values that JSON has."""
+    return (
+        draw.choice(["a", "b", "\u00fc\n", None]),
+        draw.choice([1, 2, 2**60, -7, None]),
+        draw.choice([0.1, -1e300, 3.0, None]),
+        draw.choice([True, False, None]),
+        draw.choice([Decimal("1.25"), Decimal("-7.50"), None]),
+        draw.choice([dt.date(2024, 2, 29), None]),
+    )
+
+
 def _windows(s: DataFrame) -> DataFrame:
     """Windows that overlap, with a filtered count, and columns of the window."""
     window = sf.window("ts", "5 minutes", "150 seconds")
@@ -142,6 +154,20 @@ def test_own_sources_give_the_batches_that_spark_gives(spark: SparkSession) -> N
         if name in {"a union", "a join"}:
             streams["other"] = _input(2)
         cases[name] = Case(build=build, streams=streams, mode=mode, parts=2, own_sources=True)
+    draw = random.Random(3)
+    texts = Stream(
+        schema="k string, n bigint, v double, b boolean, d decimal(10, 2), day date",
+        batches=[[_values(draw) for _ in range(20)] for _ in range(3)],
+        file_format="json",
+    )
+    cases["JSON"] = Case(
+        build=lambda s: (
+            s.where("b or n > 2").groupBy("k").agg(sf.sum("n"), sf.max("v"), sf.sum("d"))
+        ),
+        streams={"s": texts},
+        mode="update",
+        own_sources=True,
+    )
     assert not compare_all(spark, cases)
 
 
@@ -189,6 +215,10 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         r"pathGlobFilter '\[ab\]\*'": reader(pathGlobFilter="[ab]*").load(place),
         "its path is a pattern": reader().load(f"{place}*"),
         "partitions, from the names of directories": by_day,
+        "is an error, as in Spark with option": reader().format("json").load(place),
+        "texts of JSON in the column 'n' of type timestamp": (
+            spark.readStream.schema("n timestamp").option("mode", "FAILFAST").json(place)
+        ),
         "files of the format 'text'": spark.readStream.text(place),
         "the source 'rate'": spark.readStream.format("rate").load(),
         "'n' has the nested type": nested,

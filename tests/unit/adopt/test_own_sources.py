@@ -1,0 +1,71 @@
+"""Sources whose rows are computed where they are read."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import godwit as gw
+from godwit.adopt.own_sources import ComputedSource
+from godwit.adopt.stateless import ComputedColumn, Projection, Selection, StatelessPart
+from godwit.operators.aggregates.expressions import Column, IsNull, Not
+
+INPUTS = (("#1", pa.int64()), ("#2", pa.string()))
+OUTPUTS = (("#1", "n", pa.int64()), ("#3", "name", pa.string()))
+CHOICE = Projection(
+    columns=(
+        ComputedColumn(key="#1", expression=Column("#1"), text="n"),
+        ComputedColumn(key="#3", expression=Column("#2"), text="s"),
+    )
+)
+NAMED = Selection(condition=Not(IsNull(Column("#2"))), text="s IS NOT NULL")
+ROWS = [(1, "a"), (2, None), (3, "c"), (4, None), (5, "e")]
+
+
+def part(*steps: Any) -> StatelessPart:
+    return StatelessPart(inputs=INPUTS, steps=steps, outputs=OUTPUTS)
+
+
+def source(*parts: StatelessPart) -> tuple[gw.sources.MemorySource, ComputedSource]:
+    """Source in memory, and the one that is computed from it."""
+    memory = gw.sources.memory("s string, n bigint, more double")
+    return memory, ComputedSource(memory, ["n", "s"], parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "numbers"),
+    [
+        ([part(CHOICE)], [1, 2, 3, 4, 5]),
+        ([part(NAMED, CHOICE)], [1, 3, 5]),
+        ([part(NAMED, CHOICE), part(CHOICE)], [1, 3, 5, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_rows_are_those_of_all_parts_of_the_rows_that_are_read(
+    parts: list[StatelessPart], numbers: list[int]
+) -> None:
+    memory, computed = source(*parts)
+    memory.add([{"n": n, "s": s, "more": 0.5} for n, s in ROWS])
+    assert computed.schema.names == ["n", "name"]
+    assert computed.identity == memory.identity
+    computed.open(None)
+    end = computed.latest(computed.start())
+    (split,) = computed.splits(computed.start(), end, 1)
+    assert split.rows is not None
+    assert split.rows == len(numbers) if split.exact else split.rows >= len(numbers)
+    copy = pickle.loads(pickle.dumps(computed))  # as another process reads it
+    got = pa.Table.from_batches(copy.read(split, ["name", "n"]))
+    assert got.schema.names == ["name", "n"]
+    assert sorted(got["n"].to_pylist()) == sorted(numbers)
+
+
+def test_a_computed_source_keeps_the_contract_of_sources() -> None:
+    memory, computed = source(part(NAMED, CHOICE))
+
+    def add() -> None:
+        memory.add([{"n": n, "s": s, "more": 0.5} for n, s in ROWS])
+
+    add()
+    gw.testing.check_source(computed, add=add, exact_limits=False, max_rows=50)
