@@ -1,9 +1,12 @@
 """Adopted queries beside native Spark and beside a flow by hand, over the same DataFrames.
 
-``python -m benchmarks.adopted [ROW ...] [--batches N] [--rows N]``: each row runs all parties in
-one process, one after the other, and prints the median time of a batch after the first half, and
-ratios.  Rows: ``uniform`` (1 M keys), ``zipf`` (100 k keys), ``windows`` (four windows a row),
-``sessions`` and ``processor`` (``transformWithState``, 20 k keys, which needs ``protobuf``).
+Both are run once more over own sources: the adopted query by ``own_sources()``.
+
+``python -m benchmarks.adopted [ROW ...] [--batches N] [--rows N] [--parties PARTY ...]``: each row
+runs the parties in one process, one after the other, and prints the median time of a batch after
+the first half, and ratios.  Rows: ``uniform`` (1 M keys), ``zipf`` (100 k keys), ``windows`` (four
+windows a row), ``sessions`` and ``processor`` (``transformWithState``, 20 k keys, which needs
+``protobuf``).
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from pyspark.sql import functions as sf
 import godwit as gw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pyspark.sql import DataFrame
 
 ROWS = ("uniform", "zipf", "windows", "sessions", "processor")
+PARTIES = ("native", "adopted", "by hand", "own", "own by hand")
+RATIOS = (("adopted", "native"), ("adopted", "by hand"), ("own", "native"), ("own", "own by hand"))
 SCHEMA = "k string, ts timestamp, v double"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 TOTALS = "k string, total double, n long"
@@ -110,8 +115,8 @@ class NoTotals(NamedTuple):
     n: int = 0
 
 
-def by_hand(row: str, frame: DataFrame) -> gw.Flow:
-    """Return a row's flow as a user of Godwit's would write it."""
+def by_hand(row: str, frame: DataFrame | gw.sources.Source) -> gw.Flow:
+    """Return a row's flow as a user of Godwit's would write it, over a source of either kind."""
     flow = gw.Flow("by-hand")
     rows = flow.source("rows", frame, event_time="ts", slack="30 seconds")
     keyed = rows.key_by("k")
@@ -151,6 +156,17 @@ def measured(spark: SparkSession, start: Callable[[], Any]) -> list[float]:
     return ends
 
 
+def measured_own(start: Callable[[], Any]) -> list[float]:
+    """Run a query over own sources to its end; return the seconds of each of its epochs."""
+    query = start()
+    query.awaitTermination()
+    return [
+        epoch["durationMs"]["triggerExecution"] / 1e3
+        for epoch in query.recentProgress
+        if epoch["numInputRows"] and "triggerExecution" in epoch["durationMs"]
+    ]
+
+
 def gw_listener() -> Any:
     """Return PySpark's listener of queries, without methods that do nothing."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -170,8 +186,10 @@ def gw_listener() -> Any:
     return Quiet
 
 
-def run_row(spark: SparkSession, row: str, batches: int, rows: int) -> None:
-    """Measure a row with all parties, and print it."""
+def run_row(
+    spark: SparkSession, row: str, batches: int, rows: int, chosen: Collection[str]
+) -> None:
+    """Measure a row with the chosen parties, and print it."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         (place / "in").mkdir()
@@ -200,16 +218,24 @@ def run_row(spark: SparkSession, row: str, batches: int, rows: int) -> None:
                 checkpoint=str(place / "hand"), trigger={"availableNow": True}
             ),
         }
+        own: dict[str, Callable[[], Any]] = {
+            "own": lambda: start(gw.write_stream(query).own_sources(), "own"),
+            "own by hand": lambda: by_hand(
+                row, gw.sources.parquet(place / "in", schema=SCHEMA, max_files_per_epoch=1)
+            ).start(checkpoint=str(place / "own-hand"), trigger={"availableNow": True}),
+        }
         medians = {}
-        for party, run in parties.items():
-            seconds = measured(spark, run)
-            medians[party] = statistics.median(seconds[len(seconds) // 2 :])
-        print(
-            f"{row:9} native {medians['native']:.2f} s, adopted {medians['adopted']:.2f} s "
-            f"({medians['native'] / medians['adopted']:.1f} times as fast), by hand "
-            f"{medians['by hand']:.2f} s (adopted takes "
-            f"{medians['adopted'] / medians['by hand']:.2f} of it)"
-        )
+        for party, run in {**parties, **own}.items():
+            if party in chosen:
+                seconds = measured_own(run) if party in own else measured(spark, run)
+                medians[party] = statistics.median(seconds[len(seconds) // 2 :])
+        figures = [f"{party} {median:.3f} s" for party, median in medians.items()]
+        figures += [
+            f"{party} takes {medians[party] / medians[other]:.2f} of {other}"
+            for party, other in RATIOS
+            if party in medians and other in medians
+        ]
+        print(f"{row}: {', '.join(figures)}")
 
 
 def main() -> None:
@@ -218,6 +244,7 @@ def main() -> None:
     parser.add_argument("row", nargs="*", default=list(ROWS), choices=[*ROWS, []])
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--parties", nargs="+", default=list(PARTIES), choices=PARTIES)
     options = parser.parse_args()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config(
@@ -226,7 +253,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     for row in options.row:
-        run_row(spark, row, options.batches, options.rows)
+        run_row(spark, row, options.batches, options.rows, options.parties)
 
 
 if __name__ == "__main__":
