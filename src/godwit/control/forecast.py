@@ -352,7 +352,7 @@ class Forecaster:
         self._asked_s: float | None = None
         self._executors: frozenset[str] = frozenset()
         self._backlog_rows: int | None = None
-        self._told = ""
+        self._announced_reason = ""
         self._season: _Season | None = None
         self._used = False
 
@@ -416,9 +416,9 @@ class Forecaster:
     def _announce_use(self, *, used: bool, reason: str) -> None:
         """Record and announce (once per reason) whether forecasts are `used` from now on."""
         self._used = used
-        if reason == self._told:
+        if reason == self._announced_reason:
             return
-        self._told, season = reason, self._season
+        self._announced_reason, season = reason, self._season
         known = season is not None and math.isfinite(season.error)
         self._announce(
             events.ForecastJudged,

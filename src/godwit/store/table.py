@@ -448,7 +448,7 @@ def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) ->
     ``None`` if a new file is needed. `fresh`: the part of `upserts` whose keys have no row yet.
     """
     needed = [image.used + (0 if fresh is None else len(fresh.hashes))]
-    for number, (entries, heap) in enumerate(_needed_places(image, upserts, fresh)):
+    for number, (entries, heap) in enumerate(_needed_entries_and_heap(image, upserts, fresh)):
         used_entries, used_bytes, _ = image.entries(number)
         needed += (used_entries + entries, used_bytes + heap)
     room = image.room
@@ -472,7 +472,7 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
     spare = min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES)
     entries = min(max(3 * alive, alive + spare) + _MIN_ROWS, _MAX_ENTRIES)
     room = [min(max(rows + rows // 2, _MIN_ROWS), MAX_ROWS)]
-    for number, (_, added) in enumerate(_needed_places(image, upserts, fresh)):
+    for number, (_, added) in enumerate(_needed_entries_and_heap(image, upserts, fresh)):
         column, needed = image.columns[number], image.entries(number)[2] + added
         _check_limit(needed, _MAX_HEAP_BYTES, "bytes in one column")
         if not is_variable_width(column.dtype):
@@ -495,7 +495,7 @@ def capacity_for(room: Capacity) -> Capacity:
     return tuple(capacity)
 
 
-def _needed_places(
+def _needed_entries_and_heap(
     image: TableImage, upserts: Upserts, fresh: Upserts | None
 ) -> list[tuple[int, int]]:
     """Return, for each column, the numbers of entries and of bytes that `upserts` add.

@@ -167,7 +167,7 @@ class _Page:
     """One page of a list: elements, and the expiry of each."""
 
     elements: list[Any] = field(default_factory=list)
-    moments: list[int] = field(default_factory=list)
+    expiries: list[int] = field(default_factory=list)
     before: bytes = b""  # as it was read; empty if it is new
     expires: int = BEGINNING  # nothing of it is left from then on
     changed: bool = False
@@ -225,14 +225,14 @@ class ListCells(Cells):
 
     def _prefetched_list(self, group: int) -> _List:
         """Return the list of key number `group`; the next keys' lists are read at the same time."""
-        of_key = self.cached.get(group)
-        if of_key is None:
+        key_list = self.cached.get(group)
+        if key_list is None:
             if group not in self._looked_up:
                 ahead = self._heads.keys(group)
                 self._read_heads(np.arange(ahead.start, ahead.stop))
             self._heads.record_use()
-            of_key = self.cached[group] = self._looked_up.pop(group)
-        return of_key
+            key_list = self.cached[group] = self._looked_up.pop(group)
+        return key_list
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
         """Read the last page (`everything`: all pages) of a key's and of the next keys' lists."""
@@ -242,10 +242,10 @@ class ListCells(Cells):
         key_numbers: list[int] = []
         pages: list[int] = []
         for key in ahead.keys(group):
-            of_key = self.cached.get(key) or self._looked_up.get(key)
-            if of_key is None or (key_numbers and len(key_numbers) > _MOST_PAGES):
+            key_list = self.cached.get(key) or self._looked_up.get(key)
+            if key_list is None or (key_numbers and len(key_numbers) > _MOST_PAGES):
                 break
-            missing = self._unread_pages(of_key, everything=everything)
+            missing = self._unread_pages(key_list, everything=everything)
             key_numbers += [key] * len(missing)
             pages += missing
         looked = self.look_up(np.array(key_numbers), pa.array(pages, pa.int64()))
@@ -259,85 +259,87 @@ class ListCells(Cells):
             )
         )
         for row, (key, page) in enumerate(zip(key_numbers, pages, strict=True)):
-            of_key = self.cached.get(key) or self._looked_up[key]
+            key_list = self.cached.get(key) or self._looked_up[key]
             if not looked.known[row]:
-                of_key.pages[page] = _Page()
+                key_list.pages[page] = _Page()
                 continue
             elements = next(read) if blobs[row] else []
-            moments = [END] * len(elements)
+            expiries = [END] * len(elements)
             if packed := looked.blob(2, row):
-                moments = np.frombuffer(packed, "<i8").tolist()
-            of_key.pages[page] = _Page(elements, moments, blobs[row], expires[row])
+                expiries = np.frombuffer(packed, "<i8").tolist()
+            key_list.pages[page] = _Page(elements, expiries, blobs[row], expires[row])
         ahead.record_read(looked.nbytes)
 
-    def _unread_pages(self, list_of_key: _List, *, everything: bool) -> list[int]:
+    def _unread_pages(self, key_list: _List, *, everything: bool) -> list[int]:
         """Return the numbers of unread pages: the last page, or with `everything` any page."""
-        first = list_of_key.first if everything else max(list_of_key.after - 1, list_of_key.first)
-        return [page for page in range(first, list_of_key.after) if page not in list_of_key.pages]
+        first = key_list.first if everything else max(key_list.after - 1, key_list.first)
+        return [page for page in range(first, key_list.after) if page not in key_list.pages]
 
     def is_there(self, group: int) -> bool:
         """Return whether the list of key number `group` has elements."""
-        of_key = self._prefetched_list(group)
-        if of_key.first == of_key.after:
+        key_list = self._prefetched_list(group)
+        if key_list.first == key_list.after:
             return False
         return (
-            self._never_expires(of_key) or of_key.latest > self.lane.clock or bool(self.read(group))
+            self._never_expires(key_list)
+            or key_list.latest > self.lane.clock
+            or bool(self.read(group))
         )
 
-    def _never_expires(self, list_of_key: _List) -> bool:
+    def _never_expires(self, key_list: _List) -> bool:
         """Return whether the list has never had a time-to-live, so that no element expires."""
-        return self.stored.ttl_us is None and list_of_key.latest <= BEGINNING
+        return self.stored.ttl_us is None and key_list.latest <= BEGINNING
 
     def read(self, group: int) -> list[Any]:
         """Return the elements of the list of key number `group`."""
-        of_key = self._prefetched_list(group)
+        key_list = self._prefetched_list(group)
         self._load_pages(group, everything=True)
         self._all.record_use()
-        pages = [of_key.pages[number] for number in range(of_key.first, of_key.after)]
+        pages = [key_list.pages[number] for number in range(key_list.first, key_list.after)]
         for page in pages:
             page.seen = True
-        if self._never_expires(of_key):
+        if self._never_expires(key_list):
             return [element for page in pages for element in page.elements]
         return [
             element
             for page in pages
-            for element, moment in zip(page.elements, page.moments, strict=True)
+            for element, moment in zip(page.elements, page.expiries, strict=True)
             if moment > self.lane.clock
         ]
 
     def extend(self, group: int, elements: list[Any]) -> None:
         """Append elements to the list of key number `group`."""
-        of_key = self._prefetched_list(group)
+        key_list = self._prefetched_list(group)
         if not elements:
             return
         page = None
-        if of_key.first < of_key.after:
+        if key_list.first < key_list.after:
             self._load_pages(group, everything=False)
             self._last.record_use()
-            page = of_key.pages[of_key.after - 1]
+            page = key_list.pages[key_list.after - 1]
         if self.stored.ttl_us is not None:
-            of_key.latest = max(of_key.latest, self._again)
+            key_list.latest = max(key_list.latest, self._expiry_us)
         begin = 0
         while begin < len(elements):
             if page is None or len(page.elements) >= _FULL or len(page.before) >= _FULL_BYTES:
-                page = of_key.pages[of_key.after] = _Page()
-                of_key.after += 1
+                page = key_list.pages[key_list.after] = _Page()
+                key_list.after += 1
             more = elements[begin : begin + _FULL - len(page.elements)]
             page.elements += more
-            page.moments += [self._again] * len(more)
-            page.expires = max(page.expires, of_key.latest)
+            page.expiries += [self._expiry_us] * len(more)
+            page.expires = max(page.expires, key_list.latest)
             page.changed = True
             begin += len(more)
 
     def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
-        usual = self._again
+        previous_us = self._expiry_us
         begin = 0
         for moment, run in itertools.groupby(moments):
             end = begin + len(list(run))
-            self._again = moment
+            self._expiry_us = moment
             self.extend(group, value[begin:end])
             begin = end
-        self._again = usual
+        self._expiry_us = previous_us
         self.extend(group, value[begin:])
 
     def replace(self, group: int, elements: list[Any]) -> None:
@@ -346,57 +348,59 @@ class ListCells(Cells):
         self.extend(group, elements)
 
     def drop(self, group: int) -> None:
-        of_key = self._prefetched_list(group)
-        of_key.first = of_key.after = 0
-        of_key.pages = {}
-        of_key.swept.clear()
-        of_key.gone.clear()
+        key_list = self._prefetched_list(group)
+        key_list.first = key_list.after = 0
+        key_list.pages = {}
+        key_list.swept.clear()
+        key_list.gone.clear()
 
     def written(self) -> Written:
         """Return the entries that the epoch changed: pages of lists, and their head entries."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
-        for group, of_key in self.cached.items():
-            self._drop_swept(of_key)
-            for number in range(*of_key.was[:2]):
-                if not of_key.first <= number < of_key.after or number in of_key.gone:
+        for group, key_list in self.cached.items():
+            self._drop_swept(key_list)
+            for number in range(*key_list.was[:2]):
+                if not key_list.first <= number < key_list.after or number in key_list.gone:
                     written.remove(group, (number,))
-            for number, page in of_key.pages.items():
-                if of_key.first <= number < of_key.after and (page.changed or _may_differ(page)):
+            for number, page in key_list.pages.items():
+                if key_list.first <= number < key_list.after and (
+                    page.changed or _may_differ(page)
+                ):
                     pages.append((group, number, page))
-            now = (of_key.first, of_key.after, of_key.latest)
-            if of_key.first < of_key.after:
-                if now != of_key.was:
+            now = (key_list.first, key_list.after, key_list.latest)
+            if key_list.first < key_list.after:
+                if now != key_list.was:
                     written.put(
                         group, (_HEAD,), b"", _BOUNDS.pack(*now), *self._expiry_columns([], END)
                     )
-            elif of_key.was[0] < of_key.was[1]:
+            elif key_list.was[0] < key_list.was[1]:
                 written.remove(group, (_HEAD,))
         blobs = self.stored.encoded(
             [page.elements for _, _, page in pages], lambda index: self.key_text(pages[index][0])
         )
         for (group, number, page), blob in zip(pages, blobs, strict=True):
             if page.changed or blob != page.before:
-                more = self._expiry_columns(page.moments, page.expires)
+                more = self._expiry_columns(page.expiries, page.expires)
                 written.put(group, (number,), blob, b"", *more)
         return written
 
-    def _expiry_columns(self, moments: list[int], expires: int) -> tuple[Any, ...]:
+    def _expiry_columns(self, expiries: list[int], expires: int) -> tuple[Any, ...]:
         """Return a page's packed expiry times of elements, and with a TTL its own expiry."""
         packed = b""
-        if any(moment < END for moment in moments):
-            packed = np.array(moments, "<i8").tobytes()
+        if any(moment < END for moment in expiries):
+            packed = np.array(expiries, "<i8").tobytes()
         return (packed,) if self.stored.ttl_us is None else (packed, expires)
 
-    def _drop_swept(self, list_of_key: _List) -> None:
+    def _drop_swept(self, key_list: _List) -> None:
         """Delete the pages of a list whose elements have all expired."""
-        for number in list_of_key.swept:
-            page = list_of_key.pages.get(number)
+        for number in key_list.swept:
+            page = key_list.pages.get(number)
             if page is None or page.expires <= self.lane.clock:  # nothing was added to it
-                list_of_key.pages.pop(number, None)
-                list_of_key.gone.add(number)
-        while list_of_key.first in list_of_key.gone and list_of_key.first < list_of_key.after:
-            list_of_key.first += 1
+                key_list.pages.pop(number, None)
+                key_list.gone.add(number)
+        while key_list.first in key_list.gone and key_list.first < key_list.after:
+            key_list.first += 1
 
 
 def _may_differ(page: _Page) -> bool:

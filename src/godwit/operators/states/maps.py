@@ -409,7 +409,7 @@ class MapCells(Cells):
         for (group, item, cell), blob in zip(maybe, blobs, strict=True):
             again: tuple[int, ...] = ()
             if self.stored.ttl_us is not None:
-                again = (self._moments.get((group, item), self._again),)
+                again = (self._moments.get((group, item), self._expiry_us),)
             if cell.changed or blob != cell.before:
                 apart = (_ITEM_ENTRY, *self.stored.parts(item))
                 written.put(group, apart, blob, b"", *again)

@@ -346,7 +346,7 @@ class Cells(ABC):
     ) -> None:
         self.stored, self.lane, self._state, self._expired = stored, lane, state, expired
         # Expiry of the entries that are written in this epoch.
-        self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
+        self._expiry_us = END if stored.ttl_us is None else lane.clock + stored.ttl_us
         self.cached: dict[int, Any] = {}  # key number → its state, as read and as changed
         self.start(len(lane.tuples))
         self.sweep(expired)

@@ -176,7 +176,7 @@ class ValueCells(Cells):
                 written.remove(group, ())  # it had expired, and the new one was only looked at
         values = [self.cached[group].value for group in maybe]
         blobs = self.stored.encoded(values, lambda index: self.key_text(maybe[index]))
-        again = () if self.stored.ttl_us is None else (self._again,)
+        again = () if self.stored.ttl_us is None else (self._expiry_us,)
         new = self._initial_value() if any(self.cached[group].is_new for group in maybe) else b""
         for group, blob in zip(maybe, blobs, strict=True):
             cell = self.cached[group]

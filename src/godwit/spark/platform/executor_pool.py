@@ -121,7 +121,7 @@ class SparkExecutorPool:
         self._patience_s = self._waits_s = patience_s
         self._now_s = now_s
         self._changed = threading.Condition()
-        self._total = self._told = total
+        self._total = self._announced_total = total
         self._until_s: float | None = None
         self._leaving: tuple[str, ...] = ()
         self._returned: frozenset[str] = frozenset()
@@ -288,7 +288,7 @@ class SparkExecutorPool:
         """Wait until the next check is due; return ``False`` once the pool is closed."""
         with self._changed:
             if not self._closed:
-                busy = self._pending() or self._leaving or self._total != self._told
+                busy = self._pending() or self._leaving or self._total != self._announced_total
                 self._changed.wait(_LOOK_S if busy else _REST_S)
             return not self._closed
 
@@ -296,7 +296,7 @@ class SparkExecutorPool:
         """Carry out due work: request executors, release some, cancel late requests."""
         self._release_idle()
         with self._changed:
-            total, announced = self._total, self._told
+            total, announced = self._total, self._announced_total
         if total is not None and total != announced:
             self._request_total(total)
         if self._is_late():
@@ -316,7 +316,7 @@ class SparkExecutorPool:
         """Request `total` executors in all from the cluster manager; give up if it refuses."""
         taken, why = self._call_scheduler(lambda: self._scheduler.request(total))
         with self._changed:
-            self._told = total
+            self._announced_total = total
         if not taken and self.view.pending:
             self._give_up(f"the cluster did not take the request{why}")
 
@@ -353,7 +353,9 @@ class SparkExecutorPool:
                 self._before_return()
                 taken, why = self._call_scheduler(lambda: self._scheduler.give_back(empty))
                 with self._changed:
-                    self._told = None  # giving back has changed what the cluster keeps up
+                    self._announced_total = (
+                        None  # giving back has changed what the cluster keeps up
+                    )
                     if not taken:
                         self._returned -= {*empty}
                         self._not_returned = (
