@@ -205,7 +205,9 @@ class ExpressionReader:
                 raise ValueError("a text or date as a timestamp")
             arguments = arguments[:1]
         elif name == "Size" and expression.legacySizeOfNull():
-            raise ValueError("the size of null as -1")
+            size = Function(name=name, arguments=arguments, dtype=dtype)
+            none = Constant(pa.scalar(-1, dtype))
+            return Form(name="Coalesce", arguments=(size, none), dtype=dtype)
         elif name == "ElementAt" and expression.defaultValueOutOfBound().isDefined():
             raise ValueError("a default element")
         elif name == "ElementAt" and pa.types.is_map(types[0]):

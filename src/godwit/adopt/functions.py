@@ -78,7 +78,9 @@ class Constant(Expression):
 
     def evaluate(self, rows: Rows) -> pa.Array:
         length = len(next(iter(rows.columns.values())))
-        return pa.repeat(self.value, length) if self.value.is_valid else self._nulls(length)
+        if not length or not self.value.is_valid:  # arrays cannot be repeated no times
+            return self._nulls(length)
+        return pa.repeat(self.value, length)
 
     def _nulls(self, length: int) -> pa.Array:
         return pa.nulls(length, self.value.type)
