@@ -314,7 +314,8 @@ class Grammar:
                 "concat(ar, array({i}))", "concat(`as`, `as`)", "array_remove(ar, {i})",
                 "transform(ar, x -> x + 1)", "filter(`as`, x -> x <> {s})", "split(z, ',')",
                 "transform(ad, x -> x / {d})", "sort_array(map_keys(mp))",
-                "array_union(array('a', 'ż'), `as`)", "array(1, 2)",
+                "array_union(array('a', 'ż'), `as`)", "array(1, 2)", "cast(ar as array<bigint>)",
+                "try_cast(`as` as array<int>)", "cast(ar as array<string>)",
             ],
             depth,
         )  # fmt: skip

@@ -185,7 +185,10 @@ class ExpressionReader:
         elif name == "IntegralDivide" and not pa.types.is_integer(types[0]):
             raise ValueError("whole quotients of other types than integers")
         elif name == "Cast":
-            if not is_proven(types[0], dtype, zone):
+            pair = types[0], dtype
+            if all(map(pa.types.is_list, pair)):
+                pair = types[0].value_type, dtype.value_type
+            if not is_proven(*pair, zone):
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
         elif name in _EXACT:
             options = (_digits(name, arguments, types[0]),)

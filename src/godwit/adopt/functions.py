@@ -595,8 +595,15 @@ def _same_bits(call: Function, values: pa.Array) -> pa.Array:
 
 
 def _cast(call: Function, values: pa.Array) -> pa.Array:
-    """Return values in another type."""
-    return cast(values, call.dtype, call.overflow, call.zone)
+    """Return values, or the elements of arrays, in another type."""
+    if not pa.types.is_list(call.dtype):
+        return cast(values, call.dtype, call.overflow, call.zone)
+    rows, elements = opened(values)
+    try:
+        converted = cast(elements, call.dtype.value_type, call.overflow, call.zone)
+    except EvaluationError as error:
+        raise EvaluationError(int(rows[error.row]), error.reason, error.condition) from error
+    return listed(rows, converted, values, call.dtype)
 
 
 _DIVISIONS = frozenset({"Divide", "Remainder", "IntegralDivide", "Pmod"})
