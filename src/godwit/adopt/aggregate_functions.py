@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.adopt.plan import children_of, kind_of, option, to_list
+from godwit.adopt.plan import children_of, has_method, kind_of, option, to_list
 from godwit.adopt.spark_aggregates import Encoded, JoinedText, Numeric
 from godwit.model.errors import UnsupportedQueryError
 from godwit.operators import aggregates as gw
@@ -112,13 +112,13 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
 
 def _ignores_nulls(function: Any) -> bool:
     """Return whether a collecting function leaves nulls out, as all do in older versions."""
-    return bool(getattr(function, "ignoreNulls", lambda: True)())
+    return not has_method(function, "ignoreNulls") or bool(function.ignoreNulls())
 
 
 def _overflow(function: Any) -> Overflow:
     """Return what a sum does that does not fit its type."""
-    mode = str(function.evalContext().evalMode().toString())
-    return _OVERFLOWS[mode]
+    holder = function.evalContext() if has_method(function, "evalContext") else function
+    return _OVERFLOWS[str(holder.evalMode().toString())]
 
 
 def _count(catalyst: Catalyst, function: Any, condition: Any) -> AggregateCall:

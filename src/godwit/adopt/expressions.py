@@ -32,7 +32,7 @@ from godwit.adopt.functions import (
     Function,
     Lambda,
 )
-from godwit.adopt.plan import children_of, id_of, kind_of, option, place_of, to_list
+from godwit.adopt.plan import children_of, has_method, id_of, kind_of, option, place_of, to_list
 from godwit.adopt.text_functions import date_format_of, literal_pattern
 from godwit.columns.types import is_text, to_schema
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
@@ -171,7 +171,9 @@ class ExpressionReader:
         zone = _zone(expression) if name in _WITH_ZONE else "UTC"
         if name in _WITH_MODE:
             overflow = _OVERFLOWS[str(expression.evalMode().toString())]
-        elif name in _WITH_FAILING or (name in _FAILING_SINCE and _has(expression, "failOnError")):
+        elif name in _WITH_FAILING or (
+            name in _FAILING_SINCE and has_method(expression, "failOnError")
+        ):
             overflow = "error" if expression.failOnError() else "wrap"
         elif name in _FAILING_SINCE:
             overflow = "wrap"
@@ -318,11 +320,6 @@ _READ_OPTIONS: dict[
     "StringSplit": _parts,
 }
 """Function with options → its operands and options, of all of its operands."""
-
-
-def _has(expression: Any, method: str) -> bool:
-    """Return whether an expression of the JVM has a method in this version of Spark."""
-    return any(str(m.getName()) == method for m in expression.getClass().getMethods())
 
 
 def _items(values: Any) -> list[Any]:

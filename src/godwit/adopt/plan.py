@@ -53,6 +53,11 @@ def option(value: Any) -> Any:
     return value.get() if value.isDefined() else None
 
 
+def has_method(node: Any, name: str) -> bool:
+    """Return whether an object of the JVM has a method in this version of Spark."""
+    return name in dir(node)
+
+
 def walk(node: Any) -> Iterator[Any]:
     """Yield a node or an expression, and all below it, from the top."""
     pending = [node]
