@@ -114,7 +114,7 @@ _CONDITIONS = (
     ("fullOuter", f"n <=> m AND {_RANGE.replace('k = k2 AND ', '')}"),
     ("inner", "st_k = st_k2 AND size(ar_k) = size(ar_k2)"),
     ("inner", "st_k <=> st_k2 AND de_k = m / 2"),
-    ("inner", "ar_k <=> ar_k2 AND mp_k['x'] = mp_k2['x']"),
+    ("inner", "ar_k <=> ar_k2 AND size(mp_k) = size(mp_k2)"),
 )
 
 
