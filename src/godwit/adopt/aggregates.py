@@ -77,7 +77,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
         aggregates[name] = Encoded(aggregate=gw.first("c0"), sources=(source,))
     if not aggregates:
         aggregates[translation.unique("count")] = gw.count()
-    # In complete mode the watermark is idle, but sessions are merged by event time.
+    # In complete mode the watermark is idle, but late rows are of no session.
     follows = translation.mode != "complete" or keys.session is not None
     timed = follows and bool(watermarks_of(child))
     columns = [*keys.columns, *arguments]

@@ -49,7 +49,7 @@ class SparkSessions(SessionCompute):
         only_time: str,  # column that is true in rows that move the watermark and do no more
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
-        complete: bool = False,  # all sessions come out of every batch; the watermark is idle
+        complete: bool = False,  # all sessions come out of every batch, and none is removed
     ) -> None:
         super().__init__(
             name=name,
@@ -74,7 +74,6 @@ class SparkSessions(SessionCompute):
         """Leave out rows whose own session earlier batches have closed."""
         rows = only_rows(rows, self._only_time)
         late = values_of(rows.column(self._end)) <= max(time.closed, _EPOCH)
-        late &= not self.complete
         rows, left_out, arrivals = leave_out(rows, late, self)
         times = values_of(rows.column(self.time.column))
         moment = self.schema.keys.field(self.pane_position).type
