@@ -156,7 +156,7 @@ def run_live(
     Path(stream.files).mkdir()
     writer = (
         writer.outputMode(mode)
-        .queryName(f"live-{Path(checkpoint).name}")
+        .queryName(Path(checkpoint).name.replace(" ", "-"))
         .foreachBatch(collect)
         .option("checkpointLocation", checkpoint)
     )

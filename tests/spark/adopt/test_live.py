@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.native import Stream, assert_same, run_live, settings, writte
 import godwit as gw
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -37,44 +39,67 @@ def _totals(s: DataFrame) -> DataFrame:
     return s.withWatermark("ts", "30 seconds").groupBy("k").agg(sf.sum("n"), sf.first("id"))
 
 
-def _nothing(query: Any) -> None:
-    """Leave a query alone."""
+def _firsts(s: DataFrame) -> DataFrame:
+    """The first row of each key."""
+    return s.dropDuplicates(["k", "n"])
+
+
+def _firsts_for_a_time(s: DataFrame) -> DataFrame:
+    """The first row of each key, which is forgotten later."""
+    return s.withWatermark("ts", "30 seconds").dropDuplicatesWithinWatermark(["k", "id"])
+
+
+def _pairs(s: DataFrame) -> DataFrame:
+    """Rows of the stream beside others that follow."""
+    left = s.withWatermark("ts", "30 seconds").where("n < 3").select("k", "ts", "n")
+    right = s.withWatermark("ts", "10 seconds").select(
+        sf.col("k").alias("k2"), sf.col("ts").alias("ts2"), sf.col("id").alias("id2")
+    )
+    within = "k = k2 AND ts2 BETWEEN ts AND ts + interval 2 minutes"
+    return left.join(right, sf.expr(within), "leftOuter")
+
+
+_QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "windows": (_windows, "append"),
+    "sessions": (_sessions, "append"),
+    "totals": (_totals, "update"),
+    "duplicates": (_firsts, "update"),
+    "duplicates of a time": (_firsts_for_a_time, "append"),
+    "a join of two streams": (_pairs, "append"),
+}
 
 
 def _move(query: Any) -> None:
-    """Move some key groups to the last executor, and back."""
+    """Move half of the key groups of each operator to the last executor, and back."""
     executors = query.executors
     groups = range(0, 256, 2)
-    query.migrate(dict.fromkeys(groups, executors[-1])).wait()
-    query.migrate(dict.fromkeys(groups, executors[0])).wait()
+    for component in query.components.operators:
+        for executor in (executors[-1], executors[0]):
+            query.migrate(dict.fromkeys(groups, executor), component=component).wait()
 
 
-@pytest.mark.parametrize(
-    ("build", "mode"), [(_windows, "append"), (_sessions, "append"), (_totals, "update")]
-)
 def test_batches_are_those_of_spark_while_key_groups_move(
-    spark: SparkSession, tmp_path: Path, build: Any, mode: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     draw = random.Random(3)
-    batches = [draw_rows(draw, batch, 10) for batch in range(4)]
-    streams = {"s": Stream(schema=COLUMNS, batches=batches)}
-    with settings(spark), written(spark, streams) as frames:
-        query = build(**frames)
-        outcomes = [
-            run_live(
-                writer,
-                streams["s"],
-                mode=mode,
-                checkpoint=str(tmp_path / name),
-                then=then,
-            )
-            for writer, name, then in (
-                (query.writeStream, "native", _nothing),
-                (gw.write_stream(query), "adopted", _nothing),
-                (gw.write_stream(query), "moved", _move),
-            )
-        ]
-    native, adopted, moved = outcomes
-    assert_same(adopted, native)
-    # A migration may end in an epoch of its own, which has no rows of the query.
-    assert_same(dict(enumerate(moved.values())), dict(enumerate(native.values())))
+    batches = [draw_rows(draw, batch, 12) for batch in range(4)]
+
+    def outcomes(name: str) -> list[list[Any]]:
+        """Run a query natively, and here while its key groups move."""
+        build, mode = _QUERIES[name]
+        stream = Stream(schema=COLUMNS, batches=batches)
+        with written(spark, {"s": stream}) as frames:
+            query = build(frames["s"])
+            return [
+                list(run_live(writer, stream, mode=mode, checkpoint=str(place), then=then).values())
+                for writer, place, then in (
+                    (query.writeStream, tmp_path / f"{name} natively", lambda _query: None),
+                    (gw.write_stream(query), tmp_path / f"{name} moved", _move),
+                )
+            ]
+
+    with settings(spark), ThreadPoolExecutor(4) as pool:
+        for native, moved in pool.map(outcomes, _QUERIES):
+            assert native
+            # A migration may end in an epoch of its own, which has no rows of the query.
+            assert_same(dict(enumerate(moved)), dict(enumerate(native)))
