@@ -182,7 +182,7 @@ def test_a_join_needs_columns() -> None:
         rows.key_by().join(others.key_by("k"), between=("0 s", "1 s"))
     with pytest.raises(InvalidFlowError, match="cannot be joined"):
         rows.key_by().join_newest(others.key_by())
-    with pytest.raises(InvalidFlowError, match="keyed by no column"):
+    with pytest.raises(InvalidFlowError, match="given a stream without key columns"):
         rows.key_by("k").process(
             lambda key, rows, state, rates: [],
             state=int,

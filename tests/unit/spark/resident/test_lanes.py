@@ -179,9 +179,9 @@ def test_an_epoch_that_a_lane_refuses_is_done_again_and_so_are_some_after_it() -
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"attempt": 7}, r"answered \[\(7, 1, 0\)\]"),
-        ({"level": 2}, r"answered \[\(0, 2, 0\)\]"),
-        ({"place": 1}, r"answered \[\(0, 1, 1\)\]"),
+        ({"attempt": 7}, r"answered for \[\(7, 1, 0\)\]"),
+        ({"level": 2}, r"answered for \[\(0, 2, 0\)\]"),
+        ({"place": 1}, r"answered for \[\(0, 1, 1\)\]"),
     ],
 )
 def test_an_answer_to_another_attempt_ends_the_lanes_and_is_never_counted(
