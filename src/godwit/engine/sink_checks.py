@@ -86,4 +86,6 @@ def context_of(
         complete=output.sink.wants_rows and is_whole_result(flow, output),
         views=views,
         batches_before=batches_before,
+        kind=output.kind,
+        table_keys=output.table_keys,
     )

@@ -448,7 +448,8 @@ class _Compilation:
 
     def bind_rows(self, node: PassNode, schema: pa.Schema) -> list[Input]:
         """Bind an operator that passes rows on to a sink, and return its inputs."""
-        by = node.row_keys if set(node.row_keys) <= set(schema.names) else ()
+        by = node.row_keys or table_keys(node)
+        by = by if set(by) <= set(schema.names) else ()
         self.operators[node.name] = PassRows(name=node.name, columns=schema, by=by)
         return self.inputs(node.name, node.upstream, (), schema)
 

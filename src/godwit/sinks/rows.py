@@ -15,12 +15,15 @@ import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
+from godwit.columns.signed import CHANGE
 from godwit.model.errors import SinkError
 from godwit.model.naming import did_you_mean, listing
+from godwit.sinks.changes import netted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from godwit.columns.signed import Kind
     from godwit.sinks.sink import EpochOutput, SinkContext
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
@@ -52,6 +55,13 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns that identify a row, by default those of the result; or raise."""
+    if context.kind != "rows" and CHANGE.name in context.schema.names:  # see `context_of_table`
+        raise SinkError(
+            f"Sink {context.name!r} is to upsert changes of a table, and cannot delete rows.",
+            remedy="Call as_rows() on the stream before it, and append the rows with their column "
+            "'change'; or delete the rows with -1 in a function (gw.sinks.foreach_table).",
+            sink=context.name,
+        )
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(
@@ -237,16 +247,20 @@ def join_small_batches(
 
 
 def rows_to_write(
-    output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str
+    output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str, kind: Kind = "rows"
 ) -> Iterator[pa.RecordBatch]:
     """Yield an epoch's rows in larger batches; if they are upserts by `keys`, each key's last one.
 
-    A merge refuses to change a row twice, and inserts a new one as often as it comes.
+    A merge refuses to change a row twice, and inserts a new one as often as it comes. With `keys`,
+    changes of a table are netted: `schema` has the column ``change``, and deletes come first.
     """
+    if not keys:
+        return join_small_batches(cast_batches(output, schema, sink))
+    if kind == "rows":
+        return join_small_batches(without_replaced_rows(output, schema, keys, sink))
+    needed = [*keys, CHANGE.name]
     return join_small_batches(
-        without_replaced_rows(output, schema, keys, sink)
-        if keys
-        else cast_batches(output, schema, sink)
+        netted_rows(lambda: cast_batches(output, schema, sink, needed), keys, kind)
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.ownership import HistoryPoint, Relation
     from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.columns.signed import Kind
     from godwit.plan.staging import LaneWriter, Rejections, RowCheck
 
 
@@ -93,6 +94,11 @@ class SinkContext:
     complete
         True if an epoch's output is the whole result (complete mode); false if it is the changed
         rows.
+    kind
+        ``"changes"`` or ``"upserts"`` if the column ``change`` of `schema` is the sign of a row: 1,
+        or -1 for a deleted one. ``"rows"``: every row is an event of its own.
+    table_keys
+        Columns that identify a row of the table whose changes these are; empty: not known.
     views
         Object by which the sink shows rows under a name, such as a temporary view of Spark.
     batches_before
@@ -119,6 +125,8 @@ class SinkContext:
     complete: bool
     views: Views
     batches_before: int = 0
+    kind: Kind = "rows"
+    table_keys: tuple[str, ...] = ()
 
 
 class EpochOutput(Protocol):

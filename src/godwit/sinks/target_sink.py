@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
+from godwit.sinks.changes import context_of_table
 from godwit.sinks.rows import column_names, upsert_keys
 from godwit.sinks.sink import Sink, SinkContext
 
@@ -45,6 +46,7 @@ class TargetSink(Sink):
     # names in the target's directory that are not for others
     reserved_names: ClassVar[frozenset[str]] = RESERVED_NAMES
     _keys: str | Sequence[str] | None = None  # columns that the user names to identify a row
+    deletes: ClassVar[bool] = False  # upserts of changes also delete rows: see `_set_context`
     _context: SinkContext
 
     def __init__(self, kind: str, *, secrets: Secrets, rejects: Sink | None, **place: str) -> None:
@@ -88,6 +90,15 @@ class TargetSink(Sink):
     def text_of(error: Exception) -> str:
         """Return the text of an error of the target's library."""
         return str(error)
+
+    def _set_context(self, context: SinkContext, mode: str) -> SinkContext:
+        """Set and return `_context`; of a sink that `deletes`, it has the columns of the table.
+
+        The context's kind is ``"rows"`` unless changes are upserted and deleted.
+        """
+        by_key = self.deletes and mode == "upsert"
+        self._context = context_of_table(context, by_key=by_key) if self.deletes else context
+        return self._context
 
     def _checked_keys(self, mode: str, keys: str | Sequence[str] | None) -> tuple[str, ...]:
         """Return the columns that identify a row; none in append mode. Raise for nested types."""

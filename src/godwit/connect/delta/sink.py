@@ -41,6 +41,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
+from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
 from godwit.connect.delta.table import (
     as_delta_stores,
@@ -58,6 +59,7 @@ from godwit.model.errors import SinkError
 from godwit.model.locations import local_path as local_path_of
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
+from godwit.sinks.changes import check_of_rows, rows_schema
 from godwit.sinks.file_systems import (
     destination_of,
     exists,
@@ -133,6 +135,7 @@ class DeltaSink(TargetSink):
     reserved_names = RESERVED_NAMES | {"_delta_log", "_delta_index", "_change_data"}
     text_of = staticmethod(error_text)
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
+    deletes = True
 
     def __init__(
         self,
@@ -162,7 +165,8 @@ class DeltaSink(TargetSink):
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or partitions cannot hold."""
-        return row_check(self._table, self._context, self._max_partitions)
+        check = row_check(self._table, self._context, self._max_partitions)
+        return check_of_rows(check, self._context)
 
     @functools.cached_property
     def destination(self) -> str:
@@ -220,12 +224,13 @@ class DeltaSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of the table; raise if Delta tables cannot have them."""
-        self._context = context
+        context = self._set_context(context, self._mode)
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
         self._merge_keys = self._checked_keys(self._mode, self._keys)
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
+        self._rows_schema = rows_schema(context, self._schema)
         merges = bool(self._merge_keys) and not context.complete
         self._raise_problem(
             check_library()
@@ -300,7 +305,7 @@ class DeltaSink(TargetSink):
 
         def commit(copy: DeltaTable) -> None:
             """Commit an epoch without rows."""
-            no_rows = pa.RecordBatchReader.from_batches(self._schema, [])
+            no_rows = pa.RecordBatchReader.from_batches(self._rows_schema, [])
             self._commit_rows(copy, no_rows, nothing, complete=self._context.complete)
 
         try:
@@ -391,7 +396,8 @@ class DeltaSink(TargetSink):
         retries = CommitRetries(self._retry_policy)
         failures = 0  # without a commit of another writer
         while True:
-            rows = _Rows(rows_to_write(output, self._schema, self._merge_keys, self._context.name))
+            schema, kind = self._rows_schema, self._context.kind
+            rows = _Rows(rows_to_write(output, schema, self._merge_keys, self._context.name, kind))
             try:
                 self._table.update_incremental()
                 version = self._table.version()
@@ -407,7 +413,7 @@ class DeltaSink(TargetSink):
                     self._commit_files(files, output.point, complete=complete)
                 else:
                     rows = _Rows(itertools.chain(self._rows_of_files(output), rows))
-                    reader = pa.RecordBatchReader.from_batches(self._schema, rows)
+                    reader = pa.RecordBatchReader.from_batches(schema, rows)
                     self._commit_rows(self._table, reader, output.point, complete=complete)
             except SinkError:
                 raise
@@ -471,7 +477,7 @@ class DeltaSink(TargetSink):
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
         if gone and is_target_replaced(self._context.name, self._shown_path, output, gone, opening):
-            no_rows = pa.RecordBatchReader.from_batches(self._schema, [])
+            no_rows = pa.RecordBatchReader.from_batches(self._rows_schema, [])
             self._commit_rows(self._table, no_rows, output.point, complete=False)
             return False
         if gone:
@@ -550,7 +556,17 @@ class DeltaSink(TargetSink):
             target_alias="target",
             commit_properties=properties,
         )
-        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+        if self._context.kind == "rows":
+            merger.when_matched_update_all().when_not_matched_insert_all().execute()
+            return
+        columns = {f"target.`{name}`": f"source.`{name}`" for name in self._schema.names}
+        is_delete = f"source.`{CHANGE.name}` < 0"
+        (
+            merger.when_matched_delete(is_delete)
+            .when_matched_update(columns)
+            .when_not_matched_insert(columns, f"NOT {is_delete}")
+            .execute()
+        )
 
 
 class _Rows:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NotInstalledError, ValidationException
@@ -30,6 +31,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
+from godwit.columns.signed import CHANGE
 from godwit.connect.iceberg.files import (
     ReplacedFiles,
     all_files,
@@ -41,6 +43,7 @@ from godwit.connect.iceberg.files import (
 )
 from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
+from godwit.sinks.changes import check_of_rows, rows_schema
 from godwit.sinks.file_systems import try_directory
 from godwit.sinks.parquet_files import file_row_check, require_types
 from godwit.sinks.rows import (
@@ -80,6 +83,7 @@ class IcebergSink(TargetSink):
 
     failures = (Exception,)  # of catalogs, stores and the library, which share no base
     takes_other_writers = True
+    deletes = True
 
     def __init__(
         self,
@@ -119,11 +123,12 @@ class IcebergSink(TargetSink):
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or Parquet cannot hold."""
         never_null = {field.name for field in self._schema if not field.nullable}
-        return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
+        check = file_row_check(self._context, (), MAX_PARTITIONS, never_null)
+        return check_of_rows(check, self._context)
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of the table; raise if its rows cannot be identified."""
-        self._context = context
+        context = self._set_context(context, self._mode)
         self._merge_keys = self._checked_keys(self._mode, self._keys)
         self._own_schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
         require_types(
@@ -361,8 +366,11 @@ class IcebergSink(TargetSink):
                 if self._has_epoch(table.metadata, output.epoch):
                     return
                 self._schema = self._fit_columns(table, complete=complete)
-                batches = rows_to_write(output, self._schema, self._merge_keys, self._context.name)
-                rows = pa.Table.from_batches(batches, schema=self._schema)
+                schema, context = rows_schema(self._context, self._schema), self._context
+                batches = rows_to_write(
+                    output, schema, self._merge_keys, context.name, context.kind
+                )
+                rows = pa.Table.from_batches(batches, schema=schema)
                 try:
                     self._commit_rows(table, rows, output.point, complete=complete, retries=retries)
                 except _EpochIsThereError:
@@ -407,9 +415,10 @@ class IcebergSink(TargetSink):
         replaced: ReplacedFiles | None = None
         if self._merge_keys and rows.num_rows and not complete:
             replaced = ReplacedFiles(table, rows, self._merge_keys)
-            rows = pa.concat_tables(
-                [*(r.cast(self._schema) for r in replaced.rows_that_stay), rows]
-            )
+            stay = [part.cast(self._schema) for part in replaced.rows_that_stay]
+            rows = pa.concat_tables([*stay, self._upserted(rows)])
+        else:
+            rows = self._upserted(rows)
 
         def check_repetition(refreshed: Table) -> None:
             """Raise if a commit must not be repeated as it is on a newer version of the table."""
@@ -440,6 +449,13 @@ class IcebergSink(TargetSink):
             delete_files(table, files)
             raise
         self._last = point
+
+    def _upserted(self, rows: pa.Table) -> pa.Table:
+        """Return an epoch's rows without its deletes."""
+        if CHANGE.name not in rows.schema.names or self._context.kind == "rows":
+            return rows
+        upserts = rows.filter(pc.field(CHANGE.name) > 0)
+        return upserts.select(self._schema.names).cast(self._schema)
 
     def close(self) -> None:
         catalog = getattr(self, "_catalog", None)

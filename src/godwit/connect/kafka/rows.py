@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_binary, is_text
 from godwit.plan.staging import Rejections
 from godwit.sinks.row_checks import KNOWN_YEARS
@@ -61,16 +62,20 @@ class MessageLayout:
     headers: str | None  # column of a map, or of a list of structs of key and value
     topics: str | None  # column of topics; null stands for `topic`
     partitions: str | None  # column of partitions; null: as the partitioner says
+    deletes: bool = False  # rows have a sign; a message for -1 has a key, but no value
 
     def value_columns(self, names: list[str]) -> list[str]:
         """Return the names of the columns that are part of the message's value."""
-        return [n for n in names if n not in {self.headers, self.topics, self.partitions}]
+        others = {self.headers, self.topics, self.partitions}
+        return [n for n in names if n not in others and not (self.deletes and n == CHANGE.name)]
 
     def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield a message for each row; raise `UnwritableError` if one cannot be encoded."""
-        values = _encode(self.value, rows.select(self.value_columns(rows.schema.names)))
+        values = self._message_values(rows)
         none = [None] * rows.num_rows
         keys = self._message_keys(rows) if self.key else none
+        if self.deletes and None in keys:
+            raise UnwritableError("its key is null, and no message deletes a row without a key")
         headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else none
         topics = rows[self.topics].to_pylist() if self.topics else none
         partitions = rows[self.partitions].to_pylist() if self.partitions else none
@@ -84,6 +89,15 @@ class MessageLayout:
                 value,
                 header,
             )
+
+    def _message_values(self, rows: pa.RecordBatch) -> list[Value]:
+        """Return the encoded value of each message; ``None`` for deleted rows."""
+        columns = rows.select(self.value_columns(rows.schema.names))
+        if not self.deletes:
+            return _encode(self.value, columns)
+        is_upsert = pc.greater(rows.column(CHANGE.name), 0)
+        encoded = iter(_encode(self.value, columns.filter(is_upsert)))
+        return [next(encoded) if stays else None for stays in is_upsert.to_pylist()]
 
     def _message_keys(self, rows: pa.RecordBatch) -> list[Value]:
         """Return the encoded key of each message; ``None`` if messages have no key."""
@@ -147,6 +161,8 @@ class SizeCheck:
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
         """Return whether the formats can encode every row that these columns may hold."""
+        if self.layout.deletes and any(batch.column(key).null_count for key in self.layout.key):
+            return False
         formats = (self.layout.value, self.layout.key_format)
         if not all(item is None or item.writes_any for item in formats):
             return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,13 +36,15 @@ from godwit.connect.kafka.rows import MessageLayout, SizeCheck
 from godwit.model.errors import InvalidFlowError, SinkError
 from godwit.model.text import counted
 from godwit.plan.staging import Rejections
+from godwit.sinks.changes import context_of_table, rows_schema
 from godwit.sinks.rows import (
-    cast_batches,
     column_names,
     join_small_batches,
     require_columns,
+    rows_to_write,
     split_batch,
     storable_schema,
+    upsert_keys,
 )
 from godwit.sinks.target_sink import TargetSink
 from godwit.sources.message_formats import UnwritableError, as_format
@@ -172,9 +175,29 @@ class KafkaSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of messages, or raise."""
-        self._context = context
-        self._schema = storable_schema(context.schema)
+        key = self._layout.key
+        self._context = context = context_of_table(context, by_key=bool(key))
+        self._schema = rows_schema(context, storable_schema(context.schema))
+        self._layout = replace(self._layout, deletes=context.kind != "rows")
+        if self._layout.deletes:
+            self._check_deletes()
         self._require_columns()
+
+    def _check_deletes(self) -> None:
+        """Raise unless messages with one key are about one row, and go to one partition."""
+        layout = self._layout
+        upsert_keys(self._context, layout.key)
+        for option, name in (
+            ("topic_column", layout.topics),
+            ("partition_column", layout.partitions),
+        ):
+            if name is not None and name not in layout.key:
+                raise self._target_error(
+                    f"{option} names {name!r}, which is not part of the key, so that a deleted row "
+                    "may have another one",
+                    "Make it part of key; or call as_rows() on the stream before the sink, which "
+                    "writes all changes with their column 'change'.",
+                )
 
     def _try_target(self) -> RowCheck:
         """Look up the topic; a producer is not made, since it would fence that of a query."""
@@ -505,9 +528,9 @@ class KafkaSink(TargetSink):
 
     def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, one row per key where rows are upserts."""
-        for gathered in join_small_batches(
-            cast_batches(output, self._schema, self._context.name), rows=_ROWS
-        ):
+        keys = self._layout.key if self._layout.deletes else ()
+        rows = rows_to_write(output, self._schema, keys, self._context.name, self._context.kind)
+        for gathered in join_small_batches(rows, rows=_ROWS):
             yield from split_batch(gathered, rows=_ROWS, size_bytes=_BYTES)
 
     def _not_delivered(self, error: KafkaError | None, message: Any) -> None:

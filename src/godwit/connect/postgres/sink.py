@@ -23,6 +23,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.checkpoint.ownership import HistoryPoint
+from godwit.columns.signed import CHANGE
 from godwit.connect.postgres.copy import (
     Connection,
     UnwritableRowsError,
@@ -45,11 +46,13 @@ from godwit.connect.postgres.table import (
 )
 from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
+from godwit.sinks.changes import check_of_rows, rows_schema
 from godwit.sinks.rows import (
     cast_batches,
     check_mode,
     is_complete_result,
     join_small_batches,
+    rows_to_write,
     split_batch,
     storable_schema,
     upsert_keys,
@@ -273,6 +276,7 @@ class PostgresSink(TargetSink):
     takes_other_writers = True
     text_of = staticmethod(error_text)
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
+    deletes = True
 
     def __init__(
         self,
@@ -330,8 +334,9 @@ class PostgresSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the table as it has to be for the rows; raise if options do not fit them."""
-        self._context = context
-        self._schema = self._rows_schema = storable_schema(context.schema)
+        context = self._set_context(context, self._mode)
+        self._schema = storable_schema(context.schema)
+        self._rows_schema = rows_schema(context, self._schema)
         for field in self._schema:
             if not is_storable(field.type):
                 raise self._target_error(
@@ -345,6 +350,8 @@ class PostgresSink(TargetSink):
                     "Give epoch_column another name.",
                 )
             self._schema = self._schema.append(pa.field(self._epoch_column, pa.int64()))
+        self._deletes = context.kind != "rows"
+        self._copied_names = [*self._schema.names, *([CHANGE.name] if self._deletes else [])]
         self._target = TargetTable(
             sink=context.name,
             table=self._table,
@@ -352,6 +359,7 @@ class PostgresSink(TargetSink):
             keys=upsert_keys(context, self._keys) if self._mode == "upsert" else (),
             complete=context.complete,
             epoch_column=self._epoch_column or "",
+            deletes=self._deletes,
         )
         self._row_number = "godwit_row"
         while self._row_number in self._schema.names:
@@ -384,7 +392,8 @@ class PostgresSink(TargetSink):
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
                 self._target.prepare(connection, create=self._create)
                 self._epochs = DeliveredEpochs(connection, self._target, self._context)
-                self._check = self._target.row_check(connection)
+                check = self._target.row_check(connection)
+                self._check = check_of_rows(check, self._context)
                 last = self._epochs.last_point(connection)
                 self._last = -1 if last is None else last.epoch
 
@@ -550,7 +559,7 @@ class PostgresSink(TargetSink):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
-        """Copy rows into a temporary table, and upsert the last one of each key."""
+        """Copy rows into a temporary table, and upsert the last one of each key; delete others."""
         columns = comma_separated(self._schema.names)
         keys = comma_separated(self._target.keys)
         others = [name for name in self._schema.names if name not in self._target.keys]
@@ -568,23 +577,57 @@ class PostgresSink(TargetSink):
             "columns": columns,
             "keys": keys,
             "update": update,
+            "sign": sql.SQL("1") if not self._deletes else sql.Identifier(CHANGE.name),
+            "signed": sql.SQL(", 0::smallint AS {}" if self._deletes else "").format(
+                sql.Identifier(CHANGE.name)
+            ),
         }
         connection.execute(
             sql.SQL(
                 "CREATE TEMP TABLE {stage} AS "
-                "SELECT 0::bigint AS {row}, {columns} FROM {target} WITH NO DATA"
+                "SELECT 0::bigint AS {row}, {columns}{signed} FROM {target} WITH NO DATA"
             ).format(**names)
         )
         self._copy_rows(connection, parts, sql.Identifier(_STAGE), numbered=True)
+        if self._deletes:
+            self._delete_staged(connection, names)
         # One statement cannot change a row twice: of rows with the same keys, the last counts.
         # Going in order of keys keeps two queries on one table from locking each other out.
         connection.execute(
             sql.SQL(
                 "INSERT INTO {target} ({columns}) SELECT DISTINCT ON ({keys}) {columns} "
-                "FROM {stage} ORDER BY {keys}, {row} DESC ON CONFLICT ({keys}) {update}"
+                "FROM {stage} WHERE {sign} > 0 ORDER BY {keys}, {row} DESC "
+                "ON CONFLICT ({keys}) {update}"
             ).format(**names)
         )
         connection.execute(sql.SQL("DROP TABLE {stage}").format(**names))
+
+    def _delete_staged(self, connection: Connection, names: Mapping[str, sql.Composable]) -> None:
+        """Delete the rows whose keys the temporary table has with sign -1.
+
+        Nulls are equal, but no index finds them by a comparison that says so.
+        """
+        has_nulls = " OR ".join(["s.{} IS NULL"] * len(self._target.keys))
+        keys = [sql.Identifier(key) for key in self._target.keys]
+        of_nulls = sql.SQL(has_nulls).format(*keys)
+        is_delete = sql.SQL("s.{sign} < 0").format(**names)
+        some = sql.SQL("SELECT EXISTS (SELECT FROM {} s WHERE {} AND ({}))").format(
+            names["stage"], is_delete, of_nulls
+        )
+        equalities = ["="]
+        if scalar(connection, some):
+            equalities.append("IS NOT DISTINCT FROM")
+        for equality in equalities:
+            same_key = sql.SQL(" AND ").join(
+                sql.SQL("t.{0} " + equality + " s.{0}").format(key) for key in keys
+            )
+            which = sql.SQL("TRUE") if equality == "=" else of_nulls
+            connection.execute(
+                sql.SQL(
+                    "DELETE FROM {target} t USING {stage} s WHERE {deleted} AND ({which}) "
+                    "AND {same_key}"
+                ).format(**names, deleted=is_delete, which=which, same_key=same_key)
+            )
 
     def _copy_rows(
         self,
@@ -597,7 +640,7 @@ class PostgresSink(TargetSink):
         """Stream rows into a table by COPY, or raise; `numbered`: with a column of row numbers."""
         numbering = [self._row_number] if numbered else []
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-            table, comma_separated([*numbering, *self._schema.names])
+            table, comma_separated([*numbering, *self._copied_names])
         )
         row = 0
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -618,7 +661,12 @@ class PostgresSink(TargetSink):
 
     def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield an epoch's rows in batches of bounded size, with the epoch column if asked for."""
-        rows = cast_batches(output, self._rows_schema, self._context.name, self._target.keys)
+        schema, name, keys = self._rows_schema, self._context.name, self._target.keys
+        rows = (
+            rows_to_write(output, schema, keys, name, self._context.kind)
+            if self._deletes
+            else cast_batches(output, schema, name, keys)
+        )
         for gathered in join_small_batches(rows, rows=_COPIED_ROWS):
             batch = gathered
             if self._epoch_column is not None:

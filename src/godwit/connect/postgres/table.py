@@ -225,6 +225,7 @@ class TargetTable:
     complete: bool  # whether every epoch replaces all rows
     # column of `schema` that the sink fills with the number of the epoch; empty for none
     epoch_column: str = ""
+    deletes: bool = False  # whether rows are also deleted by `keys`
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -249,14 +250,14 @@ class TargetTable:
         needed = ["INSERT"]
         if self.keys:
             needed += ["SELECT", "UPDATE"]
-        if self.complete:
+        if self.complete or self.deletes:
             needed += ["DELETE"]
         self.check_privileges(connection, self.identifier, needed)
         self._check_rules(connection)
         if self.keys:
             self._check_unique(connection, columns)
             self._check_temporary(connection)
-        else:
+        if self.deletes or not self.keys:
             self._check_row_security(connection)
 
     def identity(self, connection: Connection) -> tuple[int, str, str]:
@@ -285,13 +286,14 @@ class TargetTable:
                     )
 
     def _check_row_security(self, connection: Connection) -> None:
-        """Raise if the table has row security, with which COPY cannot write."""
+        """Raise if the table has row security, with which COPY cannot write, nor deletes see."""
         if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
             user = connection.info.user
+            what = "deletes may miss rows" if self.deletes else "rows cannot be copied into it"
             raise self._table_error(
-                f"has row-level security that holds for {user}, under which rows cannot be copied "
-                "into it",
-                f'Use mode="upsert", which inserts; or ALTER ROLE {_quoted(user)} BYPASSRLS;',
+                f"has row-level security that holds for {user}, under which {what}",
+                ("" if self.deletes else 'Use mode="upsert", which inserts; or ')
+                + f"ALTER ROLE {_quoted(user)} BYPASSRLS;",
             )
 
     def _check_names(self, connection: Connection) -> None:
@@ -462,7 +464,8 @@ class TargetTable:
 
     def _check_rules(self, connection: Connection) -> None:
         """Raise if rules of the table would write something else than the rows, or nothing."""
-        events = ["2", "3"] if self.keys else ["4"] if self.complete else []
+        events = ["2", "3"] if self.keys else []
+        events += ["4"] if self.complete or self.deletes else []
         names = connection.execute(
             "SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(%s) "
             "AND ev_enabled IN ('O', 'A') AND ev_type::text = ANY (%s) ORDER BY rulename",
@@ -470,6 +473,7 @@ class TargetTable:
         ).fetchall()
         if names:
             what = "INSERT or UPDATE" if self.keys else "DELETE"
+            what += " or DELETE" if self.deletes else ""
             drops = " ".join(f"DROP RULE {_quoted(name)} ON {self._name};" for (name,) in names)
             raise self._table_error(
                 f"has a rule ON {what}, with which the server writes something else than the rows "

@@ -1,0 +1,185 @@
+"""Changes of a table on their way to a sink that writes by key: upserts and deletes.
+
+An epoch is one step, in which a key may change often.  A target gets one row for each key: the row
+that is in the table after the epoch, or a delete.  Deletes come first, since a new row may have a
+value that only one row of the target may have.
+
+In upserts the last row of a key counts.  In changes, rows with 1 and equal rows with -1 cancel
+out, in any order; the row with 1 that is left is in the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import canonical_floats, canonical_keys, hash_keys, is_hashable
+from godwit.columns.signed import CHANGE, UNCHANGED
+from godwit.model.errors import SinkError
+from godwit.plan.staging import Rejections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from godwit.columns.signed import Kind
+    from godwit.plan.staging import RowCheck
+    from godwit.sinks.sink import SinkContext
+
+    IntArray = npt.NDArray[np.int64]
+
+
+def context_of_table(context: SinkContext, *, by_key: bool) -> SinkContext:
+    """Return the context for a sink that can delete: of changes, with the columns of the table.
+
+    `by_key`: the sink writes by key; else its rows have the column ``change``, like any other. The
+    kind of the context is ``"rows"`` then. Raises `SinkError` for changes that cannot be written.
+    """
+    if context.kind == "rows" or not by_key:
+        return replace(context, kind="rows")
+    names = context.schema.names
+    if context.complete:
+        raise SinkError(
+            f"Sink {context.name!r} would write a complete result as changes of a table.",
+            remedy='Leave out as_changes() or as_upserts(), or use output="changes".',
+            sink=context.name,
+        )
+    if context.kind == "upserts" and UNCHANGED.name in names:
+        raise SinkError(
+            f"Sink {context.name!r} would write upserts without the values of columns that their "
+            f"column {UNCHANGED.name!r} names.",
+            remedy="Call key_by(...).latest() on the stream before the sink, by the key of the "
+            "table, which fills them in.",
+            sink=context.name,
+            columns=[UNCHANGED.name],
+        )
+    return replace(
+        context,
+        schema=pa.schema([field for field in context.schema if field.name != CHANGE.name]),
+        unique_keys=(context.table_keys,) if context.table_keys else (),
+    )
+
+
+def rows_schema(context: SinkContext, schema: pa.Schema) -> pa.Schema:
+    """Return the columns of the rows to write: those of the target, and for changes the sign."""
+    if context.kind == "rows":
+        return schema
+    return pa.schema([*(field.with_nullable(True) for field in schema), CHANGE])
+
+
+def check_of_rows(check: RowCheck, context: SinkContext) -> RowCheck:
+    """Return the check for a sink's rows; `check`: that for rows with the target's columns."""
+    return check if context.kind == "rows" else _CheckOfUpserts(check=check)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckOfUpserts:
+    """Check of changes: that of a target, for the rows that may be written to it; picklable."""
+
+    check: RowCheck
+
+    def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
+        """Return the rows with sign 1 that the target cannot take."""
+        written = np.flatnonzero(values_of(rows.column(CHANGE.name)) != -1)
+        names = [name for name in rows.schema.names if name != CHANGE.name]
+        rejections = self.check(rows.select(names).take(pa.array(written)))
+        return rejections and Rejections(rows=written[rejections.rows], reasons=rejections.reasons)
+
+
+def netted_rows(
+    read: Callable[[], Iterable[pa.RecordBatch]], keys: Sequence[str], kind: Kind
+) -> Iterator[pa.RecordBatch]:
+    """Yield one row for each key that an epoch's changes may have changed; deletes come first.
+
+    Deletes are null outside the key columns; equal floats in keys get equal bits. `read`: yields
+    the epoch's changes, whose column ``change`` is the last one, the same ones at every call.
+    """
+    chosen = _chosen_rows(read, list(keys), kind)
+    for sign in (-1, 1):
+        start = 0
+        for batch in read():
+            part = chosen[start : start + batch.num_rows] == sign
+            start += batch.num_rows
+            if part.any():
+                yield _written(batch.filter(pa.array(part)), keys, sign)
+
+
+def _written(rows: pa.RecordBatch, keys: Sequence[str], sign: int) -> pa.RecordBatch:
+    """Return rows of one sign as they are written: equal keys with equal bits, deletes bare."""
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if field.name in keys and pa.types.is_floating(field.type):
+            columns.append(canonical_floats(column))
+        elif sign == 1 or field.name in keys or field.name == CHANGE.name:
+            columns.append(column)
+        else:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _chosen_rows(
+    read: Callable[[], Iterable[pa.RecordBatch]], keys: list[str], kind: Kind
+) -> npt.NDArray[np.int8]:
+    """Return the signs of the rows to write, and 0 for the others."""
+    parts = [batch.select([*keys, CHANGE.name]) for batch in read()]
+    if not parts:
+        return np.zeros(0, np.int8)
+    rows = pa.concat_batches(parts)
+    signs = values_of(rows.column(CHANGE.name))
+    key, count = _numbers(rows.select(keys))
+    last: IntArray = np.zeros(count, np.int64)
+    np.maximum.at(last, key, np.arange(len(key)))
+    chosen = np.zeros(len(key), np.int8)
+    if kind == "upserts":
+        chosen[last] = signs[last]
+        return chosen
+    alone = np.bincount(key, minlength=count) == 1
+    chosen[last[alone]] = signs[last[alone]]
+    others = np.flatnonzero(~alone[key])
+    if len(others):
+        left = others[_last_of_sum(key[others], _rows_at(read(), others), signs[others])]
+        chosen[left] = signs[left]
+    return chosen
+
+
+def _last_of_sum(key: IntArray, rows: pa.RecordBatch, signs: npt.NDArray[np.int8]) -> IntArray:
+    """Return the position of the row of each key that is left when changes are added up.
+
+    The last row with 1 that is left; else the last one with -1; none if nothing is left.
+    """
+    named = rows.rename_columns([str(number) for number in range(rows.num_columns)])
+    equal, count = _numbers(named.append_column("key", column_of(key, None, pa.int64())))
+    net = np.bincount(equal, weights=signs, minlength=count)
+    left = np.flatnonzero(net[equal] * signs > 0)
+    order = left[np.lexsort((left, signs[left], key[left]))]
+    ends = np.flatnonzero(np.diff(key[order], append=-1))
+    last: IntArray = order[ends]
+    return last
+
+
+def _rows_at(batches: Iterable[pa.RecordBatch], positions: IntArray) -> pa.RecordBatch:
+    """Return rows by their positions, ascending, without their signs."""
+    parts, start = [], 0
+    for batch in batches:
+        first, end = np.searchsorted(positions, [start, start + batch.num_rows])
+        part = batch.take(pa.array(positions[first:end] - start))
+        parts.append(part.select([n for n in batch.schema.names if n != CHANGE.name]))
+        start += batch.num_rows
+    return pa.concat_batches(parts)
+
+
+def _numbers(rows: pa.RecordBatch) -> tuple[IntArray, int]:
+    """Return a number for each row, the same for equal rows, and how many numbers there are."""
+    columns = [
+        column if is_hashable(column.type) else pa.array(map(repr, column.to_pylist()), pa.string())
+        for column in rows.columns
+    ]
+    alike = canonical_keys(pa.RecordBatch.from_arrays(columns, names=rows.schema.names))
+    groups = group_rows(hash_keys(alike), alike, 1)
+    return groups.of_row, groups.count
