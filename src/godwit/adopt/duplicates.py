@@ -16,6 +16,7 @@ from godwit.adopt.first_rows import FirstRows, FirstRowsInTime
 from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_list, type_of, walk
 from godwit.adopt.spark_states import FirstRowsState
 from godwit.plan.nodes import CustomNode
+from godwit.time.grid import END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +55,13 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
             columns.append(key_columns[-1])
     names = tuple(column for column, _ in key_columns)
     within_us = expires = None
+    null_us = END
     if timed:
         marked = [a for a in _output_at_run(translation, node) if WATERMARK_DELAY in metadata_of(a)]
         moment = catalyst.no_time()  # Spark drops no late rows if their event time is left out
         for mark in marked[:1]:
             if within:
-                within_us = int(metadata_of(mark)[WATERMARK_DELAY]) * 1000
+                null_us = within_us = int(metadata_of(mark)[WATERMARK_DELAY]) * 1000
             elif id_of(mark) in {id_of(key) for key in keys}:
                 within_us = 0
             moment = catalyst.field(mark, 1) if isinstance(type_of(mark), StructType) else mark
@@ -73,7 +75,15 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     stream, _ = translation.inputs(columns, child, below[0], timed=timed)
     name = translation.unique("drop_duplicates")
     own_columns = [column for column, _ in columns]
-    make = partial(_operator, name, names, own_columns, late_by=late_by, within_us=within_us)
+    make = partial(
+        _operator,
+        name,
+        names,
+        own_columns,
+        late_by=late_by,
+        within_us=within_us,
+        null_us=null_us,
+    )
     action = f"drop duplicates of {', '.join(str(key.name()) for key in keys)}"
     operator = CustomNode(name=name, upstream=stream.node, keys=names, make=make, action=action)
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
@@ -125,6 +135,7 @@ def _operator(
     *,
     late_by: str | None,
     within_us: int | None,
+    null_us: int,
 ) -> KeyedOperator:
     """Return the operator over a stream with these columns, and those of event time."""
     (schema,) = schemas
@@ -137,4 +148,5 @@ def _operator(
         passing=tuple(field.name for field in schema if field.name in columns),
         late_by=late_by,
         within_us=within_us,
+        null_us=null_us,
     )

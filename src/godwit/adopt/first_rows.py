@@ -99,11 +99,12 @@ class FirstRowsInTime(FirstRows):
         late_by: str,  # column of the time, in microseconds, by which a row is late
         passing: tuple[str, ...],  # columns of the output
         within_us: int | None,  # keys are forgotten so long after their time; ``None``: never
+        null_us: int = END,  # keys whose event time is null are forgotten at this watermark
     ) -> None:
         columns = pa.schema([arriving.field(column) for column in passing])
         super().__init__(name=name, keys=keys, columns=columns)
         self.arriving, self.late_by = arriving, late_by
-        self.within_us = within_us
+        self.within_us, self.null_us = within_us, null_us
 
     @property
     def left_out_schema(self) -> pa.Schema:
@@ -171,5 +172,5 @@ class FirstRowsInTime(FirstRows):
             return super()._expiries(rows)
         column = rows.column(self.late_by)
         times, mask = values_of(column), mask_of(column)
-        times = times if mask is None else np.where(mask, times, 0)
-        return times + self.within_us
+        expiries = times + self.within_us
+        return expiries if mask is None else np.where(mask, expiries, self.null_us)

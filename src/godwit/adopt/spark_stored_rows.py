@@ -22,7 +22,7 @@ from godwit.time.grid import END
 if TYPE_CHECKING:
     from typing import Any
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from godwit.adopt.spark_state_reader import StateReader
     from godwit.adopt.spark_states import FirstRowsState, JoinSideState, JoinState
@@ -41,9 +41,13 @@ def first_rows(reader: StateReader, number: int, state: FirstRowsState) -> DataF
     if state.expires is not None:
         forgotten = stored.over(state.expires, state.grouping, stored.key)
         frame = stored.select([*columns, (FORGOTTEN, forgotten)])
-        never_seen = sf.timestamp_micros(sf.lit(0))
-        return frame.withColumn(FORGOTTEN, sf.coalesce(sf.col(FORGOTTEN), never_seen))
-    return stored.select(columns).withColumn(FORGOTTEN, sf.timestamp_micros(sf.lit(END)))
+        return frame.withColumn(FORGOTTEN, sf.coalesce(sf.col(FORGOTTEN), _never()))
+    return stored.select(columns).withColumn(FORGOTTEN, _never())
+
+
+def _never() -> Column:
+    """Return the time of entries that are never forgotten."""
+    return sf.timestamp_micros(sf.lit(END))
 
 
 def joined_rows(reader: StateReader, number: int, state: JoinState) -> DataFrame:
@@ -81,11 +85,10 @@ def _rows_of_side(
     if state.how == "semi" and place == LEFT:  # what has met a row has come out for good
         frame = frame.filter(~sf.col(MET))
     expires = sf.timestamp_micros(sf.unix_micros(sf.col(EXPIRES)) - sf.lit(side.reach_us))
-    never = sf.timestamp_micros(sf.lit(END))
     return frame.withColumns(
         {
             SIDE: sf.lit(place).cast("tinyint"),
-            EXPIRES: sf.coalesce(expires, never),
+            EXPIRES: sf.coalesce(expires, _never()),
         }
     )
 
