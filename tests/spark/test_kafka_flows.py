@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.support.postgres_sinks import execute
 
 import godwit as gw
 from godwit.engine import cluster as cluster_port
@@ -98,3 +100,59 @@ def test_rows_go_through_once_whatever_dies_in_between(
     assert {key: values[-1][1] for key, values in totals.items()} == expected
     for values in totals.values():
         assert values == sorted(set(values)), "a result is there twice, or out of order"
+
+
+def _change_event(op: str, before: Any, after: Any) -> bytes:
+    payload = {"before": before, "after": after, "op": op, "source": {}, "ts_ms": 1}
+    return json.dumps(payload).encode()
+
+
+@pytest.mark.postgres
+def test_tables_follow_change_events_from_topic_to_table(
+    spark: SparkSession, kafka: KafkaBroker, postgres: str, tmp_path: Path
+) -> None:
+    arriving, leaving = kafka.topic(), kafka.topic(2)
+    rng, live = random.Random(5), dict[int, dict[str, Any]]()
+
+    def changes() -> list[bytes]:
+        events = []
+        for _ in range(40):
+            number = rng.randrange(12)
+            former = live.pop(number, None)
+            if former is None or rng.random() < 0.6:
+                live[number] = {"id": number, "city": rng.choice("abcdef"), "n": rng.randrange(9)}
+            op = "c" if former is None else "u" if number in live else "d"
+            # As databases do by default: no row before an update, and the key of a deleted one.
+            before = {"id": number} if op == "d" else None
+            events.append(_change_event(op, before, live.get(number)))
+        return events
+
+    def start() -> Any:
+        flow = gw.Flow("mirror", num_key_groups=8)
+        table = gw.formats.debezium("id long, city string, n long", key="id")
+        source = gw.sources.kafka(kafka.servers, arriving, value=table, max_rows_per_epoch=15)
+        newest = flow.source("rows", source).key_by("id").latest()
+        cities = newest.key_by("city").compute(rows=gw.count(), largest=gw.max("n"))
+        flow.sink("mirror", newest, gw.sinks.postgres(postgres, "mirror", mode="upsert"))
+        flow.sink("cities", cities, gw.sinks.postgres(postgres, "cities", mode="upsert"))
+        flow.sink("topic", newest, gw.sinks.kafka(kafka.servers, leaving, key="id"))
+        return flow.start(checkpoint=tmp_path / "ck", session=spark)
+
+    for _ in range(2):
+        query = start()
+        try:
+            for _ in range(2):
+                kafka.put(arriving, *changes())
+                query.processAllAvailable()
+                rows = [tuple(live[number].values()) for number in sorted(live)]
+                assert execute(postgres, "SELECT id, city, n FROM mirror ORDER BY id") == rows
+                groups = {c: [n for _, city, n in rows if city == c] for _, c, _ in rows}
+                assert execute(postgres, "SELECT * FROM cities ORDER BY city") == [
+                    (city, len(ns), max(ns)) for city, ns in sorted(groups.items())
+                ]
+        finally:
+            query.stop()
+    messages = {message.key(): message.value() for message in kafka.read(leaving)}
+    mirrored = [json.loads(value) for value in messages.values() if value is not None]
+    assert sorted(mirrored, key=lambda row: row["id"]) == [live[number] for number in sorted(live)]
+    assert None in messages.values()
