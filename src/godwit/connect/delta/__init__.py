@@ -54,7 +54,8 @@ def delta(
     path
         Path or URI of the table; it is created if absent.
     mode
-        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it.
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. Of
+        changes of a table it also deletes rows.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal.

@@ -44,9 +44,9 @@ def iceberg(
         Name of a catalog in pyiceberg's configuration, or a mapping of its properties, as in
         ``{"type": "rest", "uri": "https://..."}``. Passwords are not shown in errors or plans.
     mode
-        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. An
-        upsert reads and rewrites all rows of the table between the smallest and the largest key of
-        the epoch.
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. Of
+        changes of a table it also deletes rows. An upsert reads and rewrites all rows of the table
+        between the smallest and the largest key of the epoch.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal.

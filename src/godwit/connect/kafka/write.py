@@ -59,7 +59,8 @@ def kafka(
         `partition_column`.
     key
         Column with the message key, as text or bytes; of several columns the key is a JSON object.
-        ``None``: messages have no key.
+        ``None``: messages have no key. With a key, changes of a table are written as one message
+        for each key of an epoch, whose value is null if the row is deleted.
     key_format
         One of ``gw.formats`` for the key's columns, in place of text, bytes or JSON.
     headers

@@ -45,7 +45,7 @@ def postgres(
         Name of the table, with or without its schema (``public.by_plane``).
     mode
         ``"append"`` inserts rows; ``"upsert"`` replaces the row with the same `keys`, or inserts
-        it.
+        it. Of changes of a table it also deletes rows.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal (needs PostgreSQL 15 or newer).
