@@ -258,10 +258,13 @@ def rows_to_write(
         return join_small_batches(cast_batches(output, schema, sink))
     if kind == "rows":
         return join_small_batches(without_replaced_rows(output, schema, keys, sink))
-    needed = [*keys, CHANGE.name]
-    return join_small_batches(
-        netted_rows(lambda: cast_batches(output, schema, sink, needed), keys, kind)
-    )
+
+    def read() -> Iterable[pa.RecordBatch]:
+        """Return the changes, the same ones at every call."""
+        return cast_batches(output, schema, sink, [*keys, CHANGE.name])
+
+    few = list(read()) if output.num_rows <= GATHERED_ROWS else None
+    return join_small_batches(netted_rows(read if few is None else lambda: few, keys, kind))
 
 
 def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:

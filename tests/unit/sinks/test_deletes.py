@@ -234,11 +234,17 @@ def test_others_rows_stay_and_rows_that_the_server_refuses_are_diverted(postgres
         sink.deliver(
             _epoch(1, ("N3", 500, 1), (None, 5, -1), ("N4", 5, 1), ("N2", 9, -1), on_divert=divert)
         )
-    assert [row["plane"] for row in diverted] == ["N3"]
-    assert execute(postgres, "SELECT plane, total, note FROM target ORDER BY total") == [
-        ("N4", 5, None),
-        ("theirs", 7, "n"),
-    ]
+        assert [row["plane"] for row in diverted] == ["N3"]
+        table = "SELECT plane, total, note FROM target ORDER BY total"
+        assert execute(postgres, table) == [("N4", 5, None), ("theirs", 7, "n")]
+        execute(
+            postgres,
+            "CREATE TABLE legs (plane text REFERENCES target (plane))",
+            "INSERT INTO legs VALUES ('N4')",
+        )
+        sink.deliver(_epoch(2, ("N5", 8, 1), ("N4", 5, -1), on_divert=divert))
+        assert [(row["plane"], row["change"]) for row in diverted] == [("N4", -1)]
+    assert execute(postgres, table) == [("N4", 5, None), ("theirs", 7, "n"), ("N5", 8, None)]
 
 
 @pytest.mark.postgres

@@ -603,30 +603,23 @@ class PostgresSink(TargetSink):
         connection.execute(sql.SQL("DROP TABLE {stage}").format(**names))
 
     def _delete_staged(self, connection: Connection, names: Mapping[str, sql.Composable]) -> None:
-        """Delete the rows whose keys the temporary table has with sign -1.
+        """Delete the rows whose keys the temporary table has with sign -1; null is equal to null.
 
-        Nulls are equal, but no index finds them by a comparison that says so.
+        Indexes serve ``=`` and ``IS NULL``, but not ``IS NOT DISTINCT FROM``.
         """
-        has_nulls = " OR ".join(["s.{} IS NULL"] * len(self._target.keys))
         keys = [sql.Identifier(key) for key in self._target.keys]
-        of_nulls = sql.SQL(has_nulls).format(*keys)
         is_delete = sql.SQL("s.{sign} < 0").format(**names)
-        some = sql.SQL("SELECT EXISTS (SELECT FROM {} s WHERE {} AND ({}))").format(
-            names["stage"], is_delete, of_nulls
-        )
-        equalities = ["="]
-        if scalar(connection, some):
-            equalities.append("IS NOT DISTINCT FROM")
-        for equality in equalities:
-            same_key = sql.SQL(" AND ").join(
-                sql.SQL("t.{0} " + equality + " s.{0}").format(key) for key in keys
-            )
-            which = sql.SQL("TRUE") if equality == "=" else of_nulls
+        has_null = sql.SQL(" OR ").join(sql.SQL("s.{} IS NULL").format(key) for key in keys)
+        equal = [sql.SQL("t.{0} = s.{0}").format(key) for key in keys]
+        same = [
+            sql.SQL("(t.{0} = s.{0} OR t.{0} IS NULL AND s.{0} IS NULL)").format(key)
+            for key in keys
+        ]
+        for conditions in (equal, [sql.SQL("({})").format(has_null), *same]):
             connection.execute(
-                sql.SQL(
-                    "DELETE FROM {target} t USING {stage} s WHERE {deleted} AND ({which}) "
-                    "AND {same_key}"
-                ).format(**names, deleted=is_delete, which=which, same_key=same_key)
+                sql.SQL("DELETE FROM {target} t USING {stage} s WHERE {conditions}").format(
+                    **names, conditions=sql.SQL(" AND ").join([is_delete, *conditions])
+                )
             )
 
     def _copy_rows(
