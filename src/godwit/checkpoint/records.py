@@ -250,6 +250,7 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     complete: bool = False  # the rows are the whole result
     formerly: str = ""  # declared former name; empty without one
     before: NumberOrNone = -1  # the last earlier epoch that had something for it; -1 if none had
+    kind: str = ""  # of its rows (`godwit.columns.signed.Kind`); empty for ``"rows"``
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):

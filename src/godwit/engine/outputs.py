@@ -64,6 +64,7 @@ class SinkState:
     former_complete: bool  # the rows of that epoch are the whole result
     before: int  # the last epoch before it with rows for the sink; -1: none
     stays: bool  # its target is known to be the same
+    former_kind: str  # of the rows of that epoch; see `SinkRecord.kind`
 
 
 class Deliveries:
@@ -97,6 +98,7 @@ class Deliveries:
                 former_complete=now if old is None else recorded[old].complete,
                 before=-1 if old is None else recorded[old].before,
                 stays=old is not None and recorded[old].target == _target(output) != "",
+                former_kind="" if old is None else recorded[old].kind,
             )
             self._emitted[output.name] = -1 if old is None else self._last_epoch(old, recorded[old])
 
@@ -115,6 +117,7 @@ class Deliveries:
                 complete=self.states[name].complete,
                 formerly=output.formerly,
                 before=self._emitted[name],
+                kind="" if output.kind == "rows" else output.kind,
             )
             for name, output in self._outputs.items()
         }
@@ -268,6 +271,7 @@ class StagedOutput:
     check: RowCheck | None = None
     # files of another query's target that came with a copied checkpoint
     carried: CarriedFiles | None = None
+    former_kind: str = ""  # of the rows, if another run staged them; see `SinkRecord.kind`
     # rows rejected in delivery, for their sink; they follow the staged ones
     diverted: Sequence[pa.RecordBatch] = ()
 
@@ -316,11 +320,27 @@ class StagedOutput:
 
     def _read_staged(self) -> Iterator[pa.RecordBatch]:
         """Yield rows that lanes staged, or wrote to a former target of the sink."""
+        if self.refs:
+            self._check_kind()
         for ref in self.refs:
             if ref.kind == "rows":
                 yield self._read_batch(ref)
             elif not self._is_in_target(written := self._read_file_list(ref)):
                 yield from read_former_target(written, self.schema, self.output.name, self.carried)
+
+    def _check_kind(self) -> None:
+        """Raise for changes that an earlier flow staged, if the sink took their signs otherwise."""
+        output = self.output
+        deletes = getattr(output.sink, "deletes", False) and output.sink.keeps_epochs
+        if deletes and self.former_kind and self.former_kind != output.kind:
+            raise SinkError(
+                f"Sink {output.name!r}, epoch {self.epoch}: an earlier flow emitted the rows as "
+                f"{self.former_kind}, and this one emits {output.kind}.",
+                remedy="Start the earlier flow once more, which delivers this epoch; then this "
+                "one.",
+                sink=output.name,
+                epoch=self.epoch,
+            )
 
     def files(self) -> Sequence[WrittenFile]:
         """Return the files that lanes wrote to the sink's target."""
@@ -537,6 +557,7 @@ class OpenSinks:
             carried=self._carried,
             session=self._session,
             on_divert=keep if output.name in self._rejecting else None,
+            former_kind=state.former_kind if again else "",
             check=output.sink.row_check() if again and output.rejects_of is None else None,
         )
 

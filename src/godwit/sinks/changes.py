@@ -93,13 +93,21 @@ class _CheckOfUpserts:
 
 
 def netted_rows(
-    read: Callable[[], Iterable[pa.RecordBatch]], keys: Sequence[str], kind: Kind
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    keys: Sequence[str],
+    kind: Kind,
+    *,
+    are_few: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield one row for each key that an epoch's changes may have changed; deletes come first.
 
     Deletes are null outside the key columns; equal floats in keys get equal bits. `read`: yields
     the epoch's changes, whose column ``change`` is the last one, the same ones at every call.
+    `are_few`: they are read once, and held in memory.
     """
+    if are_few:
+        rows = list(read())
+        read = lambda: rows  # noqa: E731
     chosen = _chosen_rows(read, list(keys), kind)
     for sign in (-1, 1):
         start = 0

@@ -263,8 +263,8 @@ def rows_to_write(
         """Return the changes, the same ones at every call."""
         return cast_batches(output, schema, sink, [*keys, CHANGE.name])
 
-    few = list(read()) if output.num_rows <= GATHERED_ROWS else None
-    return join_small_batches(netted_rows(read if few is None else lambda: few, keys, kind))
+    are_few = output.num_rows <= GATHERED_ROWS
+    return join_small_batches(netted_rows(read, keys, kind, are_few=are_few))
 
 
 def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:

@@ -125,7 +125,12 @@ def opened(
 
 
 def given(
-    directory: Path, sink: Kept, blocks: Sequence[tuple[Any, str, int]], *, again: bool
+    directory: Path,
+    sink: Kept,
+    blocks: Sequence[tuple[Any, str, int]],
+    *,
+    again: bool,
+    kind: str = "",
 ) -> None:
     storage = CheckpointStorage.open(str(directory / "checkpoint"))
     writer = BlockWriter(storage, epoch=3, name="lane0")
@@ -135,7 +140,8 @@ def given(
         OutputRef(sink="out", flow=0, lane=0, rows=rows, block=block, kind=cast("Any", kind))
         for (_, kind, rows), block in zip(blocks, writer.close(), strict=True)
     )
-    to = {output.name: SinkRecord(writer=output.name) for output in flow(sink).outputs}
+    outputs = flow(sink).outputs
+    to = {output.name: SinkRecord(writer=output.name, kind=kind) for output in outputs}
     record = CommitRecord(epoch=3, run_id="r", outputs=refs, sinks=to)
     with closing(opened(flow(sink), storage, latest=record if again else None)) as sinks:
         sinks.deliver(record, again=again)
@@ -158,6 +164,23 @@ def test_a_row_that_another_run_staged_and_the_sink_cannot_take_stops_delivery_b
     with pytest.raises(SinkError, match=r"epoch 3, which is committed.*\"N2\".*it is negative"):
         given(tmp_path, sink, [staged()], again=True)
     assert sink.given == []
+
+
+class _Deleting(Kept):
+    """A sink that takes changes, and knows its epochs."""
+
+    deletes = keeps_epochs = True
+
+    def last_delivered(self) -> None:
+        return None
+
+
+def test_changes_of_an_earlier_flow_are_not_delivered_as_rows(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="emitted the rows as upserts, and this one emits rows"):
+        given(tmp_path, _Deleting(), [staged()], again=True, kind="upserts")
+    for sink, again in ((_Deleting(), False), (Kept(), True)):
+        given(tmp_path, sink, [staged(ROWS.slice(0, 1))], again=again, kind="upserts")
+        assert sink.given == [3]
 
 
 @pytest.mark.parametrize(

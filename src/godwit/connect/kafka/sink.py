@@ -91,6 +91,7 @@ class KafkaSink(TargetSink):
     failures = (KafkaException, KafkaFailedError, UnwritableError)
     takes_other_writers = True
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
+    deletes = True
 
     def __init__(
         self,
