@@ -11,7 +11,7 @@ out, in any order; the row with 1 that is left is in the table.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import SinkContext
 
     IntArray = npt.NDArray[np.int64]
+
+NO_SIGN: Final = f"column {CHANGE.name!r} is neither 1 nor -1"
+"""Reason why a row of changes is rejected."""
 
 
 def context_of_table(context: SinkContext, *, by_key: bool) -> SinkContext:
@@ -85,11 +88,21 @@ class _CheckOfUpserts:
     check: RowCheck
 
     def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
-        """Return the rows with sign 1 that the target cannot take."""
-        written = np.flatnonzero(values_of(rows.column(CHANGE.name)) != -1)
+        """Return rows with sign 1 that the target cannot take, and rows without a sign."""
+        signs = rows.column(CHANGE.name).fill_null(0).to_numpy(zero_copy_only=False)
+        reasons = dict.fromkeys(np.flatnonzero(np.abs(signs) != 1).tolist(), NO_SIGN)
+        written = np.flatnonzero(signs == 1)
         names = [name for name in rows.schema.names if name != CHANGE.name]
         rejections = self.check(rows.select(names).take(pa.array(written)))
-        return rejections and Rejections(rows=written[rejections.rows], reasons=rejections.reasons)
+        if rejections is not None:
+            rejected = written[rejections.rows].tolist()
+            reasons |= dict(zip(rejected, rejections.reasons, strict=True))
+        if not reasons:
+            return None
+        ordered = sorted(reasons)
+        return Rejections(
+            rows=np.asarray(ordered, np.int64), reasons=[reasons[row] for row in ordered]
+        )
 
 
 def netted_rows(

@@ -221,9 +221,12 @@ def test_others_rows_stay_and_rows_that_the_server_refuses_are_diverted(postgres
         rows = _epoch(0, ("N2", 9, 1), ("N1", 5, -1), (None, 5, 1), ("no", None, -1)).table
         check = sink.row_check()
         assert check(rows.to_batches()[0]) is None  # a delete may be null where the table is not
-        bad = check(_epoch(0, ("x", 1, -1), ("\0", 1, 1)).table.to_batches()[0])
+        wrong = [("y", 1, sign) for sign in (0, None, 2)]
+        bad = check(_epoch(0, wrong[0], ("x", 1, -1), ("\0", 1, 1), *wrong).table.to_batches()[0])
         assert bad is not None
-        assert bad.rows.tolist() == [1]
+        assert bad.rows.tolist() == [0, 2, 3, 4, 5]
+        assert "zero byte" in bad.reasons[1]
+        assert {*bad.reasons[:1], *bad.reasons[2:]} == {"column 'change' is neither 1 nor -1"}
         sink.deliver(EpochRows(epoch=0, table=rows, on_divert=divert))
         assert execute(postgres, "SELECT plane, total, note FROM target ORDER BY total") == [
             (None, 5, None),  # has the number of the row that was deleted in the same epoch
@@ -307,13 +310,15 @@ def test_keys_of_messages_are_those_of_the_table_and_name_one_partition() -> Non
 
 
 @pytest.mark.kafka
-def test_rows_without_a_key_cannot_be_deleted_from_a_topic(kafka: KafkaBroker) -> None:
+def test_rows_without_a_key_or_a_sign_cannot_be_messages(kafka: KafkaBroker) -> None:
     sink = gw.sinks.kafka(kafka.servers, kafka.topic(), key="plane")
     sink.open(CHANGES)
-    bad = sink.row_check()(_epoch(0, ("x", 1, 1), (None, 1, 1)).table.to_batches()[0])
+    rows = _epoch(0, ("x", 1, 1), (None, 1, 1), ("x", 1, None), ("x", 1, -1), ("x", 1, 0))
+    bad = sink.row_check()(rows.table.to_batches(max_chunksize=9)[0])
     sink.close()
     assert bad is not None
-    assert (bad.rows.tolist(), "key is null" in bad.reasons[0]) == ([1], True)
+    assert (bad.rows.tolist(), "key is null" in bad.reasons[0]) == ([1, 2, 4], True)
+    assert "neither 1 nor -1" in bad.reasons[1]
 
 
 def test_appended_changes_have_their_sign_and_sinks_that_cannot_delete_say_so() -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.columns.signed import CHANGE
+from godwit.columns.signed import CHANGE, signs_of
 from godwit.columns.types import is_binary, is_text
 from godwit.plan.staging import Rejections
+from godwit.sinks.changes import NO_SIGN
 from godwit.sinks.row_checks import KNOWN_YEARS
 from godwit.sources.message_formats import (
     NOT_OF_MESSAGES,
@@ -76,6 +77,8 @@ class MessageLayout:
         keys = self._message_keys(rows) if self.key else none
         if self.deletes and None in keys:
             raise UnwritableError("its key is null, and no message deletes a row without a key")
+        if self.deletes and signs_of(rows) is None:
+            raise UnwritableError(NO_SIGN)
         headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else none
         topics = rows[self.topics].to_pylist() if self.topics else none
         partitions = rows[self.partitions].to_pylist() if self.partitions else none
@@ -161,7 +164,10 @@ class SizeCheck:
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
         """Return whether the formats can encode every row that these columns may hold."""
-        if self.layout.deletes and any(batch.column(key).null_count for key in self.layout.key):
+        layout = self.layout
+        if layout.deletes and (
+            signs_of(batch) is None or any(batch.column(key).null_count for key in layout.key)
+        ):
             return False
         formats = (self.layout.value, self.layout.key_format)
         if not all(item is None or item.writes_any for item in formats):
