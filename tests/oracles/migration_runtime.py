@@ -346,7 +346,7 @@ class UnreliableRuntime:
         if component in self.requested:
             self.refused(fact, MigrationError, "is under way")
         elif not set(names) <= self.executors.keys():
-            self.refused(fact, InvalidPlanError, "do not run")
+            self.refused(fact, InvalidPlanError, "are not running")
         else:
             self.requested[component] = fact
             self.planned_moves[component] = len(current.moves_to(fact.target))

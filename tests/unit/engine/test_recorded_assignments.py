@@ -54,5 +54,7 @@ def test_a_start_says_that_a_recorded_assignment_is_none(
     changed = {"n": {**values, field: value}}
     damaged = msgspec.structs.replace(record, assignments=changed)
     (tmp_path / path).write_bytes(encode_record(damaged))
-    with pytest.raises(gw.errors.CorruptCheckpointError, match="an assignment of component 'n'"):
+    with pytest.raises(
+        gw.errors.CorruptCheckpointError, match="an invalid assignment of component 'n'"
+    ):
         gw.testing.cluster(counted(), checkpoint=tmp_path)
