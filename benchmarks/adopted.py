@@ -241,7 +241,7 @@ def run_row(
 def main() -> None:
     """Run the rows that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("row", nargs="*", default=list(ROWS), choices=[*ROWS, []])
+    parser.add_argument("row", nargs="*", default=[], choices=[*ROWS, []])
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--parties", nargs="+", default=list(PARTIES), choices=PARTIES)
@@ -252,7 +252,7 @@ def main() -> None:
     )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    for row in options.row:
+    for row in options.row or ROWS:
         run_row(spark, row, options.batches, options.rows, options.parties)
 
 

@@ -645,7 +645,7 @@ def _recorded_assignment(
         if assignment.num_key_groups == num_key_groups:
             return assignment
     except (InvalidPlanError, LookupError, TypeError, ValueError, OverflowError) as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}".removesuffix(".")
     raise CorruptCheckpointError(
         f"The last epoch of the checkpoint has an invalid assignment of component {component!r}: "
         f"{problem}.",
