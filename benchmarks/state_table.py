@@ -35,11 +35,11 @@ SIZES = [(4_000, 4), (4_000, 250), (4_000, 2_500), (100_000, 4), (100_000, 2_500
 STATE = struct.Struct("<qd")
 
 
-def all_keys(held: int) -> StateRows:
+def all_keys(count: int) -> StateRows:
     """Every key, with a hash that chooses its key group."""
-    hashes = np.random.default_rng(0).integers(0, 2**63 - 1, held)
-    keys = [f"customer-{i:08d}" for i in range(held)]
-    counts, totals = pa.array(np.arange(held)), pa.array(np.ones(held))
+    hashes = np.random.default_rng(0).integers(0, 2**63 - 1, count)
+    keys = [f"customer-{i:08d}" for i in range(count)]
+    counts, totals = pa.array(np.arange(count)), pa.array(np.ones(count))
     return StateRows(
         hashes=hashes,
         keys=pa.record_batch([keys], schema=SCHEMA.keys),

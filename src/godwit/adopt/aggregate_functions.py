@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adopt.plan import children_of, has_method, kind_of, option, to_list
-from godwit.adopt.spark_aggregates import Encoded, JoinedText, Numeric
+from godwit.adopt.spark_aggregates import EncodedAggregate, JoinedText, Numeric
 from godwit.model.errors import UnsupportedQueryError
 from godwit.operators import aggregates as gw
 from godwit.operators.aggregates.conditions import restricted
@@ -94,7 +94,7 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
         overflow = _overflow(function)
         return lambda name: gw.sum_as(name, overflow)
     if kind == "CollectUnion":
-        return lambda name: Encoded(
+        return lambda name: EncodedAggregate(
             aggregate=_SKIPPING_NULLS["CollectSet"]("c0"),
             sources=((name, "identity"),),
             elements=True,
@@ -103,11 +103,13 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
         return _SKIPPING_NULLS[kind]
     if kind in {"Max", "Min"}:
         best = gw.max_by if kind == "Max" else gw.min_by
-        return lambda name: Encoded(
+        return lambda name: EncodedAggregate(
             aggregate=best("c0", "c1"), sources=((name, "value"), (name, "order"))
         )
     how: How = "value" if kind == "CollectList" else "identity"
-    return lambda name: Encoded(aggregate=_SKIPPING_NULLS[kind]("c0"), sources=((name, how),))
+    return lambda name: EncodedAggregate(
+        aggregate=_SKIPPING_NULLS[kind]("c0"), sources=((name, how),)
+    )
 
 
 def _ignores_nulls(function: Any) -> bool:
@@ -155,7 +157,7 @@ def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> A
 
 def _distinct_nested(name: str) -> Aggregate:
     """Return the number of distinct values of a nested type."""
-    return Encoded(aggregate=gw.count_distinct("c0"), sources=((name, "identity"),))
+    return EncodedAggregate(aggregate=gw.count_distinct("c0"), sources=((name, "identity"),))
 
 
 def _position(name: str) -> Callable[[Any], AggregateCall]:
@@ -180,7 +182,9 @@ def _encoded(*sources: tuple[Any, How], make: Aggregate) -> AggregateCall:
     hows = [how for _, how in sources]
     return AggregateCall(
         arguments=tuple(value for value, _ in sources),
-        make=lambda names: Encoded(aggregate=make, sources=tuple(zip(names, hows, strict=True))),
+        make=lambda names: EncodedAggregate(
+            aggregate=make, sources=tuple(zip(names, hows, strict=True))
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from godwit.adopt.plan import (
     watermarks_of,
 )
 from godwit.adopt.sessions import SparkSessions
-from godwit.adopt.spark_aggregates import Encoded
+from godwit.adopt.spark_aggregates import EncodedAggregate
 from godwit.adopt.spark_states import AggregateState
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
@@ -74,7 +74,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
     for name, key in keys.nested:
         arguments.append((translation.unique(f"of_{name}"), key))
         source: tuple[str, How] = (arguments[-1][0], "value")
-        aggregates[name] = Encoded(aggregate=gw.first("c0"), sources=(source,))
+        aggregates[name] = EncodedAggregate(aggregate=gw.first("c0"), sources=(source,))
     if not aggregates:
         aggregates[translation.unique("count")] = gw.count()
     # In complete mode the watermark is idle, but late rows are of no session.

@@ -37,7 +37,7 @@ _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 
 
 class FunctionSpec(Protocol):
-    """What a function of columns knows beside them."""
+    """Type, zone and options of a function of columns."""
 
     @property
     def dtype(self) -> pa.DataType:
@@ -49,7 +49,7 @@ class FunctionSpec(Protocol):
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """What does not come from columns, such as a pattern."""
+        """Constant arguments, such as a pattern."""
 
 
 LOCAL_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "UTC+00:00", "GMT+00:00"})

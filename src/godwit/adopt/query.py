@@ -129,7 +129,7 @@ _SOURCE = {
     **dict.fromkeys(("inputRowsPerSecond", "processedRowsPerSecond"), 0.0),
     "numInputRows": -1,
 }
-"""What Spark says of a source, of which sources of Godwit's say less."""
+"""Progress of a source by Spark's keys, with the values of keys that own sources do not have."""
 
 
 def _state_operator(component: str, entry: Mapping[str, Any]) -> dict[str, Any]:

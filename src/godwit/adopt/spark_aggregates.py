@@ -1,7 +1,7 @@
 """Aggregates of Spark's that only adopted queries have, and aggregates of nested values.
 
-`Encoded` makes an aggregate of plain values one of structs, arrays and maps: these are encoded
-before the aggregate sees them (`godwit.adopt.encoding`), and its result is decoded.
+`EncodedAggregate` makes an aggregate of plain values one of structs, arrays and maps: these are
+encoded before the aggregate sees them (`godwit.adopt.encoding`), and its result is decoded.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ FloatArray = npt.NDArray[np.float64]
 Floats: TypeAlias = tuple[FloatArray, ...]
 """State columns of an aggregate of doubles, the number of values first."""
 How: TypeAlias = Literal["value", "identity", "order"]
-"""What an encoded column is for: to be decoded, to be compared, or to be ordered."""
+"""Purpose of an encoded column: to be decoded, compared, or ordered."""
 
 
 # -- nested values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class EncodedAggregate:
     """An unbound aggregate of columns that may be nested."""
 
     aggregate: Aggregate  # of columns ``c0``, ``c1`` and so on

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from godwit.adopt.spark_state_reader import StateReader, StoredState, StoredStruct
+    from godwit.adopt.spark_state_reader import SparkState, SparkStateReader, StoredStruct
     from godwit.adopt.spark_states import AggregateState
     from godwit.operators.compute import ComputeOperator
 
@@ -43,7 +43,7 @@ _ENDS: Final = (f"{RESERVED_PREFIX}_first", f"{RESERVED_PREFIX}_last")
 
 
 def aggregate_rows(
-    reader: StateReader, number: int, state: AggregateState, columns: Sequence[str]
+    reader: SparkStateReader, number: int, state: AggregateState, columns: Sequence[str]
 ) -> DataFrame:
     """Return the groups of an operator as rows of the state of its aggregates.
 
@@ -91,9 +91,9 @@ def aggregate_rows(
 
 
 def _check_columns(
-    reader: StateReader,
+    reader: SparkStateReader,
     state: AggregateState,
-    stored: StoredState,
+    stored: SparkState,
     *,
     groups: StoredStruct,
     buffers: Sequence[Sequence[str]],  # types of each function's

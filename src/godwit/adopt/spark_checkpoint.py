@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from godwit.adopt.spark_buffers import aggregate_rows, converters_of
 from godwit.adopt.spark_progress import StoppedQuery, arranged, copy_logs, read_progress
-from godwit.adopt.spark_state_reader import StateReader
+from godwit.adopt.spark_state_reader import SparkStateReader
 from godwit.adopt.spark_states import AggregateState, FirstRowsState, FunctionState
 from godwit.adopt.spark_stored_rows import first_rows, joined_rows
 from godwit.adopt.spark_variables import function_rows
@@ -64,7 +64,7 @@ def initial_state_from(
     """
     spark, progress = dataframe.sparkSession, read_progress(location)
     _check_stopped(spark, progress, location)
-    reader = StateReader(spark, location, batch=progress.batch, settings=progress.settings)
+    reader = SparkStateReader(spark, location, batch=progress.batch, settings=progress.settings)
     described = reader.operators()
     expected = [state.spark_operator for state in query.states]
     if expected != [name for _, name in described]:
@@ -106,7 +106,7 @@ def initial_state_from(
 
 
 def _frames_of(
-    reader: StateReader, number: int, state: OperatorState, operator: KeyedOperator
+    reader: SparkStateReader, number: int, state: OperatorState, operator: KeyedOperator
 ) -> Mapping[str, DataFrame]:
     """Return state → its rows, of one operator; `number`: Spark's of the operator."""
     if isinstance(state, AggregateState):

@@ -14,7 +14,7 @@ from godwit.model.errors import GodwitError
 
 
 class _SparkError(PySparkException):
-    """What makes an error of Godwit's one of PySpark's: the answers that PySpark's errors give."""
+    """Answers of PySpark's errors, for an error that is of a class of Godwit's too."""
 
     condition: str
 

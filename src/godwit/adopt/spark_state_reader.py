@@ -42,7 +42,7 @@ class StoredStruct:
     types: tuple[str, ...]  # as text, whether fields may be null or not
 
 
-class StateReader:
+class SparkStateReader:
     """Reader of the state of one stopped query after its last committed batch."""
 
     def __init__(
@@ -69,10 +69,10 @@ class StateReader:
         variables = json.loads(properties).get("stateVariables", [])
         return {v["stateName"] for v in variables if v["stateVariableType"] != "TimerState"}
 
-    def read(self, number: int, **options: Any) -> StoredState:
+    def read(self, number: int, **options: Any) -> SparkState:
         """Return a state of an operator; `options`: of Spark's source."""
         frame = self._load("statestore", batchId=self._batch, operatorId=number, **options)
-        return StoredState(self.catalyst, frame.coalesce(_ALL))
+        return SparkState(self.catalyst, frame.coalesce(_ALL))
 
     def _load(self, format: str, **options: Any) -> DataFrame:  # noqa: A002
         """Read the checkpoint by a source of Spark's; raise `CheckpointError` if Spark cannot."""
@@ -128,7 +128,7 @@ class StateReader:
         )
 
 
-class StoredState:
+class SparkState:
     """Keys and values of a state, as a plan of Spark's that columns are computed over."""
 
     def __init__(self, catalyst: Catalyst, frame: DataFrame) -> None:

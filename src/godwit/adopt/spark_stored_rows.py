@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from godwit.adopt.spark_state_reader import StateReader
+    from godwit.adopt.spark_state_reader import SparkStateReader
     from godwit.adopt.spark_states import FirstRowsState, JoinSideState, JoinState
 
 _MATCHED: Final = "matched"
 
 
-def first_rows(reader: StateReader, number: int, state: FirstRowsState) -> DataFrame:
+def first_rows(reader: SparkStateReader, number: int, state: FirstRowsState) -> DataFrame:
     """Return the keys that an operator has seen, with the time at which each is forgotten."""
     stored = reader.read(number)
     reader.check_same(stored.key, state.grouping, "state of dropped duplicates")
@@ -50,7 +50,7 @@ def _never() -> Column:
     return sf.timestamp_micros(sf.lit(END))
 
 
-def joined_rows(reader: StateReader, number: int, state: JoinState) -> DataFrame:
+def joined_rows(reader: SparkStateReader, number: int, state: JoinState) -> DataFrame:
     """Return the rows of both sides of a join."""
     left, right = (
         _rows_of_side(reader, number, state, place, attributes)
@@ -60,7 +60,7 @@ def joined_rows(reader: StateReader, number: int, state: JoinState) -> DataFrame
 
 
 def _rows_of_side(
-    reader: StateReader, number: int, state: JoinState, place: int, attributes: list[Any]
+    reader: SparkStateReader, number: int, state: JoinState, place: int, attributes: list[Any]
 ) -> DataFrame:
     """Return the rows of one side; `attributes`: their columns in Spark's state."""
     side, name = state.sides[place], "left" if place == LEFT else "right"
@@ -94,7 +94,7 @@ def _rows_of_side(
 
 
 def _check_needed(
-    reader: StateReader, side: JoinSideState, attributes: list[Any], name: str
+    reader: SparkStateReader, side: JoinSideState, attributes: list[Any], name: str
 ) -> None:
     """Raise if keys and times are not computed from columns that are stored."""
     known = {id_of(attribute) for attribute in attributes}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from godwit.adopt.spark_state_reader import StateReader, StoredState
+    from godwit.adopt.spark_state_reader import SparkState, SparkStateReader
     from godwit.adopt.spark_states import FunctionState
     from godwit.adopt.state_variables import Variable
     from godwit.operators.operator import KeyedOperator
@@ -51,7 +51,7 @@ _NO_TIMEOUT: Final = -1
 
 
 def function_rows(
-    reader: StateReader, number: int, state: FunctionState, operator: KeyedOperator
+    reader: SparkStateReader, number: int, state: FunctionState, operator: KeyedOperator
 ) -> Mapping[str, DataFrame]:
     """Return state → rows of the states of a function."""
     assert isinstance(operator, SparkFunctionOperator), "it calls a function of Spark's"
@@ -70,7 +70,9 @@ def function_rows(
     return rows
 
 
-def _keys(reader: StateReader, state: FunctionState, stored: StoredState) -> list[tuple[str, Any]]:
+def _keys(
+    reader: SparkStateReader, state: FunctionState, stored: SparkState
+) -> list[tuple[str, Any]]:
     """Return the key columns of an operator over Spark's state."""
     reader.check_same(stored.key, state.grouping, "state's key")
     return [(name, stored.over(value, state.grouping, stored.key)) for name, value in state.keys]
@@ -83,7 +85,7 @@ def _timers(frame: DataFrame, state: FunctionState, time_us: Column) -> DataFram
     return frame.groupBy(*names).agg(moments.alias(TIMERS))
 
 
-def _check_variables(reader: StateReader, number: int, state: FunctionState) -> None:
+def _check_variables(reader: SparkStateReader, number: int, state: FunctionState) -> None:
     """Raise if Spark's state has variables that the processor does not declare, or lacks some."""
     spec: Any = state.spec
     stored = reader.variables(number)
@@ -96,7 +98,7 @@ def _check_variables(reader: StateReader, number: int, state: FunctionState) -> 
 
 
 def _values(
-    reader: StateReader, state: FunctionState, variable: Variable, stored: StoredState
+    reader: SparkStateReader, state: FunctionState, variable: Variable, stored: SparkState
 ) -> DataFrame:
     """Return the values of a state variable, in the column `VALUE`."""
     columns = _keys(reader, state, stored)
@@ -128,7 +130,7 @@ def _type_of(variable: Variable) -> str:
 
 
 def _group_states(
-    reader: StateReader, number: int, state: FunctionState, shift_us: int
+    reader: SparkStateReader, number: int, state: FunctionState, shift_us: int
 ) -> Mapping[str, DataFrame]:
     """Return the states and time-outs of a function with a ``GroupState``."""
     spec: Any = state.spec

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
 
 
-class SourceRows(PassRows):
+class UnitedSourceRows(PassRows):
     """Rows of a source as the union has them: without those that only move the watermark."""
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
@@ -73,4 +73,4 @@ def unite(translation: Translator, node: Any, below: list[Adopted | None]) -> Ad
 
 def _rows(name: str, columns: pa.Schema, schemas: Sequence[pa.Schema]) -> KeyedOperator:  # noqa: ARG001
     """Return the operator that passes the rows of a source on; `columns`: of the union."""
-    return SourceRows(name=name, columns=columns)
+    return UnitedSourceRows(name=name, columns=columns)

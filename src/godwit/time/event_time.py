@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SAMPLE: Final = 0xF  # one hash in sixteen
 
 QueryWatermark: TypeAlias = Literal["min", "max"]
-"""Which watermark of all sources is that of the whole query: the lowest, or the greatest."""
+"""Rule for the watermark of a whole query: the lowest of all sources, or the greatest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.adopt.spark_aggregates import Encoded, JoinedText, Numeric
+from godwit.adopt.spark_aggregates import EncodedAggregate, JoinedText, Numeric
 from godwit.operators import aggregates as gw
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def _rows(draw: random.Random, count: int) -> pa.Table:
     )
 
 
-def _encoded(make: Aggregate, *sources: Any) -> Encoded:
-    return Encoded(aggregate=make, sources=sources)
+def _encoded(make: Aggregate, *sources: Any) -> EncodedAggregate:
+    return EncodedAggregate(aggregate=make, sources=sources)
 
 
 _AGGREGATES: list[Any] = [

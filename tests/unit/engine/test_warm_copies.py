@@ -60,8 +60,8 @@ def test_a_copy_is_warmed_from_nothing_and_brought_forward_later(tmp_path: Path)
     run.play({0: rows_of(rng, 200, 60)})
     assert warm(run, local, [5], 2) == {5: 3}
     assert local.versions.tolist() == [-1, -1, -1, 2, -1, 3, -1, -1]
-    held = local.scan(np.array([5])).rows
-    found = dict(zip(held.keys["k"].to_pylist(), held.values["n"].to_pylist(), strict=True))
+    rows = local.scan(np.array([5])).rows
+    found = dict(zip(rows.keys["k"].to_pylist(), rows.values["n"].to_pylist(), strict=True))
     expected = {key[0]: values[0] for key, values in run.held().items()}
     assert found
     assert found.items() <= expected.items()

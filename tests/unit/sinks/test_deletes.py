@@ -71,9 +71,9 @@ def _iceberg(_: Any, path: Path) -> Target:
     catalog = {"type": "sql", "uri": f"sqlite:///{path}/c.db", "warehouse": f"file://{path}"}
 
     def read() -> Table:
-        there = catalogs.load_catalog("default", **catalog)
-        rows = there.load_table("a.mirror").scan().to_arrow().to_pylist()
-        there.close()
+        opened = catalogs.load_catalog("default", **catalog)
+        rows = opened.load_table("a.mirror").scan().to_arrow().to_pylist()
+        opened.close()
         assert len({row["k"] for row in rows}) == len(rows)
         return {row["k"]: (row["n"], row["v"]) for row in rows}
 

@@ -18,7 +18,7 @@ values add up without a carry; carries are carried once at the end.  A value is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -240,6 +240,13 @@ def _narrow_sums(
     return total
 
 
+def _signed_form(name: Literal["sum", "mean"], aggregate: _Sum | _Mean) -> BoundAggregate:
+    """Return the form of an aggregate that subtracts: in two doubles, or exact."""
+    if pa.types.is_floating(aggregate.output):
+        return signed_floats(name, aggregate.identity)
+    return _SignedSum.of(aggregate)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sum(BuiltIn):
     """``sum``; the state is the sum, null without values."""
@@ -281,9 +288,7 @@ class _Sum(BuiltIn):
 
     @property
     def signed(self) -> BoundAggregate:
-        if pa.types.is_floating(self.output):
-            return signed_floats("sum", self.identity)
-        return _SignedSum.of(self)
+        return _signed_form("sum", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,9 +352,7 @@ class _Mean(BuiltIn):
 
     @property
     def signed(self) -> BoundAggregate:
-        if pa.types.is_floating(self.output):
-            return signed_floats("mean", self.identity)
-        return _SignedSum.of(self)
+        return _signed_form("mean", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
