@@ -18,9 +18,11 @@ read, rows of the same keys are left out, and the rest is written again with the
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,8 +75,11 @@ if TYPE_CHECKING:
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
+_Created = TypeVar("_Created")
+
 _PROPERTY: Final = "godwit"
 _MAX_FORMAT_VERSION: Final = 2  # that pyiceberg writes
+_CREATIONS: Final = 5  # tries: a catalog, a namespace and a table may each be created by others
 _MAX_REPETITIONS: Final = 2**31 - 1  # those are bounded by time
 
 
@@ -139,8 +144,10 @@ class IcebergSink(TargetSink):
         """Check the table, or whether its columns can be those of a table if it is absent."""
         with contextlib.ExitStack() as closing:
             with self._opening_errors():
-                closing.enter_context(_without_new_file(self._properties.get("uri", "")))
-                self._catalog: Catalog = load_catalog(self._catalog_name, **self._properties)
+                trial = closing.enter_context(_trial_properties(self._properties))
+                self._catalog: Catalog = _at_once_with_others(
+                    lambda: load_catalog(self._catalog_name, **trial)
+                )
                 closing.callback(self._catalog.close)
                 if not self._catalog.table_exists(self._table_name):
                     warehouse = str(self._properties.get("warehouse", ""))
@@ -164,9 +171,7 @@ class IcebergSink(TargetSink):
         """Load or create the table; raise if it cannot take the rows."""
         self._fit(context)
         with self._opening_errors():
-            self._catalog = load_catalog(self._catalog_name, **self._properties)
-            self._create(self._own_schema)
-            table = self._catalog.load_table(self._table_name)
+            table = _at_once_with_others(self._load_or_create)
         self._check_table(table)
         self._last = self._last_epoch_in(table.metadata)
 
@@ -228,14 +233,15 @@ class IcebergSink(TargetSink):
                     "pip install 'godwit-streams[iceberg]'",
                 ) from error
 
-    def _create(self, schema: pa.Schema) -> None:
-        """Create the table if it is absent."""
-        if self._catalog.table_exists(self._table_name):
-            return
-        namespace, _, _ = self._table_name.rpartition(".")
-        if namespace:
-            self._catalog.create_namespace_if_not_exists(namespace)
-        self._catalog.create_table_if_not_exists(self._table_name, schema)
+    def _load_or_create(self) -> Table:
+        """Load the table; create what is absent: the catalog's tables, the namespace, the table."""
+        self._catalog = load_catalog(self._catalog_name, **self._properties)
+        if not self._catalog.table_exists(self._table_name):
+            namespace, _, _ = self._table_name.rpartition(".")
+            if namespace:
+                self._catalog.create_namespace_if_not_exists(namespace)
+            self._catalog.create_table_if_not_exists(self._table_name, self._own_schema)
+        return self._catalog.load_table(self._table_name)
 
     def _fit_columns(self, table: Table, *, complete: bool) -> pa.Schema:
         """Return the table's columns, with the types of the rows; raise if they differ.
@@ -464,15 +470,39 @@ class IcebergSink(TargetSink):
 
 
 @contextlib.contextmanager
-def _without_new_file(uri: str) -> Iterator[None]:
-    """Context that removes the SQLite file of a catalog again, if there was none."""
-    file = Path(uri.partition(":///")[2]) if uri.startswith("sqlite") else Path()
-    is_new = bool(file.name) and not file.exists()
-    try:
-        yield
-    finally:
-        if is_new:
-            file.unlink(missing_ok=True)
+def _trial_properties(properties: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Context with properties of a catalog that may be opened without a new SQLite file.
+
+    An absent file is created in a temporary directory: another sink may create the real one
+    meanwhile, so it could not be removed again.
+    """
+    scheme, separator, path = str(properties.get("uri", "")).partition(":///")
+    file = Path(path)
+    if (
+        not scheme.startswith("sqlite")
+        or not file.name
+        or file.exists()
+        or not os.access(file.parent, os.W_OK)
+    ):
+        yield properties
+        return
+    with tempfile.TemporaryDirectory(prefix="godwit-") as directory:
+        yield {**properties, "uri": f"{scheme}{separator}{directory}/{file.name}"}
+
+
+def _at_once_with_others(create: Callable[[], _Created]) -> _Created:
+    """Return what `create` returns; repeat it where another sink creates the same at that moment.
+
+    A catalog in an SQL database looks whether its tables and a namespace exist, and creates them in
+    a second step, which the database refuses if they exist by then.
+    """
+    for _ in range(_CREATIONS - 1):
+        try:
+            return create()
+        except Exception as error:
+            if not type(error).__module__.startswith("sqlalchemy."):
+                raise
+    return create()
 
 
 class _EpochIsThereError(Exception):

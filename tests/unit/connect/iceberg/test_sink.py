@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
     from godwit.connect.iceberg.sink import IcebergSink
@@ -84,6 +85,55 @@ def by_key(*outputs: EpochRows, keys: Sequence[str] = ("plane",)) -> list[tuple[
         for row in output.table.to_pylist():
             found[tuple(row[key] for key in keys)] = tuple(row.values())
     return sorted(found.values(), key=lambda row: (str(row[0]), str(row[1])))
+
+
+def test_sinks_that_create_one_catalog_at_once_both_open(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
+
+    create_tables, create_namespace = SqlCatalog.create_tables, SqlCatalog.create_namespace
+    refusals = []
+
+    def created_by_another(catalog: SqlCatalog) -> None:
+        create_tables(catalog)
+        refusals.append("tables")
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
+
+    def taken_by_another(catalog: SqlCatalog, namespace: str, properties: Any = None) -> None:
+        if "namespace" not in refusals:
+            refusals.append("namespace")
+            create_namespace(catalog, namespace, properties)
+            with monkeypatch.context() as patch:
+                patch.setattr(catalog, "namespace_exists", lambda _: False)
+                create_namespace(catalog, namespace, properties)
+        create_namespace(catalog, namespace, properties)
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", created_by_another)
+    monkeypatch.setattr(SqlCatalog, "create_namespace", taken_by_another)
+    place.sink().deliver(EPOCHS[0])
+    assert refusals == ["tables", "namespace"]
+    assert place.rows() == by_key(EPOCHS[0])
+
+
+def test_a_trial_leaves_a_catalog_that_another_sink_creates_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    name = "godwit.connect.iceberg.sink.load_catalog"
+
+    def another_comes_first(catalog: str, **properties: str) -> Catalog:
+        monkeypatch.setattr(name, load_catalog)
+        place.sink().deliver(EPOCHS[0])
+        return load_catalog(catalog, **properties)
+
+    first = gw.sinks.iceberg(NAME, catalog=place.catalog)
+    first.check(context())
+    assert not (tmp_path / "c.db").exists()
+    monkeypatch.setattr(name, another_comes_first)
+    first.check(context())
+    assert place.rows() == by_key(EPOCHS[0])
 
 
 def test_a_column_that_others_add_while_it_runs_loses_no_values(place: Place) -> None:
