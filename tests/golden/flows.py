@@ -517,6 +517,45 @@ def fused() -> gw.Flow:
     return _finished(flow, again=again)
 
 
+# --- tables that change ---------------------------------------------------------------------------
+
+
+def changes() -> gw.Flow:
+    flow, [rows, others] = _flow("rows", "others")
+    newest = rows.key_by("k").latest(name="newest")
+    signed = others.drop_duplicates("k", "n", "ts", within="forever", name="events").map(_signed)
+    ordered = signed.as_upserts().key_by("k").latest(order_by="n", name="ordered")
+    groups = newest.key_by("g").compute(
+        name="groups",
+        rows=gw.count(),
+        total=gw.sum("v"),
+        mean=gw.mean("n"),
+        deviation=gw.stddev("v"),
+        greatest=gw.max("k"),
+        first=gw.first("n"),
+        distinct=gw.count_distinct("n"),
+        all=gw.collect_list("n"),
+        output="changes",
+    )
+    late = (
+        signed.as_changes()
+        .key_by("g")
+        .compute(name="late", rows=gw.count(), least=gw.min("n"), on_missing="wait")
+    )
+    tables = newest.key_by("g").join(
+        ordered.key_by("g"), how="full", suffix="_right", name="tables"
+    )
+    once = newest.drop_duplicates("g", within="forever", name="once")
+    return _finished(flow, groups=groups, late=late, tables=tables, once=once)
+
+
+def _signed(rows: pa.Table) -> pa.Table:
+    """Let an eighth of the rows, those with a whole number, delete others."""
+    is_delete = pc.equal(rows["v"], pc.floor(rows["v"]))
+    signs = pc.if_else(is_delete, pa.scalar(-1, pa.int8()), pa.scalar(1, pa.int8()))
+    return rows.append_column("change", signs)
+
+
 FLOWS = {
     "aggregates": GoldenFlow(build=aggregates),
     "windows": GoldenFlow(build=windows, num_epochs=10),
@@ -529,5 +568,6 @@ FLOWS = {
     "query": GoldenFlow(build=after_query, sources=(), on_spark=_query),
     "many_epochs": GoldenFlow(build=many_epochs, num_epochs=106, before=_move_and_lose),
     "renamed": GoldenFlow(build=renamed, first=_first_version, before=_rename),
+    "changes": GoldenFlow(build=changes, sources=("rows", "others")),
     "fused": GoldenFlow(build=fused, components={"one": ("sums", "again")}),
 }
