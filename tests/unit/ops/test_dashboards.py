@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from godwit.ops.metrics import METRICS, Metrics
+from godwit.ops.figures import METRICS
+from godwit.ops.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,16 +22,16 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/godwit.json").read_text())
 RULES: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())
 ALERTS: list[dict[str, Any]] = RULES["groups"][0]["rules"]
-ENDINGS = {"Counter": ("_total",), "Histogram": ("_bucket", "_sum", "_count"), "Info": ("_info",)}
+ENDINGS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
 OF_PROMETHEUS = {"job", "instance", "le"}
 
 
 def exported() -> dict[str, set[str]]:
     """Return the name of each series → its labels."""
     return {
-        name + ending: {*labels, *OF_PROMETHEUS}
-        for name, (kind, _, labels) in METRICS.items()
-        for ending in ENDINGS.get(kind.__name__, ("",))
+        name + ending: {*metric.labels, *OF_PROMETHEUS}
+        for name, metric in METRICS.items()
+        for ending in ENDINGS.get(metric.kind, ("",))
     }
 
 

@@ -21,7 +21,8 @@ from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import RowsLeftOut, RowsUnreadable
 from godwit.model.latency import LatencyHistogram
-from godwit.ops.metrics import METRICS, Metrics, MetricsServer
+from godwit.ops.figures import METRICS
+from godwit.ops.metrics import Metrics, MetricsServer
 from godwit.runtime.settings import Observability
 
 PROGRESS: dict[str, Any] = {
