@@ -524,7 +524,7 @@ def changes() -> gw.Flow:
     flow, [rows, others] = _flow("rows", "others")
     newest = rows.key_by("k").latest(name="newest")
     signed = others.drop_duplicates("k", "n", "ts", within="forever", name="events").map(_signed)
-    ordered = signed.as_upserts().key_by("k").latest(order_by="n", name="ordered")
+    ordered = signed.as_upserts().key_by("k").latest(order_by="ts", name="ordered")
     groups = newest.key_by("g").compute(
         name="groups",
         rows=gw.count(),

@@ -3,6 +3,9 @@
 State is the row of each key.  So upserts, which know only the new row, and deletes, which know only
 the key, become changes with the former row, and state is as large as the table.  If a column says
 which row is newer, the version of a deleted row stays, since an older row may still come.
+
+A row without a version is newer than those before it in order of arrival.  Any row may follow it;
+but a delete without one leaves the version as it was.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class LatestOperator(KeyedOperator):
         known, prior = data.state.find(keys, groups.key_groups)
         is_change = CHANGE.name in rows.schema.names
         signs = signs_or_fail(rows, self.name) if is_change else np.ones(rows.num_rows, np.int8)
-        order, starts = self._by_age(groups, rows, known, prior)
+        order, starts = self._by_age(groups, rows, signs, known, prior)
         touched = np.flatnonzero(np.diff(starts))
         newest = order[starts[touched + 1] - 1]
         stored = prior.take(pa.array(touched))
@@ -96,6 +99,7 @@ class LatestOperator(KeyedOperator):
             touched=touched,
             newest=newest,
             stored=stored,
+            known=known[touched],
             stands=stands,
         )
         same = stands & comes & same_rows(stored, values)
@@ -109,7 +113,9 @@ class LatestOperator(KeyedOperator):
             )
             for part, mask, sign in ((stored, stands & ~same, -1), (values, comes & ~same, 1))
         ]
-        keeps = comes if self.order_by is None else np.ones(len(comes), np.bool_)
+        keeps = comes
+        if self.order_by is not None:
+            keeps = comes | values_of(values.column(self.order_by).is_valid())
         written = np.flatnonzero(~same & (keeps | known[touched]))
         where = pa.array(written)
         return OperatorOutput(
@@ -128,13 +134,13 @@ class LatestOperator(KeyedOperator):
         self,
         groups: Groups,
         rows: pa.RecordBatch,
+        signs: npt.NDArray[np.int8],
         known: npt.NDArray[np.bool_],
         prior: pa.RecordBatch,
     ) -> tuple[IntArray, IntArray]:
         """Order rows by key and age, without those older than the stored row.
 
-        Returns positions of rows, and where each key's start; by default the order of arrival. A
-        row without a version is newer than those before it.
+        Returns positions of rows, and where each key's start; by default the order of arrival.
         """
         if self.order_by is None:
             return groups.order, groups.starts
@@ -146,10 +152,11 @@ class LatestOperator(KeyedOperator):
         mask = mask_of(before)
         stored = np.where(known if mask is None else known & mask, stored, 0)
         mask = mask_of(versions)
-        new = new if mask is None else np.where(mask, new, ranks.max(initial=0) + 1)
-        taken = np.flatnonzero(new >= stored[groups.of_row])
-        of_taken = groups.of_row[taken]
-        return taken[order_by(of_taken, new[taken])], starts_of(of_taken, groups.count)
+        if mask is None:
+            taken = np.flatnonzero(new >= stored[groups.of_row])
+            of_taken = groups.of_row[taken]
+            return taken[order_by(of_taken, new[taken])], starts_of(of_taken, groups.count)
+        return _by_age_with_nulls(groups, signs, stored, np.where(mask, new, 0))
 
     def _values(
         self,
@@ -160,12 +167,14 @@ class LatestOperator(KeyedOperator):
         touched: IntArray,
         newest: IntArray,
         stored: pa.RecordBatch,
+        known: npt.NDArray[np.bool_],
         stands: npt.NDArray[np.bool_],
     ) -> pa.RecordBatch:
         """Return the state columns of the newest rows; null but for the version if deleted.
 
-        `touched`: the keys of these rows. `stored`, `stands`: their stored rows, and a mask of
-        those that are not deleted, whose values are those of columns that no row has.
+        `touched`: the keys of these rows. `stored`, `known`, `stands`: their stored rows, and masks
+        of those, and of those that are not deleted, whose values are those of columns that no row
+        has.
         """
         comes = signs[newest] == 1
         lacking = _lacking(rows)
@@ -176,45 +185,64 @@ class LatestOperator(KeyedOperator):
                 columns.append(column_of(deleted, ~comes, pa.bool_()))
                 continue
             column = rows.column(field.name)
-            if field.name in lacking:
-                column = self._inherited(
-                    column,
-                    signs,
-                    by_age=by_age,
-                    touched=touched,
-                    lacks=lacking[field.name],
-                    stored=stored[field.name],
-                    stands=stands,
-                )
-            else:
+            lacks, has_stored = lacking.get(field.name), stands
+            if lacks is not None:
+                lacks = lacks & (signs == 1)
+                column = pc.if_else(pa.array(signs == 1), column, pa.scalar(None, column.type))
+            elif field.name == self.order_by and column.null_count:
+                lacks, has_stored = values_of(column.is_null()) & (signs == -1), known
+            if lacks is None:
                 column = column.take(pa.array(newest))
+            else:
+                where, mask = _inherited(by_age, touched, lacks, len(column))
+                column = pa.concat_arrays([column, stored[field.name]])
+                column = column.take(pa.array(where, mask=~(mask | has_stored)))
             if field.name != self.order_by and not comes.all():
                 column = pc.if_else(pa.array(comes), column, pa.scalar(None, column.type))
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
-    def _inherited(
-        self,
-        column: pa.Array,
-        signs: npt.NDArray[np.int8],
-        *,
-        by_age: tuple[IntArray, IntArray],
-        touched: IntArray,
-        lacks: npt.NDArray[np.bool_],
-        stored: pa.Array,
-        stands: npt.NDArray[np.bool_],
-    ) -> pa.Array:
-        """Return a column of the newest rows, of which some leave the column as it was.
 
-        `lacks`: mask of those among all rows.
-        """
-        order, starts = by_age
-        column = pc.if_else(pa.array(signs == 1), column, pa.scalar(None, column.type))
-        has = np.where(lacks[order] & (signs[order] == 1), -1, np.arange(len(order)))
-        last = np.maximum.accumulate(has)[starts[touched + 1] - 1]
-        own = last >= starts[touched]
-        where = np.where(own, order[np.maximum(last, 0)], len(column) + np.arange(len(touched)))
-        return pa.concat_arrays([column, stored]).take(pa.array(where, mask=~(own | stands)))
+def _by_age_with_nulls(
+    groups: Groups, signs: npt.NDArray[np.int8], stored: IntArray, new: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Order rows by key and age, as `LatestOperator._by_age`, if some have no version.
+
+    `stored`, `new`: ranks of the versions of keys and rows; 0 without one.
+    """
+    order = groups.order
+    key, rank = groups.of_row[order], new[order]
+    lacks = rank == 0
+    resets = np.cumsum(lacks & (signs[order] == 1))  # any row may follow these
+    part = resets - np.concatenate([[0], resets])[groups.starts[key]]
+    floor = np.where(part == 0, stored[key], 0)
+    # The newest version so far, of the same key and since the last reset.
+    run = np.cumsum(np.concatenate([[0], (np.diff(key) != 0) | (np.diff(part) != 0)]))
+    span = int(max(rank.max(initial=0), stored.max(initial=0))) + 1
+    newest = np.maximum.accumulate(run * span + np.maximum(rank, floor)) - run * span
+    rank = np.where(lacks & (signs[order] == -1), newest, rank)
+    taken = np.flatnonzero(rank >= floor)
+    aged = order_by(key[taken], part[taken], rank[taken])
+    return order[taken[aged]], starts_of(key[taken], groups.count)
+
+
+def _inherited(
+    by_age: tuple[IntArray, IntArray],
+    touched: IntArray,
+    lacks: npt.NDArray[np.bool_],
+    num_rows: int,
+) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """Return the rows that have a column's newest values, if some leave it as it was.
+
+    `lacks`: mask of those among all rows. Returns for each key a position among the rows, followed
+    by the stored ones, and a mask: whether it is a row.
+    """
+    order, starts = by_age
+    has = np.where(lacks[order], -1, np.arange(len(order)))
+    last = np.maximum.accumulate(has)[starts[touched + 1] - 1]
+    own = last >= starts[touched]
+    where = np.where(own, order[np.maximum(last, 0)], num_rows + np.arange(len(touched)))
+    return where, own
 
 
 def _lacking(rows: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:

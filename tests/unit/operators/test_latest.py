@@ -77,6 +77,29 @@ def test_changes_add_up_to_the_newest_rows(seed: int) -> None:
                 run.restart(executors=rng.choice([1, 2]))
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_without_a_version_are_newer_than_those_before_them(seed: int) -> None:
+    rng = random.Random(seed)
+    table: dict[int, tuple[Any, ...] | None] = {}
+    version: dict[int, int | None] = {}
+    got: Counter[tuple[Any, ...]] = Counter()
+    with gw.testing.cluster(_flow("at"), executors=2) as run:
+        for _ in range(12):
+            rows = []
+            for _ in range(rng.randint(1, 6)):
+                key, at = rng.choice([1, 2]), rng.choice([None, None, *range(12)])
+                row = _row(id=key, at=at, v=rng.choice("abc"), change=rng.choice([1, 1, -1]))
+                rows.append(row)
+                known = version.get(key)
+                if at is not None and known is not None and at < known:
+                    continue
+                version[key] = known if at is None and row["change"] == -1 else at
+                table[key] = (key, row["v"], at) if row["change"] == 1 else None
+            for row in run.epoch({"rows": rows})["out"].to_pylist():
+                got[row["id"], row["v"], row["at"]] += row["change"]
+            assert +got == Counter(row for row in table.values() if row is not None)
+
+
 def test_state_is_one_entry_for_each_live_key() -> None:
     with gw.testing.cluster(_flow()) as run:
         run.epoch({"rows": [_row(id=n, v="a") for n in range(5)]})

@@ -108,19 +108,21 @@ def debezium(
     before: bool = False,
     include: Sequence[str] | Mapping[str, str] = (),
     types: Mapping[str, str] | None = None,
+    registry: str | Mapping[int, str | Mapping[str, Any] | Sequence[Any]] | None = None,
 ) -> DebeziumMessages:
-    """Format of Debezium's change events in JSON, with or without a schema in each event.
+    """Format of Debezium's change events, in JSON with or without schemas, or in Avro.
 
     Rows are upserts and deletes by key, with a column ``change`` (1 or -1), for
     ``key_by(...).latest()``; and a column ``unchanged``: names of large columns that an update
-    leaves out, since they stay as they are. Tombstones are ignored. An event that cannot be read,
-    or that truncates the table, goes by ``on_bad=`` of the source.
+    leaves out, since they stay as they are. A message without a value deletes the row of its key.
+    Heartbeats are ignored. An event that cannot be read, or that truncates the table, goes by
+    ``on_bad=`` of the source.
 
     Parameters
     ----------
     schema
         Columns of the table to read, as in ``"id long, amount decimal(10, 2)"``; others are
-        ignored.
+        ignored. A column that an event does not have is null.
     key
         Columns of the primary key.
     before
@@ -130,17 +132,25 @@ def debezium(
     include
         Further columns: ``"op"``; ``"time"`` of the change in the database; ``"snapshot"``;
         ``"position"`` in the database's log, which grows; ``"transaction"``, and ``"order"`` within
-        it, if Debezium sends them. A mapping renames them, as in ``{"time": "changed_at"}``.
+        it, if Debezium sends them. And fields of events by name: ``"source.table"`` is a column
+        ``source_table``, ``"transaction.data_collection_order"`` a column
+        ``transaction_data_collection_order``. A mapping renames them, as in
+        ``{"time": "changed_at"}``.
     types
-        Semantic types of columns in events without a schema, if they are not Debezium's defaults,
-        as in ``{"created": "io.debezium.time.Timestamp"}``. By default dates are days, timestamps
-        microseconds or ISO 8601 text, decimals Base64 or numbers; ``"string"`` for decimals as
-        text.
+        Semantic types of columns where an event does not name them, if they are not Debezium's
+        defaults, as in ``{"created": "io.debezium.time.Timestamp"}``. By default dates are days,
+        timestamps microseconds or ISO 8601 text, decimals Base64 or numbers; ``"string"`` for
+        decimals as text. Bytes are Base64; ``"hex"`` or ``"base64-url-safe"`` as in Debezium's
+        ``binary.handling.mode``.
+    registry
+        URL of the schema registry, or a mapping of schema id → schema: events and keys are Avro in
+        its framing. ``None``: they are JSON.
 
     Raises
     ------
     InvalidFlowError
-        If a column of the key does not exist, a name is taken, or a type is not one of events.
+        If a column of the key does not exist, a name is taken, a type is not one of events, or
+        `registry` is not a URL.
 
     Examples
     --------
@@ -151,13 +161,19 @@ def debezium(
     from godwit.connect.formats.debezium_format import DebeziumMessages  # noqa: PLC0415 - few flows need it
 
     given = [include] if isinstance(include, str) else include
-    named = dict(given) if hasattr(given, "keys") else {what: what for what in given}
+    named = dict(given) if hasattr(given, "keys") else {w: w.replace(".", "_") for w in given}
+    schemas = None
+    if registry is not None:
+        from godwit.connect.formats.avro_format import as_schemas  # noqa: PLC0415 - few flows need it
+
+        schemas = as_schemas(registry)
     return DebeziumMessages(
         to_schema(schema, where="The Debezium format"),
         key=(key,) if isinstance(key, str) else tuple(key),
         has_before=before,
         include=named,
         types=types or {},
+        schemas=schemas,
     )
 
 

@@ -18,15 +18,13 @@ from godwit.connect.formats.avro_schema import (
     to_arrow_schema,
 )
 from godwit.connect.formats.registry import (
-    check_url,
+    FRAME_BYTES,
+    Schemas,
     frame_header,
     parse_frame,
-    registered_id,
-    schema_of_id,
     schema_text,
 )
-from godwit.model.errors import InvalidFlowError, SourceError
-from godwit.model.secrets import Secrets
+from godwit.model.errors import InvalidFlowError
 from godwit.sources.message_formats import (
     NOT_OF_MESSAGES,
     MessageFormat,
@@ -41,7 +39,6 @@ from godwit.sources.message_formats import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FRAME: Final = 5  # bytes before a message's payload
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -61,14 +58,7 @@ class AvroMessages(MessageFormat):
                 "The Avro format was given a schema that is not of a record.",
                 remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
             )
-        if isinstance(registry, str):
-            check_url(registry)
-            Secrets.of_uri(registry)  # so that no error, event or log shows them
-        self._registry: str | dict[int, str] | None = (
-            {int(i): _schema_text(s) for i, s in registry.items()}
-            if isinstance(registry, Mapping)
-            else registry
-        )
+        self._schemas = None if registry is None else as_schemas(registry)
         self._subject = subject
         try:
             self._schema = to_arrow_schema(_parse(self._text))
@@ -88,7 +78,7 @@ class AvroMessages(MessageFormat):
         names = tuple(schema.names)
         none = (None,) * len(names)
         readers: dict[bytes, Read] = {}  # begin of a message → how it is read
-        skip = 0 if self._registry is None else _FRAME
+        skip = 0 if self._schemas is None else FRAME_BYTES
         rows = []
         for value in values:
             if value is None:
@@ -112,24 +102,16 @@ class AvroMessages(MessageFormat):
 
     def _reader(self, value: bytes, names: tuple[str, ...]) -> Read:
         """Return the function that reads messages with the schema of this one."""
-        if self._registry is None:
+        if self._schemas is None:
             return _compiled_reader(self._text, self._text, names)
         schema_id, _ = parse_frame(value)
-        return _compiled_reader(self._writer_schema(schema_id), self._text, names)
-
-    def _writer_schema(self, schema_id: int) -> str:
-        """Return the registry's schema `schema_id` as JSON text, cached; raise if there is none."""
-        if isinstance(self._registry, str):
-            return schema_of_id(self._registry, schema_id)
-        assert self._registry is not None
-        if schema_id not in self._registry:
-            msg = f"its schema has id {schema_id}, and registry= has {sorted(self._registry)}"
-            raise ValueError(msg)
-        return self._registry[schema_id]
+        return _compiled_reader(self._schemas.text(schema_id), self._text, names)
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as an Avro record, with the framing of the schema registry if any."""
-        begin = b"" if self._registry is None else frame_header(self._registered_id())
+        begin = b""
+        if self._schemas is not None:
+            begin = frame_header(self._schemas.id_of(self._text, self._subject))
         try:
             write = _compiled_writer(self._text, tuple(rows.schema.names))
             columns = [
@@ -151,24 +133,6 @@ class AvroMessages(MessageFormat):
         """Raise for columns that the Avro record does not have."""
         check_fields(schema, self._schema, where, "the Avro record")
 
-    def _registered_id(self) -> int:
-        """Return the id in the registry of the schema to write, cached; raise if there is none."""
-        if isinstance(self._registry, str):
-            if self._subject is None:
-                raise SourceError(
-                    "Avro messages are to be written with a registry, and subject= is not given.",
-                    remedy='Name the subject that the schema is registered under, "flights-value".',
-                )
-            return registered_id(self._registry, self._subject, self._text)
-        assert self._registry is not None
-        same = [i for i, s in self._registry.items() if s == self._text]
-        if not same:
-            raise SourceError(
-                "Avro messages are to be written, and registry= has no id of their schema.",
-                remedy="Add it: registry={7: schema}.",
-            )
-        return max(same)
-
 
 def _values(column: pa.Array, dtype: pa.DataType) -> list[Any]:
     """Return a column's values to write; times as numbers in the units of `dtype`."""
@@ -181,6 +145,13 @@ def _values(column: pa.Array, dtype: pa.DataType) -> list[Any]:
     numbers = column.cast(width).to_pylist()
     times, per = _PER_SECOND[dtype.unit], _PER_SECOND[column.type.unit]
     return [None if number is None else number * times // per for number in numbers]
+
+
+def as_schemas(registry: str | Mapping[int, str | Mapping[str, Any] | Sequence[Any]]) -> Schemas:
+    """Return the schemas of a registry, given by URL or as a mapping; raise if one is not valid."""
+    if isinstance(registry, Mapping):
+        return Schemas({int(i): _schema_text(schema) for i, schema in registry.items()})
+    return Schemas(registry)
 
 
 def _schema_text(schema: object) -> str:

@@ -70,6 +70,7 @@ class AvroType:
 
     kind: str  # a primitive type, "enum", "fixed", "array", "map", "record" or "union"
     logical: str = ""  # if it is known and fits: "decimal", "uuid", or one of a time
+    connect_name: str = ""  # of a schema of Kafka Connect, that it was made of
     name: str = ""  # full name of an enum, fixed or record
     aliases: tuple[str, ...] = ()  # as written, and full
     symbols: tuple[str, ...] = ()
@@ -199,6 +200,7 @@ class _Parser:
         written = _names(schema.get("aliases") or [], where)
         aliases = (*written, *(_full_name(alias, namespace) for alias in written))
         parsed = AvroType(kind="record" if kind == "error" else kind, name=full, aliases=aliases)
+        parsed.connect_name = _connect_name(schema)
         self._named[full] = parsed
         if kind == "fixed":
             parsed.size = schema.get("size", -1)
@@ -257,7 +259,8 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _annotated(parsed: AvroType, schema: Mapping[str, Any]) -> AvroType:
-    """Add the logical type of a schema to its type, if it fits."""
+    """Add the logical type of a schema to its type, if it fits, and Connect's name."""
+    parsed.connect_name = _connect_name(schema)
     logical = schema.get("logicalType")
     as_uuid = parsed.kind == "string" or (parsed.kind, parsed.size) == ("fixed", 16)
     as_time = isinstance(logical, str) and parsed.kind == _TIMES.get(logical, ("",))[0]
@@ -275,6 +278,12 @@ def _annotated(parsed: AvroType, schema: Mapping[str, Any]) -> AvroType:
         ):
             parsed.logical, parsed.precision, parsed.scale = logical, precision, scale
     return parsed
+
+
+def _connect_name(schema: Mapping[str, Any]) -> str:
+    """Return the name that Kafka Connect has for a schema; empty if it has none."""
+    name = schema.get("connect.name")
+    return name if isinstance(name, str) else ""
 
 
 def _invalid(where: str, why: str) -> AvroError:

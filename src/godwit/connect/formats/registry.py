@@ -20,6 +20,9 @@ from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sources.text_values import load_json
 
+FRAME_BYTES: Final = 5
+"""Bytes of a message before its payload."""
+
 _TIMEOUT_S: Final = 10.0
 _UNKNOWN_S: Final = 10.0  # between two requests for a schema that the registry does not have
 _MAX_UNKNOWN: Final = 10_000
@@ -33,10 +36,52 @@ def frame_header(schema_id: int) -> bytes:
 
 def parse_frame(message: bytes) -> tuple[int, int]:
     """Return a framed message's schema id, and the offset of what follows; raise if not framed."""
-    if len(message) < 5 or message[0] != 0:
+    if len(message) < FRAME_BYTES or message[0] != 0:
         msg = "it does not begin with the framing of a schema registry, a zero byte and an id"
         raise ValueError(msg)
-    return int.from_bytes(message[1:5], "big"), 5
+    return int.from_bytes(message[1:FRAME_BYTES], "big"), FRAME_BYTES
+
+
+class Schemas:
+    """Schemas by their ids: those of a registry, or given ones; picklable.
+
+    `registry`: URL, or id → schema as text. Raises `InvalidFlowError` if it is not a URL.
+    """
+
+    def __init__(self, registry: str | dict[int, str]) -> None:
+        if isinstance(registry, str):
+            check_url(registry)
+            Secrets.of_uri(registry)  # so that no error, event or log shows them
+        self._registry = registry
+
+    def text(self, schema_id: int) -> str:
+        """Return the schema `schema_id` as JSON text, cached; raise if there is none."""
+        if isinstance(self._registry, str):
+            return schema_of_id(self._registry, schema_id)
+        if schema_id not in self._registry:
+            msg = f"its schema has id {schema_id}, and registry= has {sorted(self._registry)}"
+            raise ValueError(msg)
+        return self._registry[schema_id]
+
+    def id_of(self, text: str, subject: str | None) -> int:
+        """Return the id of the schema to write, cached; raise if there is none.
+
+        `subject`: under which it is registered.
+        """
+        if isinstance(self._registry, str):
+            if subject is None:
+                raise SourceError(
+                    "Avro messages are to be written with a registry, and subject= is not given.",
+                    remedy='Name the subject that the schema is registered under, "flights-value".',
+                )
+            return registered_id(self._registry, subject, text)
+        same = [i for i, s in self._registry.items() if s == text]
+        if not same:
+            raise SourceError(
+                "Avro messages are to be written, and registry= has no id of their schema.",
+                remedy="Add it: registry={7: schema}.",
+            )
+        return max(same)
 
 
 def check_url(registry: str) -> None:

@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import random
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import godwit as gw
 from godwit.model.errors import InvalidFlowError
 
 UTC = dt.UTC
+EXACT = Context(prec=60)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = (
     "id long, name string, price decimal(10, 2), born date, seen timestamp, raw binary, r double"
@@ -37,7 +38,7 @@ SOURCE = {"ts_ms": 1_700_000_000_123, "lsn": 42, "snapshot": "false", "txId": 7,
 
 
 def unscaled(value: Decimal, scale: int) -> str:
-    number = int(value.scaleb(scale))
+    number = int(value.scaleb(scale, EXACT))
     size = max(1, (number.bit_length() + 8) // 8)
     return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
 
@@ -198,6 +199,7 @@ def test_columns_that_an_update_leaves_out_stay_as_they_were() -> None:
     assert [r["name"] for r in changes] == ["a", "a"]
 
 
+MICROSECOND = dt.timedelta(microseconds=1)
 MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
@@ -234,6 +236,28 @@ MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
         ),
         ("org.apache.kafka.connect.data.Decimal", "decimal(10, 2)", 1.5, Decimal("1.50")),
         (None, "decimal(10, 2)", "1.50", Decimal("1.50")),
+        ("io.debezium.time.Time", "int", 86_399_999, 86_399_999),
+        ("io.debezium.time.NanoTime", "long", 86_399_999_999_999, 86_399_999_999_999),
+        ("io.debezium.time.IsoTime", "string", "10:00:00Z", "10:00:00Z"),
+        ("io.debezium.time.Year", "int", 2024, 2024),
+        ("io.debezium.time.Interval", "string", "P1Y2M3DT4H5M6.78S", "P1Y2M3DT4H5M6.78S"),
+        ("io.debezium.time.MicroDuration", "long", 5, 5),
+        ("io.debezium.time.MicroDuration", "interval day to second", -1, -MICROSECOND),
+        ("io.debezium.data.Bits", "binary", "gAE=", b"\x80\x01"),
+        ("io.debezium.data.Enum", "string", "large", "large"),
+        ("io.debezium.data.EnumSet", "string", "a,b", "a,b"),
+        ("io.debezium.data.Xml", "string", "<a/>", "<a/>"),
+        ("io.debezium.data.Ltree", "string", "a.b", "a.b"),
+        (
+            "io.debezium.data.geometry.Geometry",
+            "string",
+            {"wkb": "AQ==", "srid": None},
+            '{"wkb":"AQ==","srid":null}',
+        ),
+        ("io.debezium.data.geometry.Point", "binary", {"x": 1.0, "y": 2.0, "wkb": "AQ=="}, b"\1"),
+        (None, "binary", "+/8=", b"\xfb\xff"),
+        (None, "decimal(9, 2)", 0.1, Decimal("0.10")),
+        (None, "array<string>", ["a", None], ["a", None]),
         ("io.debezium.data.Json", "string", '{"a": 1}', '{"a": 1}'),
         ("io.debezium.data.Uuid", "string", "x", "x"),
         (None, "array<int>", [1, None], [1, None]),
@@ -249,6 +273,85 @@ def test_semantic_types_are_those_of_the_schema(
     rows, bad = decoded(*messages, columns=f"id long, v {dtype}")
     assert not bad
     assert [r["v"] for r in rows] == [result, None]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [("base64", "+/8="), ("base64-url-safe", "-_8="), ("hex", "fbff"), ("hex", "FBFF")],
+)
+def test_the_encoding_of_bytes_as_text_is_named(mode: str, text: str) -> None:
+    plain = event("c", after={"id": 1, "v": text})
+    types: dict[str, Any] = {"id": ("int64", None, {}), "v": ("string", None, {})}
+    for message in (plain, with_schema(plain, types)):
+        rows, bad = decoded(message, columns="id long, v binary", types={"v": mode})
+        assert not bad
+        assert rows[0]["v"] == b"\xfb\xff"
+    _, [(_, reason)] = decoded(with_schema(plain, types), columns="id long, v binary")
+    assert "their encoding is not known" in reason
+    left_out = "5f5f646562657a69756d5f756e617661696c61626c655f76616c7565"
+    rows, _ = decoded(event("u", after={"id": 1, "v": left_out}), columns="id long, v binary")
+    assert rows[0]["unchanged"] == "v"
+
+
+def test_items_of_lists_have_semantic_types() -> None:
+    fields = [
+        {"type": "array", "field": name, "items": {"type": kind, "name": semantic} | more}
+        for name, kind, semantic, more in (
+            ("days", "int32", "io.debezium.time.Date", {}),
+            ("sums", "bytes", "org.apache.kafka.connect.data.Decimal", {"parameters": SCALE}),
+        )
+    ]
+    schema = {"fields": [{"field": "after", "fields": [{"field": "id", "type": "int64"}, *fields]}]}
+    payload = {"op": "c", "after": {"id": 1, "days": [1, None], "sums": ["AeI=", None]}}
+    message = json.dumps({"schema": schema, "payload": payload}).encode()
+    rows, bad = decoded(message, columns="id long, days array<date>, sums array<decimal(9, 3)>")
+    assert not bad
+    assert rows[0]["days"] == [dt.date(1970, 1, 2), None]
+    assert rows[0]["sums"] == [Decimal("0.482"), None]
+
+
+SCALE = {"scale": "3"}
+
+
+@pytest.mark.parametrize("precision", [5, 18, 19, 38])
+@pytest.mark.parametrize("places", [0, 2])
+def test_decimals_of_any_size_are_exact(precision: int, places: int) -> None:
+    rng = random.Random(precision)
+    numbers = [0, -1, 127, 128, -128, -129, 2**63 - 1, -(2**63), 2**63, 10**precision - 1]
+    numbers += [rng.randrange(-(10**precision), 10**precision) for _ in range(40)]
+    values = [Decimal(n).scaleb(-places, EXACT) for n in numbers if abs(n) < 10**precision]
+    messages = [
+        event("c", after={"id": n, "v": None if v is None else unscaled(v, places)})
+        for n, v in enumerate([*values, None])
+    ]
+    rows, bad = decoded(*messages, columns=f"id long, v decimal({precision}, {places})")
+    assert not bad
+    assert [r["v"] for r in rows] == [*values, None]
+    large = unscaled(Decimal(10**precision).scaleb(-places, EXACT), places)
+    _, bad = decoded(
+        event("c", after={"id": 1, "v": large}),
+        columns=f"id long, v decimal({precision}, {places})",
+    )
+    assert "column 'v'" in bad[0][1]
+
+
+def test_a_tombstone_deletes_its_key_since_compaction_may_have_taken_the_delete() -> None:
+    keys = [json.dumps({"id": n}).encode() for n in (1, 1, 2, 3)]
+    framed = json.dumps({"schema": {"fields": [{"field": "id"}]}, "payload": {"id": 4}}).encode()
+    messages = [event("d", before=row()), None, None, event("c", after=row(id=3)), None, None, None]
+    rows, bad = decoded(*messages, keys=[*keys, framed, b"Struct{id=5}", b'{"other": 6}'])
+    assert not bad
+    assert [(r["id"], r["change"]) for r in rows] == [(1, -1), (2, -1), (3, 1), (4, -1)]
+    rows, _ = decoded(event("d", before=row()), None, keys=[keys[2], keys[3]], before=True)
+    assert [r["change"] for r in rows] == [-1]
+
+
+def test_heartbeats_are_no_events() -> None:
+    beat = b'{"ts_ms": 1}'
+    framed = b'{"schema": {"name": "io.debezium.connector.common.Heartbeat"}, "payload": %s}' % beat
+    rows, bad = decoded(beat, framed, event("c", after=row()), b'{"ts_ms": 1, "id": 2}')
+    assert len(rows) == 1
+    assert [place for place, _ in bad] == [3]
 
 
 def test_a_schema_may_change_between_two_events() -> None:
@@ -290,6 +393,24 @@ def test_positions_times_and_transactions_are_further_columns() -> None:
     ]
 
 
+def test_fields_of_events_are_columns_by_name() -> None:
+    include = ["source.table", "source.ts_ns", "source.sequence", "source.txId", "source.snapshot"]
+    include += ["transaction.total_order", "transaction.data_collection_order"]
+    block = {"id": "t1", "total_order": 3, "data_collection_order": 2}
+    rows, _ = decoded(
+        event("u", after=row(), transaction=block),
+        event("r", after=row(), source={"ts_ns": 9, "sequence": ["1", None], "snapshot": "first"}),
+        include=include,
+    )
+    got = [[r[name.replace(".", "_")] for name in include] for r in rows]
+    assert got == [
+        ["t", None, None, "7", "false", 3, 2],
+        [None, 9, '["1",null]', None, "first", None, None],
+    ]
+    renamed, _ = decoded(event("c", after=row()), include={"source.lsn": "lsn"})
+    assert renamed[0]["lsn"] == 42
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "problem"),
     [
@@ -298,6 +419,7 @@ def test_positions_times_and_transactions_are_further_columns() -> None:
         ("id long, change int", {"key": "id"}, "two columns would be called 'change'"),
         ("id long", {"key": "id", "include": {"op": "id"}}, "two columns would be called 'id'"),
         ("id long", {"key": "id", "include": ["when"]}, "include names 'when'"),
+        ("id long", {"key": "id", "include": ["source."]}, "include names 'source.'"),
         ("id long", {"key": "id", "types": {"x": "y"}}, "types= names 'x'"),
         ("id long, v struct<a: int>", {"key": "id"}, "column 'v' has type struct"),
     ],

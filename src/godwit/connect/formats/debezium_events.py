@@ -1,0 +1,448 @@
+"""Bytes of Debezium's change events: JSON, with or without a schema in each event, and Avro.
+
+Both are read to the same *envelope*: an object with ``before`` and ``after`` (rows, with the
+columns of the table as fields f0, f1, ...), ``op``, ``source`` and ``transaction``.  Avro is read
+by the project's own codec.  The schema to read by is made of the writer's: its columns without
+their logical types, and null for columns that the writer does not have, so a topic may have events
+from before and after a change of its table.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import lru_cache
+from struct import error as StructError  # noqa: N812  an exception
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from godwit.connect.formats.avro_codec import Read, compile_reader
+from godwit.connect.formats.avro_schema import AvroError, AvroField, AvroType, parse_schema
+from godwit.connect.formats.debezium_values import (
+    DECIMAL,
+    PLAIN,
+    TEXT,
+    SemanticType,
+    Types,
+    type_in_event,
+)
+from godwit.connect.formats.registry import FRAME_BYTES, Schemas, parse_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from godwit.sources.message_formats import Value
+
+
+class Layout(NamedTuple):
+    """Parts of events that are read."""
+
+    table: pa.Schema
+    source: tuple[str, ...]  # fields of ``source``
+    transaction: tuple[str, ...]
+    usual: tuple[tuple[str, str], ...]  # column → semantic type, where an event does not name it
+
+    def usual_types(self) -> Types:
+        """Return the semantic types of events that name none."""
+        return {name: SemanticType(text) for name, text in self.usual}
+
+
+@lru_cache(maxsize=64)
+def _row_class(table: pa.Schema) -> Any:
+    """Return the msgspec class of a table's rows, with fields f0, f1, ..."""
+    fields = [(f"f{i}", type_in_event(field), None) for i, field in enumerate(table)]
+    names = {f"f{i}": field.name for i, field in enumerate(table)}
+    return msgspec.defstruct("Row", fields, rename=names, gc=False)
+
+
+@lru_cache(maxsize=64)
+def _part_class(name: str, names: tuple[str, ...]) -> Any:
+    """Return the msgspec class of some fields of ``source`` or ``transaction``."""
+    return msgspec.defstruct(name, [(field, Any, None) for field in names], gc=False)
+
+
+def _envelope_fields(layout: Layout) -> list[tuple[str, Any, Any]]:
+    """Return names, types and defaults of an envelope's fields."""
+    row = _row_class(layout.table)
+    parts = (("source", layout.source), ("transaction", layout.transaction))
+    return [
+        ("before", row | None, None),
+        ("after", row | None, None),
+        ("op", str | None, None),
+        *((name, _part_class(name, names) | None, None) for name, names in parts if names),
+    ]
+
+
+# JSON
+
+
+class JsonEvents:
+    """Reader of events in JSON."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._usual = layout, layout.usual_types()
+        self._decode = _envelope_decoder(layout).decode
+
+    def events(self, values: Sequence[Value]) -> tuple[list[Any], list[Types]]:
+        """Return envelope and semantic types of each message; no envelope if it has no event."""
+        if None not in values:
+            decoded = list(map(self._decode, values))  # type: ignore[arg-type]
+            if all([envelope.op is not None for envelope in decoded]):  # noqa: C419  faster
+                return decoded, [self._usual] * len(decoded)
+        pairs = [(None, self._usual) if value is None else self.event(value) for value in values]
+        return [envelope for envelope, _ in pairs], [types for _, types in pairs]
+
+    def event(self, value: bytes) -> tuple[Any, Types]:
+        """Return envelope and semantic types of an event; no envelope of a null payload."""
+        envelope = self._decode(value)
+        if envelope.op is not None:
+            return envelope, self._usual
+        types = self._usual
+        if envelope.schema is not msgspec.UNSET:
+            types = self._types_in(envelope.schema, "after")
+        if envelope.payload is not msgspec.UNSET:
+            envelope = envelope.payload
+        if envelope is not None and envelope.op is None and _is_heartbeat(value):
+            return None, types
+        return envelope, types
+
+    def key(self, key: bytes) -> tuple[Any, Types]:
+        """Return the row that a message's key has, and its semantic types."""
+        decoded = _key_decoder(self._layout.table).decode(key)
+        if decoded.payload is not msgspec.UNSET and decoded.payload is not None:
+            return decoded.payload, self._types_in(decoded.schema, None)
+        return _key_row_decoder(self._layout.table).decode(key), self._usual
+
+    def _types_in(self, schema: Any, part: str | None) -> Types:
+        """Return the semantic types of a schema; `part`: field of it that is the row's."""
+        if schema is msgspec.UNSET:
+            return self._usual
+        return _types_of_schema(bytes(schema), part, self._layout.usual) or self._usual
+
+
+@lru_cache(maxsize=64)
+def _envelope_decoder(layout: Layout) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of events of a table, with or without a schema around them."""
+    fields = _envelope_fields(layout)
+    inner = msgspec.defstruct("Payload", fields, gc=False)
+    outer = msgspec.defstruct(
+        "Envelope",
+        [
+            *fields,
+            ("schema", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET),
+            ("payload", inner | None | msgspec.UnsetType, msgspec.UNSET),
+        ],
+        gc=False,
+    )
+    return msgspec.json.Decoder(outer, float_hook=Decimal)
+
+
+def _is_heartbeat(value: bytes) -> bool:
+    """Return whether a message has the connector's time and nothing else."""
+    message = msgspec.json.decode(value)
+    payload = message.get("payload", message)
+    return isinstance(payload, dict) and payload.keys() == {"ts_ms"}
+
+
+@lru_cache(maxsize=64)
+def _key_decoder(table: pa.Schema) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of keys with a schema around them."""
+    key = msgspec.defstruct(
+        "Key",
+        [
+            ("schema", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET),
+            ("payload", _row_class(table) | None | msgspec.UnsetType, msgspec.UNSET),
+        ],
+        gc=False,
+    )
+    return msgspec.json.Decoder(key, float_hook=Decimal)
+
+
+@lru_cache(maxsize=64)
+def _key_row_decoder(table: pa.Schema) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of keys without a schema."""
+    return msgspec.json.Decoder(_row_class(table), float_hook=Decimal)
+
+
+class _SchemaField(msgspec.Struct, gc=False):
+    """A field of a schema of Kafka Connect."""
+
+    type: Any = None
+    field: str | None = None
+    name: str | None = None
+    fields: list[_SchemaField] | None = None
+    items: _SchemaField | None = None
+    parameters: dict[str, str] | None = None
+
+
+_schema_decoder: Final = msgspec.json.Decoder(_SchemaField | None)
+
+
+@lru_cache(maxsize=256)
+def _types_of_schema(
+    text: bytes, part: str | None, usual: tuple[tuple[str, str], ...]
+) -> Types | None:
+    """Return the semantic types of a schema's columns; ``None`` of a null schema.
+
+    `part`: field of the schema that is the row's; ``None``: it is the row's itself. `usual`: types
+    of columns that the schema does not name.
+    """
+    schema = _schema_decoder.decode(text)
+    if schema is None:
+        return None
+    if part is not None:
+        schema = next((f for f in schema.fields or () if f.field == part), _SchemaField())
+    known, types = dict(usual), {}
+    for field in schema.fields or ():
+        if field.field is not None:
+            types[field.field] = _type_of(field, known.get(field.field))
+            if field.items is not None:
+                types[f"{field.field}[]"] = _type_of(field.items, None)
+    return types
+
+
+def _type_of(field: _SchemaField, usual: str | None) -> SemanticType:
+    """Return the semantic type of a field of a schema; `usual`: if the schema names none."""
+    scale = (field.parameters or {}).get("scale")
+    plain = TEXT if field.type == "string" else PLAIN
+    return SemanticType(field.name or usual or plain, None if scale is None else int(scale))
+
+
+# Avro
+
+
+class AvroEvents:
+    """Reader of events in Avro, in the framing of a schema registry; of others as JSON."""
+
+    def __init__(self, layout: Layout, schemas: Schemas) -> None:
+        self._layout, self._schemas = layout, schemas
+        self._json = JsonEvents(layout)
+
+    def events(self, values: Sequence[Value]) -> tuple[list[Any], list[Types]]:
+        """Return envelope and semantic types of each message; no envelope if it has no event."""
+        pairs = [(None, {}) if value is None else self.event(value) for value in values]
+        return [envelope for envelope, _ in pairs], [types for _, types in pairs]
+
+    def event(self, value: bytes) -> tuple[Any, Types]:
+        """Return envelope and semantic types of an event."""
+        if value[:1] != b"\0":
+            return self._json.event(value)
+        read, types = _envelope_reader(self._schema_text(value), self._layout)
+        return _whole(read, value), types
+
+    def key(self, key: bytes) -> tuple[Any, Types]:
+        """Return the row that a message's key has, and its semantic types."""
+        if key[:1] != b"\0":
+            return self._json.key(key)
+        read, types = _key_reader(self._schema_text(key), self._layout)
+        return _whole(read, key), types
+
+    def _schema_text(self, message: bytes) -> str:
+        return self._schemas.text(parse_frame(message)[0])
+
+
+def _whole(read: Callable[[bytes, int], tuple[Any, int]], message: bytes) -> Any:
+    """Return the value that a whole framed message has."""
+    try:
+        value, end = read(message, FRAME_BYTES)
+    except (IndexError, StructError):
+        raise AvroError("it ends within a value") from None
+    if end != len(message):
+        raise AvroError(f"it continues after the record: {len(message) - end} bytes")
+    return value
+
+
+@lru_cache(maxsize=256)
+def _envelope_reader(text: str, layout: Layout) -> tuple[Read, Types]:
+    """Return the function that reads envelopes of a writer's schema, and their semantic types."""
+    written = parse_schema(text)
+    fields = {part.name: part for part in written.fields}
+    if "op" not in fields or "after" not in fields:
+        if [*fields] == ["ts_ms"]:  # a heartbeat
+            return (lambda message, _: (None, len(message))), {}
+        msg = f"it is not a change event: {written} has no 'op', or no 'after'"
+        raise ValueError(msg)
+    envelope = msgspec.defstruct("Envelope", _envelope_fields(layout), gc=False)
+    makes: list[Callable[[Any], Any] | None] = []
+    wanted: list[AvroField] = []
+    types: Types = {}
+    for name in envelope.__struct_fields__:
+        record = _record_in(fields[name].type) if name in fields else None
+        if record is None or name == "op":
+            wanted.append(_unannotated(name, fields.get(name)))
+            makes.append(None)
+            continue
+        if name in ("before", "after"):
+            part, make, types = _row_reader(record, layout)
+        else:
+            names = layout.source if name == "source" else layout.transaction
+            part, make = _part(record, names), _part_class(name, names)
+        wanted.append(_field(name, _optional(fields[name].type, part)))
+        makes.append(_or_none(make))
+    read = compile_reader(written, _like(written, wanted))
+
+    def read_envelope(message: bytes, offset: int) -> tuple[Any, int]:
+        """Return an envelope, and the offset after it."""
+        values, offset = read(message, offset)
+        parts = [v if make is None else make(v) for make, v in zip(makes, values, strict=True)]
+        return envelope(*parts), offset
+
+    return read_envelope, types
+
+
+@lru_cache(maxsize=256)
+def _key_reader(text: str, layout: Layout) -> tuple[Read, Types]:
+    """Return the function that reads keys of a writer's schema, and their semantic types."""
+    written = parse_schema(text)
+    record, make, types = _row_reader(written, layout)
+    read = compile_reader(written, record)
+
+    def read_key(message: bytes, offset: int) -> tuple[Any, int]:
+        """Return the row of a key, and the offset after it."""
+        values, offset = read(message, offset)
+        return make(values), offset
+
+    return read_key, types
+
+
+def _row_reader(written: AvroType, layout: Layout) -> tuple[AvroType, Callable[[Any], Any], Types]:
+    """Return the schema to read rows by, a function from its values to a row, and types."""
+    part = _part(written, tuple(layout.table.names))
+    usual, types, plain = dict(layout.usual), {}, {}
+    for place, name in enumerate(layout.table.names):
+        source = next((f.type for f in written.fields if f.name == name), None)
+        if source is not None:
+            inner = _not_null(source)
+            types[name] = _semantic_of(inner, usual.get(name))
+            if inner.items is not None:
+                types[f"{name}[]"] = _semantic_of(_not_null(inner.items), None)
+            if (make := _plain_values(source)) is not None:
+                plain[place] = make
+    row = _row_class(layout.table)
+    if not plain:
+        return part, lambda values: row(*values), types
+
+    def make_row(values: Any) -> Any:
+        """Return a row, with structs as in JSON."""
+        cells = [*values]
+        for place, make in plain.items():
+            cells[place] = make(cells[place])
+        return row(*cells)
+
+    return part, make_row, types
+
+
+def _part(written: AvroType, names: tuple[str, ...]) -> AvroType:
+    """Return the record to read some fields of another by; those that it does not have are null."""
+    fields = {part.name: part for part in written.fields}
+    return _like(written, [_unannotated(name, fields.get(name)) for name in names])
+
+
+def _unannotated(name: str, written: AvroField | None) -> AvroField:
+    """Return a field with the writer's type, without logical types; null if it has none."""
+    return _field(name, AvroType(kind="null") if written is None else _without_logic(written.type))
+
+
+def _field(name: str, avro_type: AvroType) -> AvroField:
+    """Return a field to read by, whose default is null."""
+    return AvroField(name=name, aliases=(), type=avro_type, has_default=True, default=None)
+
+
+def _like(written: AvroType, fields: list[AvroField]) -> AvroType:
+    """Return a record of the same name with other fields."""
+    return AvroType(kind="record", name=written.name, fields=fields)
+
+
+def _without_logic(avro_type: AvroType) -> AvroType:
+    """Return a type whose values are the numbers, text and bytes that are written.
+
+    Records within are read whole, but for those that contain themselves, which no event has.
+    """
+    return _rebuilt(avro_type, ())
+
+
+def _rebuilt(avro_type: AvroType, within: tuple[AvroType, ...]) -> AvroType:
+    """Return a type without logical types; `within`: enclosing records."""
+    if avro_type in within:
+        raise AvroError(f"the record {avro_type.name} contains itself")
+    if avro_type.kind == "union":
+        branches = tuple(_rebuilt(part, within) for part in avro_type.branches)
+        return AvroType(kind="union", branches=branches)
+    inner = (*within, avro_type)
+    return AvroType(
+        kind=avro_type.kind,
+        name=avro_type.name,
+        symbols=avro_type.symbols,
+        size=avro_type.size,
+        items=None if avro_type.items is None else _rebuilt(avro_type.items, inner),
+        fields=[_field(part.name, _rebuilt(part.type, inner)) for part in avro_type.fields],
+    )
+
+
+def _optional(written: AvroType, record: AvroType) -> AvroType:
+    """Return a record as the writer's type has it: alone, or in a union with null."""
+    if written.kind != "union":
+        return record
+    return AvroType(kind="union", branches=(AvroType(kind="null"), record))
+
+
+def _not_null(avro_type: AvroType) -> AvroType:
+    """Return the type of a union that is not null."""
+    others = [part for part in avro_type.branches if part.kind != "null"]
+    return others[0] if others else avro_type
+
+
+def _record_in(avro_type: AvroType) -> AvroType | None:
+    """Return the record of a type; ``None`` if it has none."""
+    inner = _not_null(avro_type)
+    return inner if inner.kind == "record" else None
+
+
+def _or_none(make: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a function that makes an object of the values of a record, if there is one."""
+    if isinstance(make, type):
+        return lambda values: None if values is None else make(*values)
+    return lambda values: None if values is None else make(values)
+
+
+_OF_LOGICAL: Final[Mapping[str, str]] = {
+    "decimal": DECIMAL,
+    "date": "io.debezium.time.Date",
+    "time-millis": "io.debezium.time.Time",
+    "time-micros": "io.debezium.time.MicroTime",
+    "timestamp-millis": "io.debezium.time.Timestamp",
+    "timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "timestamp-nanos": "io.debezium.time.NanoTimestamp",
+}
+
+
+def _semantic_of(avro_type: AvroType, usual: str | None) -> SemanticType:
+    """Return the semantic type of a type: Connect's name of it, or that of its logical type."""
+    logical = avro_type.logical.removeprefix("local-")
+    scale = avro_type.scale if logical == "decimal" else None
+    plain = TEXT if avro_type.kind in ("string", "enum") else PLAIN
+    name = avro_type.connect_name or _OF_LOGICAL.get(logical, "") or usual or plain
+    return SemanticType(name, scale)
+
+
+def _plain_values(written: AvroType) -> Callable[[Any], Any] | None:
+    """Return a function to dictionaries from a type's records and maps; ``None`` if it has none."""
+    inner = _not_null(written)
+    if inner.kind == "record":
+        names = [part.name for part in inner.fields]
+        makes = [_plain_values(part.type) for part in inner.fields]
+
+        def to_dict(values: Any) -> Any:
+            if values is None:
+                return None
+            parts = zip(names, makes, values, strict=True)
+            return {name: value if make is None else make(value) for name, make, value in parts}
+
+        return to_dict
+    if inner.kind == "map":
+        return lambda pairs: None if pairs is None else dict(pairs)
+    if inner.items is None or (item := _plain_values(inner.items)) is None:
+        return None
+    return lambda values: None if values is None else [item(value) for value in values]
