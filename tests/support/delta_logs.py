@@ -104,16 +104,20 @@ def deletion_vector(rows: Sequence[int]) -> dict[str, Any]:
     bitmap = struct.pack("<iiHHI", 12346, 1, 0, len(rows) - 1, 16)
     bitmap += struct.pack(f"<{len(rows)}H", *sorted(rows))
     data = struct.pack("<iqi", 1681511377, 1, 0) + bitmap
-    padded = data + b"\0" * (-len(data) % 4)
-    text = ""
-    for (number,) in struct.iter_unpack(">I", padded):
-        text += "".join(_Z85[number // 85**place % 85] for place in (4, 3, 2, 1, 0))
     return {
         "storageType": "i",
-        "pathOrInlineDv": text,
+        "pathOrInlineDv": z85(data + b"\0" * (-len(data) % 4)),
         "sizeInBytes": len(data),
         "cardinality": len(rows),
     }
+
+
+def z85(data: bytes) -> str:
+    """Bytes, a multiple of four of them, as text in Z85."""
+    text = ""
+    for (number,) in struct.iter_unpack(">I", data):
+        text += "".join(_Z85[number // 85**place % 85] for place in (4, 3, 2, 1, 0))
+    return text
 
 
 def live_files(path: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ source                rows                                          position
 ====================  ============================================  =======================
 `parquet`, `arrow`    of files that appear in a directory           which files were read
 `csv`, `json`         of text files that appear in a directory      which files were read
+`delta`               of a Delta table, or its changes              version and file
 `kafka`               messages of topics                            offsets of partitions
 `memory`              that the program adds, for tests              number of rows
 `rate`                generated: numbers and times                  number of rows
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
+    from godwit.connect.delta.read import delta as delta
     from godwit.connect.kafka.read import kafka as kafka
 
 __all__ = [
@@ -60,7 +62,7 @@ __all__ = [
 _SPARK = 'a DataFrame, as in flow.source("name", spark.readStream.format("{name}")...)'
 _MEANT = {
     **dict.fromkeys(
-        ("avro", "delta", "iceberg", "jdbc", "kinesis", "orc", "pubsub", "socket", "table"), _SPARK
+        ("avro", "iceberg", "jdbc", "kinesis", "orc", "pubsub", "socket", "table"), _SPARK
     ),
     **dict.fromkeys(("file", "text", "directory"), "gw.sources.parquet, arrow, csv or json"),
     **dict.fromkeys(("ndjson", "jsonl"), "gw.sources.json"),

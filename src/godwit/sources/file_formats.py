@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,17 @@ class FileLayout:
     def rows(self) -> int:
         """Number of rows of the file."""
         return int(self.edges[-1])
+
+
+class FilePlace(Protocol):
+    """A place of files, such as a directory."""
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """File system of the files."""
+
+    def full_path(self, path: str) -> str:
+        """Return a file's path on the file system, from its path within the place."""
 
 
 class FileFormat(ABC):
@@ -163,9 +174,13 @@ class _RowFormat(FileFormat):
     def cut_offsets(
         self, directory: Directory, piece: FileRange, layout: FileLayout | None, num_bytes: float
     ) -> list[int]:
-        """Return starts of row groups that cut a range into parts of about `num_bytes` bytes."""
         del directory
         assert layout is not None, "asked for files whose layout is known"
+        return self.cut_row_groups(piece, layout, num_bytes)
+
+    @staticmethod
+    def cut_row_groups(piece: FileRange, layout: FileLayout, num_bytes: float) -> list[int]:
+        """Return starts of row groups that cut a range into parts of about `num_bytes` bytes."""
         assert piece.stop is not None, "asked for ranges with an end"
         part = num_bytes * layout.rows / max(piece.file.size, 1)
         inner = layout.edges[(layout.edges > piece.start) & (layout.edges < piece.stop)]
@@ -184,7 +199,7 @@ class ParquetFormat(_RowFormat):
 
     def _open(
         self,
-        directory: Directory,
+        directory: FilePlace,
         file: File,
         *,
         metadata: pq.FileMetaData | None = None,  # of the file, if it is known
@@ -204,11 +219,11 @@ class ParquetFormat(_RowFormat):
         except pa.ArrowInvalid as error:
             raise _explained(error, stream) from error
 
-    def schema(self, directory: Directory, file: File) -> pa.Schema:
+    def schema(self, directory: FilePlace, file: File) -> pa.Schema:
         with self._open(directory, file) as opened:
             return true_schema(opened, opened.schema_arrow)
 
-    def layout(self, directory: Directory, file: File) -> FileLayout:
+    def layout(self, directory: FilePlace, file: File) -> FileLayout:
         with self._open(directory, file) as opened:
             return self._layout_of(opened.metadata)
 
@@ -219,7 +234,7 @@ class ParquetFormat(_RowFormat):
 
     def read(
         self,
-        directory: Directory,
+        directory: FilePlace,
         part: FileRange,
         fields: Sequence[pa.Field],
         known: Container[str] = (),

@@ -38,11 +38,11 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
+from godwit.connect.delta.place import table_files
 from godwit.connect.delta.table import (
     as_delta_stores,
     check_library,
@@ -841,40 +841,6 @@ class DeltaLaneWriter:
                 path=self.target,
             ) from self.secrets.cause(error)
         return written
-
-
-def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a table, and the table's directory in it."""
-    if urlsplit(uri).scheme == "file":
-        return pafs.LocalFileSystem(), unquote(urlsplit(uri).path).rstrip("/")
-    options = dict(storage_options) if storage_options else None
-    return pafs.PyFileSystem(_TableFiles(uri, options)), ""
-
-
-class _TableFiles(DeltaStorageHandler):
-    """Files in a table's store; the library's own streams refuse what pyarrow writes to them."""
-
-    def open_output_stream(
-        self, path: str, metadata: dict[str, str] | None = None
-    ) -> pa.PythonFile:
-        """Open a file for writing; an existing file is replaced."""
-        stream = self._handler.open_output_stream(path, metadata)
-        return pa.PythonFile(_BytesOnly(stream), mode="w")
-
-
-class _BytesOnly:
-    """Stream that passes buffers on as bytes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, data: Any) -> int:
-        """Write a buffer; return its size in bytes."""
-        self._stream.write(bytes(data))
-        return len(data)
 
 
 def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:

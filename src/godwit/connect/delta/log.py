@@ -1,0 +1,397 @@
+"""The log of a Delta table, read as the protocol says: versions, their actions, and snapshots.
+
+A version is one file of JSON actions in ``_delta_log``.  A checkpoint is a version's whole state in
+Parquet, so that older versions can be removed; a snapshot is a checkpoint and the versions after
+it.  The library deltalake neither shows deletion vectors of older versions nor reads tables with
+column mapping, widened types or checkpoints of the second form, so the log is read here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from godwit.model.errors import SourceError
+from godwit.model.naming import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from godwit.connect.delta.place import Table
+
+_LOG: Final = "_delta_log"
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(
+    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(parquet|json)"
+)
+_ACTIONS: Final = ("add", "metaData", "protocol", "sidecar")
+_FEATURES: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        # Columns of the type variant are refused by their names.
+        "variantType",
+        "variantType-preview",
+        "variantShredding-preview",
+    }
+)
+_NAMED_FEATURES: Final = 3  # the version of the protocol that names features
+_MAX_COMMITS: Final = 256  # remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionVector:
+    """Rows of a data file that are deleted, by number: where their bitmap is stored."""
+
+    storage: str  # "i": within the log, "u": a file of the table, "p": a file anywhere
+    place: str
+    offset: int | None
+    size: int  # bytes
+    cardinality: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A data file of a version, as its action describes it."""
+
+    path: str  # relative to the table, or absolute
+    size: int  # bytes; 0 if unknown
+    modified_ms: int
+    partition: Mapping[str, str | None] | None  # physical name → text; ``None`` if not recorded
+    rows: int | None = None  # with deleted ones
+    stats: str | None = None  # JSON
+    vector: DeletionVector | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """Schema and settings of a table."""
+
+    table_id: str
+    schema_json: str
+    partition_by: tuple[str, ...]
+    configuration: Mapping[str, str]
+
+    @property
+    def mapping(self) -> str:
+        """Mode of column mapping: ``none``, ``name`` or ``id``."""
+        return self.configuration.get("delta.columnMapping.mode", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Actions of one version."""
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    adds: tuple[DataFile, ...]  # of data that changes, as are the next two
+    removes: tuple[DataFile, ...]
+    changes: tuple[DataFile, ...]  # of the change data feed
+    moved: tuple[DataFile, ...]  # added without a change of data, by compaction
+    dropped: tuple[DataFile, ...]  # removed without a change of data
+    metadata: Metadata | None = None
+    protocol: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """State of a table at a version."""
+
+    version: int
+    metadata: Metadata
+    files: Mapping[str, DataFile]
+
+
+def check_protocol(protocol: Mapping[str, Any], shown: str) -> None:
+    """Raise `SourceError` if a table asks its readers for features that the source lacks."""
+    version = int(protocol.get("minReaderVersion") or 1)
+    unknown = sorted(set(protocol.get("readerFeatures") or ()) - _FEATURES)
+    if version > _NAMED_FEATURES:
+        unknown = [f"reader version {version}"]
+    if unknown:
+        raise SourceError(
+            f"The Delta table {shown!r} asks its readers for {listing(unknown)}, which the source "
+            "does not know.",
+            remedy="If the table can do without, ALTER TABLE ... DROP FEATURE ...; or copy it to a "
+            "table without the feature.",
+            path=shown,
+        )
+
+
+class Log:
+    """Log of a table; remembers the last versions that it read."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._commits: OrderedDict[int, Commit] = OrderedDict()
+
+    # -- versions ---------------------------------------------------------------------------------
+
+    def versions(self) -> range:
+        """Return the versions whose actions are in the log, from the first without a gap after it.
+
+        Raises `SourceError` if there is no table.
+        """
+        numbers = sorted(
+            int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))
+        )
+        checkpoints = self._checkpoints(self._names())
+        if not numbers and not checkpoints:
+            raise SourceError(
+                f"There is no Delta table at {self._table.shown!r}.",
+                remedy="Check the path, and create the table first.",
+                path=self._table.shown,
+            )
+        newest = max([*numbers, *checkpoints])
+        first, present = newest + 1, set(numbers)
+        while first - 1 in present:
+            first -= 1
+        return range(first, newest + 1)
+
+    def has(self, version: int) -> bool:
+        """Return whether the actions of a version are in the log."""
+        if version in self._commits:
+            return True
+        info = self._table.filesystem.get_file_info(self._path(f"{version:020}.json"))
+        return bool(info.type == pafs.FileType.File)
+
+    def commit(self, version: int) -> Commit:
+        """Return the actions of a version; raise `SourceError` if they were removed."""
+        if version in self._commits:
+            self._commits.move_to_end(version)
+            return self._commits[version]
+        path = self._path(f"{version:020}.json")
+        try:
+            with self._table.filesystem.open_input_file(path) as stream:
+                text = stream.read()
+        except FileNotFoundError as error:
+            raise self.removed_error(version) from error
+        commit = self._parsed(version, _actions(text), path)
+        self._commits[version] = commit
+        if len(self._commits) > _MAX_COMMITS:
+            self._commits.popitem(last=False)
+        return commit
+
+    def removed_error(self, version: int) -> SourceError:
+        """Return the error that a version is not in the log any more."""
+        return SourceError(
+            f"Version {version} of the Delta table {self._table.shown!r} is not in its log any "
+            "more: old versions are removed after delta.logRetentionDuration.",
+            remedy="Start a new query, with a new checkpoint, from the newest version (or one that "
+            "the log still has, by version=). To let queries stop for longer, make "
+            "delta.logRetentionDuration longer.",
+            path=self._table.shown,
+            version=version,
+        )
+
+    def _parsed(self, version: int, actions: Iterable[Mapping[str, Any]], path: str) -> Commit:
+        """Return actions as a commit, `DataFile` by `DataFile`."""
+        kinds: dict[str, list[DataFile]] = {
+            name: [] for name in ("add", "remove", "cdc", "moved", "dropped")
+        }
+        info: Mapping[str, Any] = {}
+        metadata, protocol = None, None
+        for action in actions:
+            if (value := action.get("add")) is not None:
+                kinds["add" if value.get("dataChange", True) else "moved"].append(_file(value))
+            elif (value := action.get("remove")) is not None:
+                kinds["remove" if value.get("dataChange", True) else "dropped"].append(_file(value))
+            elif (value := action.get("cdc")) is not None:
+                kinds["cdc"].append(_file(value))
+            elif (value := action.get("metaData")) is not None:
+                metadata = _metadata(value)
+            elif (value := action.get("protocol")) is not None:
+                protocol = value
+            elif (value := action.get("commitInfo")) is not None:
+                info = value
+        timestamp = info.get("inCommitTimestamp") or info.get("timestamp")
+        if timestamp is None:
+            modified = self._table.filesystem.get_file_info(path).mtime_ns
+            timestamp = (modified or 0) // 10**6
+        return Commit(
+            version=version,
+            timestamp_ms=int(timestamp),
+            operation=str(info.get("operation", "")),
+            adds=tuple(kinds["add"]),
+            removes=tuple(kinds["remove"]),
+            changes=tuple(kinds["cdc"]),
+            moved=tuple(kinds["moved"]),
+            dropped=tuple(kinds["dropped"]),
+            metadata=metadata,
+            protocol=protocol,
+        )
+
+    def version_at(self, timestamp_us: int) -> int:
+        """Return the newest version that was committed at `timestamp_us` (Unix time) or before."""
+        versions = self.versions()
+        first, after = versions.start, versions.stop
+        while first < after:  # the first version that is later
+            middle = (first + after) // 2
+            if self.commit(middle).timestamp_ms * 1000 > timestamp_us:
+                after = middle
+            else:
+                first = middle + 1
+        if first == versions.start:
+            raise SourceError(
+                f"The log of the Delta table {self._table.shown!r} has no version of that time or "
+                f"before; its first one is {versions.start}.",
+                remedy="Give a later timestamp=, or version=.",
+                path=self._table.shown,
+            )
+        return first - 1
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def snapshot(self, version: int) -> Snapshot:
+        """Return the state at a version; raise `SourceError` if the log does not have it."""
+        names = self._names()
+        checkpoints = self._checkpoints(names)
+        base = max((number for number in checkpoints if number <= version), default=-1)
+        files: dict[str, DataFile] = {}
+        metadata, protocol = None, None
+        if base >= 0:
+            for action in self._checkpoint_actions(checkpoints[base]):
+                if isinstance(action, DataFile):
+                    files[action.path] = action
+                elif "metaData" in action:
+                    metadata = _metadata(action["metaData"])
+                elif "protocol" in action:
+                    protocol = action["protocol"]
+        for number in range(base + 1, version + 1):
+            commit = self.commit(number)
+            metadata, protocol = commit.metadata or metadata, commit.protocol or protocol
+            for file in (*commit.removes, *commit.dropped):
+                files.pop(file.path, None)
+            files.update({file.path: file for file in (*commit.adds, *commit.moved)})
+        check_protocol(protocol or {}, self._table.shown)
+        if metadata is None:
+            raise SourceError(
+                f"The log of the Delta table {self._table.shown!r} has no columns at version "
+                f"{version}.",
+                remedy="Check that the path is that of a table.",
+                path=self._table.shown,
+            )
+        return Snapshot(version=version, metadata=metadata, files=files)
+
+    def _names(self) -> list[str]:
+        """Return the names of the files of the log."""
+        try:
+            selector = pafs.FileSelector(self._path("").rstrip("/"), allow_not_found=True)
+            infos = self._table.filesystem.get_file_info(selector)
+        except (OSError, pa.ArrowException) as error:
+            text = str(error).splitlines()[0].removesuffix(".")
+            raise SourceError(
+                f"The log of the Delta table {self._table.shown!r} cannot be listed: {text}.",
+                remedy="Check the path and the credentials (storage_options=).",
+                path=self._table.shown,
+            ) from error
+        return [info.base_name for info in infos if info.is_file]
+
+    def _path(self, name: str) -> str:
+        """Return the path of a file of the log."""
+        return self._table.full_path(f"{_LOG}/{name}")
+
+    @staticmethod
+    def _checkpoints(names: Sequence[str]) -> dict[int, list[str]]:
+        """Return the complete checkpoints: version → names of the files of one of them."""
+        parts: dict[tuple[int, str], list[str]] = {}
+        for name in sorted(names):
+            if match := _CHECKPOINT.fullmatch(name):
+                parts.setdefault((int(match[1]), match[3] or ""), []).append(name)
+        complete = {}
+        for (version, count), group in parts.items():
+            if not count:
+                complete[version] = group[:1]
+            elif len(group) == int(count):
+                complete.setdefault(version, group)
+        return complete
+
+    def _checkpoint_actions(self, names: Sequence[str]) -> Iterator[DataFile | Mapping[str, Any]]:
+        """Yield the files and other actions of a checkpoint, those of its sidecars included."""
+        for name in names:
+            if name.endswith(".json"):
+                with self._table.filesystem.open_input_file(self._path(name)) as stream:
+                    actions: Iterable[DataFile | Mapping[str, Any]] = list(_actions(stream.read()))
+            else:
+                actions = self._parquet_actions(name)
+            for action in actions:
+                if isinstance(action, DataFile):
+                    yield action
+                elif action.get("add") is not None:
+                    yield _file(action["add"])
+                elif action.get("sidecar") is not None:
+                    path = unquote(action["sidecar"]["path"])
+                    yield from self._parquet_actions(path if "/" in path else f"_sidecars/{path}")
+                else:
+                    yield action
+
+    def _parquet_actions(self, name: str) -> Iterator[DataFile | Mapping[str, Any]]:
+        """Yield the actions of a Parquet file of a checkpoint."""
+        with self._table.filesystem.open_input_file(self._path(name)) as stream:
+            opened = pq.ParquetFile(stream)
+            columns = [name for name in _ACTIONS if name in opened.schema_arrow.names]
+            for group in range(opened.num_row_groups):
+                rows = opened.read_row_group(group, columns=columns)
+                for column in columns:
+                    values = rows.column(column).drop_null()
+                    for value in values.to_pylist(maps_as_pydicts="strict"):
+                        yield _file(value) if column == "add" else {column: value}
+
+
+def _actions(text: bytes) -> Iterator[Mapping[str, Any]]:
+    """Yield the actions of a file of JSON lines."""
+    for line in text.split(b"\n"):
+        if line.strip():
+            yield json.loads(line)
+
+
+def _file(action: Mapping[str, Any]) -> DataFile:
+    """Return the data file of an action ``add``, ``remove`` or ``cdc``."""
+    stats = action.get("stats")
+    parsed = action.get("stats_parsed") or {}
+    rows = parsed.get("numRecords")
+    if stats and rows is None and (match := re.search(r'"numRecords"\s*:\s*(\d+)', stats)):
+        rows = int(match[1])
+    vector = action.get("deletionVector")
+    partition = action.get("partitionValues")
+    return DataFile(
+        path=unquote(action["path"]),
+        size=int(action.get("size") or 0),
+        modified_ms=int(action.get("modificationTime") or action.get("deletionTimestamp") or 0),
+        partition=None if partition is None else dict(partition),
+        rows=rows,
+        stats=stats,
+        vector=None
+        if vector is None
+        else DeletionVector(
+            storage=vector["storageType"],
+            place=vector["pathOrInlineDv"],
+            offset=vector.get("offset"),
+            size=int(vector["sizeInBytes"]),
+            cardinality=int(vector["cardinality"]),
+        ),
+    )
+
+
+def _metadata(action: Mapping[str, Any]) -> Metadata:
+    """Return the schema and settings of an action ``metaData``."""
+    return Metadata(
+        table_id=action["id"],
+        schema_json=action["schemaString"],
+        partition_by=tuple(action.get("partitionColumns") or ()),
+        configuration=dict(action.get("configuration") or {}),
+    )

@@ -1,0 +1,118 @@
+"""Pieces of a version of a Delta table, and positions between them.
+
+A version is a list of *pieces*: data files, or parts of what one file changes.  Pieces are in an
+order that depends on the version's actions alone, so a position is a version, the number of the
+next piece, and the next row in it.
+
+**Changes** of a version come from its change data feed, if it has one; else from the files that it
+adds and removes: every row of a removed file leaves the table, and every row of an added file is
+new.  Rows that were only copied to another file come twice, with -1 and with 1, which add up to
+nothing.  A file that is added and removed at once has another deletion vector: the rows in which
+they differ are the changes.  In each version rows with -1 come first, so that a version that is cut
+into several epochs never deletes a row that it has inserted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.connect.delta.log import Commit, DataFile, DeletionVector, Snapshot
+    from godwit.sources.source import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows of a data file with one sign, from `start` to `stop` by their numbers in the file.
+
+    Without the rows of the file's deletion vector; if there is `among`, only those of this vector.
+    """
+
+    file: DataFile
+    version: int
+    timestamp_ms: int
+    sign: Literal[-1, 1] = 1
+    from_feed: bool = False  # a file of the change data feed, whose rows say their sign
+    among: DeletionVector | None = None
+    start: int = 0
+    stop: int | None = None  # None: to the end
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the piece is not all of its file."""
+        return self.start > 0 or self.stop is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the number of rows is known without reading the file."""
+        return not self.from_feed and self.among is None and self.file.vector is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DeltaPosition:
+    """A position; places are in the order in which a query reaches them."""
+
+    version: int
+    is_commit: bool  # False: of the snapshot of the version
+    piece: int = 0  # number of the next one
+    row: int = 0  # of it
+
+    @staticmethod
+    def after(version: int) -> DeltaPosition:
+        """Return the place after all of a version: before the next one's pieces."""
+        return DeltaPosition(version=version + 1, is_commit=True)
+
+
+def changed_pieces(commit: Commit, with_partition: Callable[[DataFile], DataFile]) -> list[Piece]:
+    """Return the pieces of what a version changes: first rows that go, then rows that come.
+
+    `with_partition`: gives a removed file its partition's values, which old writers leave out.
+    """
+    facts: Any = {"version": commit.version, "timestamp_ms": commit.timestamp_ms}
+    if commit.changes:
+        return [
+            Piece(file=file, sign=sign, from_feed=True, **facts)
+            for sign in (-1, 1)
+            for file in commit.changes
+        ]
+    adds = {file.path: file for file in commit.adds}
+    gone, come = [], []
+    for removed in commit.removes:
+        added = adds.pop(removed.path, None)
+        if added is None:
+            gone.append(Piece(file=with_partition(removed), sign=-1, **facts))
+            continue
+        if added.vector is not None:
+            file = replace(added, vector=removed.vector)
+            gone.append(Piece(file=file, sign=-1, among=added.vector, **facts))
+        if removed.vector is not None:
+            come.append(Piece(file=added, among=removed.vector, **facts))
+    return [*gone, *come, *added_pieces(commit, tuple(adds.values()))]
+
+
+def added_pieces(commit: Commit, files: Sequence[DataFile]) -> list[Piece]:
+    """Return the pieces of files that a version adds."""
+    return [
+        Piece(file=file, version=commit.version, timestamp_ms=commit.timestamp_ms) for file in files
+    ]
+
+
+def snapshot_pieces(state: Snapshot) -> list[Piece]:
+    """Return the pieces of a snapshot, the oldest files first."""
+    files = sorted(state.files.values(), key=lambda file: (file.modified_ms, file.path))
+    return [
+        Piece(file=file, version=state.version, timestamp_ms=file.modified_ms) for file in files
+    ]
+
+
+def position_of(position: Position) -> DeltaPosition:
+    """Return the place of a position from a commit record."""
+    return DeltaPosition(
+        version=position["version"],
+        is_commit=position["commit"],
+        piece=position["piece"],
+        row=position["row"],
+    )

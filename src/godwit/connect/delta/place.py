@@ -1,0 +1,102 @@
+"""Files of a Delta table, on a local disk or in an object store, with absolute paths too."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake.fs import DeltaStorageHandler
+
+from godwit.model.locations import is_uri, local_path
+from godwit.model.secrets import shown_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Table:
+    """Place of a table; a value that can be pickled."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None) -> None:
+        self._path = path
+        self._options = dict(storage_options or {})
+        local = local_path(path)
+        self.shown = shown_uri(path) if local is None else local
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_place"}
+
+    @functools.cached_property
+    def _place(self) -> tuple[pafs.FileSystem, str]:
+        """File system, and the table's directory on it."""
+        local = local_path(self._path)
+        if local is not None:
+            return pafs.LocalFileSystem(), local.rstrip("/")
+        return table_files(self._path, self._options)
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """File system of the table."""
+        return self._place[0]
+
+    def full_path(self, path: str) -> str:
+        """Return a file's path on the file system, from its path within the table."""
+        return f"{self._place[1]}/{path}"
+
+    def open_file(self, path: str) -> pa.NativeFile:
+        """Open a file for reading: its path is within the table, or absolute."""
+        place, inner = self.place_of(path)
+        return place.filesystem.open_input_file(place.full_path(inner))
+
+    def place_of(self, path: str) -> tuple[Table, str]:
+        """Return where a file is, and its path there; an absolute path may leave the table."""
+        if path.startswith("/"):
+            return Table("/", {}), path[1:]
+        if path.startswith("file:"):
+            return Table("/", {}), re.sub("^file:/+", "", path)
+        if not is_uri(path):
+            return self, path
+        own = self._path.rstrip("/") + "/"
+        if path.startswith(own):
+            return self, path[len(own) :]
+        scheme, _, rest = path.partition("://")
+        store, _, inner = rest.partition("/")
+        return Table(f"{scheme}://{store}", self._options), inner
+
+
+def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a table, and the table's directory in it."""
+    if urlsplit(uri).scheme == "file":
+        return pafs.LocalFileSystem(), unquote(urlsplit(uri).path).rstrip("/")
+    options = dict(storage_options) if storage_options else None
+    return pafs.PyFileSystem(_TableFiles(uri, options)), ""
+
+
+class _TableFiles(DeltaStorageHandler):
+    """Files in a table's store; the library's own streams refuse what pyarrow writes to them."""
+
+    def open_output_stream(
+        self, path: str, metadata: dict[str, str] | None = None
+    ) -> pa.PythonFile:
+        """Open a file for writing; an existing file is replaced."""
+        stream = self._handler.open_output_stream(path, metadata)
+        return pa.PythonFile(_BytesOnly(stream), mode="w")
+
+
+class _BytesOnly:
+    """Stream that passes buffers on as bytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: Any) -> int:
+        """Write a buffer; return its size in bytes."""
+        self._stream.write(bytes(data))
+        return len(data)

@@ -1,0 +1,173 @@
+"""Filters on rows, and the data files that cannot have rows for them.
+
+A filter is a list of (column, operator, value), all of which hold, or a list of such lists, one of
+which holds, as for `pyarrow.parquet.read_table`.  Files are left out by their partition's values,
+exactly, and by the smallest and greatest values in the log, which may be wider than the true ones.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from godwit.connect.delta.columns import partition_value
+from godwit.model.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow.compute as pc
+
+    from godwit.connect.delta.columns import Column
+    from godwit.connect.delta.log import DataFile
+
+Predicate: TypeAlias = tuple[str, str, Any]
+Filters: TypeAlias = "Sequence[Predicate] | Sequence[Sequence[Predicate]]"
+
+_OPERATORS: Final = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
+_SLACK: Final = dt.timedelta(milliseconds=1)  # writers cut times in statistics to milliseconds
+
+
+def checked_filters(filters: object) -> tuple[tuple[Predicate, ...], ...]:
+    """Return filters as alternatives of predicates; raise `SourceError` for other values."""
+    groups = filters
+    if isinstance(groups, (list, tuple)) and groups and isinstance(groups[0], tuple):
+        groups = [groups]
+    if not isinstance(groups, (list, tuple)) or not all(
+        isinstance(group, (list, tuple))
+        and group
+        and all(
+            isinstance(part, (list, tuple)) and len(part) == 3 and part[1] in _OPERATORS
+            for part in group
+        )
+        for group in groups
+    ):
+        raise SourceError(
+            f"The filters {filters!r} of a Delta source are not understood.",
+            remedy='Give [("day", ">=", "2024-05-01"), ...], all of which hold; the operators are '
+            f"{', '.join(_OPERATORS)}. A list of such lists: one of them holds.",
+        )
+    return tuple(
+        tuple((str(name), operator, value) for name, operator, value in group) for group in groups
+    )
+
+
+class RowFilter:
+    """Filters of a source, for the columns of a table; can be pickled."""
+
+    def __init__(
+        self, groups: Sequence[Sequence[Predicate]], columns: Mapping[str, Column], shown: str
+    ) -> None:
+        self._groups, self._columns = groups, columns
+        self.names = list(dict.fromkeys(name for group in groups for name, _, _ in group))
+        self._known: dict[tuple[int, int, str | None], bool] = {}
+        schema = pa.schema([columns[name].field for name in self.names])
+        try:
+            self.kept(schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema)])
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            text = str(error).splitlines()[0].removesuffix(".")
+            raise SourceError(
+                f"The filters of the source of the Delta table {shown!r} do not fit its columns: "
+                f"{text}.",
+                remedy="Compare columns with values of their type, such as dates with "
+                "datetime.date and times with a datetime that has a time zone.",
+                path=shown,
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
+
+    @property
+    def expression(self) -> pc.Expression:
+        """Filters as an expression of Arrow."""
+        return pq.filters_to_expression([list(group) for group in self._groups])
+
+    def kept(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Return the rows for which the filters hold."""
+        return pa.Table.from_batches(batches).filter(self.expression)
+
+    def may_have_rows(self, file: DataFile) -> bool:
+        """Return whether a data file may have rows for the filters."""
+        stats: Mapping[str, Any] | None = None
+        if file.stats is not None:
+            stats = json.loads(file.stats, parse_float=Decimal)
+        return any(
+            all(self._may_hold(number, place, file, stats) for place in range(len(group)))
+            for number, group in enumerate(self._groups)
+        )
+
+    def _may_hold(
+        self, number: int, place: int, file: DataFile, stats: Mapping[str, Any] | None
+    ) -> bool:
+        """Return whether a predicate may hold for a row of a file."""
+        name, operator, value = self._groups[number][place]
+        column = self._columns[name]
+        partition = file.partition or {}
+        if column.stored.name in partition:
+            text = partition[column.stored.name]
+            key = (number, place, text)
+            if key not in self._known:
+                scalar = partition_value(text, column.field, file.path)
+                rows = pa.table({name: pa.array([scalar.as_py()], column.field.type)})
+                holds = pq.filters_to_expression([(name, operator, value)])
+                self._known[key] = bool(rows.filter(holds).num_rows)
+            return self._known[key]
+        if stats is None:
+            return True
+        return _may_hold(column, operator, value, stats)
+
+
+def _may_hold(column: Column, operator: str, value: Any, stats: Mapping[str, Any]) -> bool:
+    """Return whether a predicate may hold within the statistics of a file."""
+    name, dtype = column.stored.name, column.stored.type
+    nulls, rows = (stats.get("nullCount") or {}).get(name), stats.get("numRecords")
+    if nulls is not None and nulls == rows and stats.get("tightBounds", True):
+        return operator == "not in"
+    least = _bound((stats.get("minValues") or {}).get(name), dtype)
+    greatest = _bound((stats.get("maxValues") or {}).get(name), dtype)
+    if isinstance(greatest, dt.datetime):
+        greatest += _SLACK
+    try:
+        if operator in {"=", "=="}:
+            return _within(value, least, greatest)
+        if operator == "in":
+            return any(_within(item, least, greatest) for item in value)
+        if operator in {"<", "<="} and least is not None:
+            return bool(least < value or (operator == "<=" and least == value))
+        if operator in {">", ">="} and greatest is not None:
+            return bool(greatest > value or (operator == ">=" and greatest == value))
+    except TypeError:  # values that Arrow compares, and Python does not
+        return True
+    return True
+
+
+def _within(value: Any, least: Any, greatest: Any) -> bool:
+    """Return whether a value may be between two bounds; ``None``: unknown."""
+    return (least is None or least <= value) and (greatest is None or value <= greatest)
+
+
+def _bound(value: Any, dtype: pa.DataType) -> Any:
+    """Return a smallest or greatest value of the log; ``None`` if it is not comparable."""
+    types = pa.types
+    if value is None or isinstance(value, (dict, list)):
+        return None
+    if types.is_integer(dtype) or types.is_string(dtype):
+        return value
+    if types.is_float64(dtype):
+        return float(value) if isinstance(value, (int, Decimal)) else None
+    try:
+        if types.is_date(dtype):
+            return dt.date.fromisoformat(str(value)[:10])
+        if types.is_timestamp(dtype):
+            moment = dt.datetime.fromisoformat(str(value))
+            if dtype.tz is None:
+                return moment.replace(tzinfo=None)
+            return moment.replace(tzinfo=moment.tzinfo or dt.UTC)
+    except ValueError:
+        return None
+    return None
