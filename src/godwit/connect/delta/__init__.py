@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
+from godwit.connect.delta.schemes import SCHEMES
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.locations import spelled_location
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.connect.delta.sink import DeltaSink
     from godwit.sinks.sink import Sink
-
-SCHEMES: Final[Mapping[str, str]] = {
-    **{scheme: scheme for scheme in ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")},
-    **{scheme: scheme for scheme in ("az", "azure", "adl", "memory")},
-    "s3n": "s3",
-    "gcs": "gs",
-}
-"""Scheme of a location → how the library deltalake spells it."""
 
 
 @user_call

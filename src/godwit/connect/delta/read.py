@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from godwit.connect.delta import SCHEMES
+from godwit.connect.delta.schemes import SCHEMES
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.locations import check_location, spelled_location
