@@ -27,7 +27,7 @@ group ``godwit.sinks``, to which other packages may add. To write a sink of your
 from __future__ import annotations
 
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from godwit.api.names import SINKS
 from godwit.model import plugins
@@ -91,6 +91,7 @@ def __dir__() -> list[str]:
 def parquet(
     path: str | os.PathLike[str],
     *,
+    mode: Literal["append", "changes"] = "append",
     partition_by: str | Sequence[str] = (),
     compression: str = "zstd",
     keep: int | None = None,
@@ -114,6 +115,9 @@ def parquet(
     path
         Directory: a local path, or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``,
         ``hdfs://``, ...).
+    mode
+        ``"append"`` writes rows; ``"changes"`` writes every change of a table, with its column
+        ``change``, and takes no other rows.
     partition_by
         Columns to partition an epoch's files by, as in Spark: strings, integers, dates or booleans.
         An empty string is read back as null.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
@@ -24,7 +25,7 @@ from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -97,12 +98,15 @@ class _CheckOfUpserts:
         if rejections is not None:
             rejected = written[rejections.rows].tolist()
             reasons |= dict(zip(rejected, rejections.reasons, strict=True))
-        if not reasons:
-            return None
-        ordered = sorted(reasons)
-        return Rejections(
-            rows=np.asarray(ordered, np.int64), reasons=[reasons[row] for row in ordered]
-        )
+        return rejections_of(reasons)
+
+
+def rejections_of(reasons: Mapping[int, str]) -> Rejections | None:
+    """Return rows and the reasons why they are rejected, in order of rows; ``None``: none is."""
+    if not reasons:
+        return None
+    rows = sorted(reasons)
+    return Rejections(rows=np.asarray(rows, np.int64), reasons=[reasons[row] for row in rows])
 
 
 def netted_rows(
@@ -110,25 +114,29 @@ def netted_rows(
     keys: Sequence[str],
     kind: Kind,
     *,
+    version: str | None = None,
     are_few: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield one row for each key that an epoch's changes may have changed; deletes come first.
 
-    Deletes are null outside the key columns; equal floats in keys get equal bits. `read`: yields
-    the epoch's changes, whose column ``change`` is the last one, the same ones at every call.
-    `are_few`: they are read once, and held in memory.
+    Deletes are null outside the key columns and `version`; equal floats in keys get equal bits.
+    `read`: yields the epoch's changes, whose column ``change`` is the last one, the same ones at
+    every call; or plain rows, each of which replaces the row of its key. `version`: column by which
+    rows of a key are ordered; ``None``: by their position. `are_few`: they are read once, and held
+    in memory.
     """
     if are_few:
         rows = list(read())
         read = lambda: rows  # noqa: E731
-    chosen = _chosen_rows(read, list(keys), kind)
+    chosen = _chosen_rows(read, list(keys), kind, version)
+    written = [*keys, *([] if version is None else [version])]
     for sign in (-1, 1):
         start = 0
         for batch in read():
             part = chosen[start : start + batch.num_rows] == sign
             start += batch.num_rows
             if part.any():
-                yield _written(batch.filter(pa.array(part)), keys, sign)
+                yield _written(batch.filter(pa.array(part)), written, sign)
 
 
 def _written(rows: pa.RecordBatch, keys: Sequence[str], sign: int) -> pa.RecordBatch:
@@ -145,43 +153,71 @@ def _written(rows: pa.RecordBatch, keys: Sequence[str], sign: int) -> pa.RecordB
 
 
 def _chosen_rows(
-    read: Callable[[], Iterable[pa.RecordBatch]], keys: list[str], kind: Kind
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    keys: list[str],
+    kind: Kind,
+    version: str | None = None,
 ) -> npt.NDArray[np.int8]:
     """Return the signs of the rows to write, and 0 for the others."""
-    parts = [batch.select([*keys, CHANGE.name]) for batch in read()]
+    names = [*keys, *([] if version is None else [version])]
+    names += [] if kind == "rows" else [CHANGE.name]
+    parts = [batch.select(names) for batch in read()]
     if not parts:
         return np.zeros(0, np.int8)
     rows = pa.concat_batches(parts)
-    signs = values_of(rows.column(CHANGE.name))
-    key, count = _numbers(rows.select(keys))
-    last: IntArray = np.zeros(count, np.int64)
-    np.maximum.at(last, key, np.arange(len(key)))
+    signs = np.ones(rows.num_rows, np.int8)
+    if kind != "rows":
+        signs = values_of(rows.column(CHANGE.name))
+    age = np.zeros(rows.num_rows, np.int64)
+    if version is not None:
+        age = ranks_of(rows.column(version))
+    key, count = numbers_of_rows(rows.select(keys))
+    order = np.lexsort((age, key))  # which leaves rows of one age in their order
+    last = order[np.flatnonzero(np.diff(key[order], append=-1))]
     chosen = np.zeros(len(key), np.int8)
-    if kind == "upserts":
+    if kind != "changes":
         chosen[last] = signs[last]
         return chosen
-    alone = np.bincount(key, minlength=count) == 1
-    chosen[last[alone]] = signs[last[alone]]
-    others = np.flatnonzero(~alone[key])
+    alone = np.bincount(key, minlength=count)[key] == 1
+    chosen[alone] = signs[alone]
+    others = np.flatnonzero(~alone)
     if len(others):
-        left = others[_last_of_sum(key[others], _rows_at(read(), others), signs[others])]
+        rows_of_others = _rows_at(read(), others)
+        left = others[_last_of_sum(key[others], rows_of_others, signs[others], age[others])]
         chosen[left] = signs[left]
     return chosen
 
 
-def _last_of_sum(key: IntArray, rows: pa.RecordBatch, signs: npt.NDArray[np.int8]) -> IntArray:
+def _last_of_sum(
+    key: IntArray, rows: pa.RecordBatch, signs: npt.NDArray[np.int8], age: IntArray
+) -> IntArray:
     """Return the position of the row of each key that is left when changes are added up.
 
-    The last row with 1 that is left; else the last one with -1; none if nothing is left.
+    Of the rows that are left: the last one of the newest ones with 1, else of those with -1; none
+    if nothing is left.
     """
     named = rows.rename_columns([str(number) for number in range(rows.num_columns)])
-    equal, count = _numbers(named.append_column("key", column_of(key, None, pa.int64())))
+    equal, count = numbers_of_rows(named.append_column("key", column_of(key, None, pa.int64())))
     net = np.bincount(equal, weights=signs, minlength=count)
     left = np.flatnonzero(net[equal] * signs > 0)
-    order = left[np.lexsort((left, signs[left], key[left]))]
+    order = left[np.lexsort((left, signs[left], age[left], key[left]))]
     ends = np.flatnonzero(np.diff(key[order], append=-1))
     last: IntArray = order[ends]
     return last
+
+
+def is_newest(rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
+    """Return a mask of the first `count` rows of which no other row of their key is newer.
+
+    `rows`: key columns, and a last one with the version; a row without a version is the oldest.
+    """
+    batch = batch_of(rows)
+    rank = ranks_of(batch.column(batch.num_columns - 1))
+    key, num_keys = numbers_of_rows(batch.select(batch.schema.names[:-1]))
+    newest = np.zeros(num_keys, np.int64)
+    np.maximum.at(newest, key, rank)
+    mask: npt.NDArray[np.bool_] = rank[:count] >= newest[key[:count]]
+    return mask
 
 
 def _rows_at(batches: Iterable[pa.RecordBatch], positions: IntArray) -> pa.RecordBatch:
@@ -195,7 +231,19 @@ def _rows_at(batches: Iterable[pa.RecordBatch], positions: IntArray) -> pa.Recor
     return pa.concat_batches(parts)
 
 
-def _numbers(rows: pa.RecordBatch) -> tuple[IntArray, int]:
+def batch_of(rows: pa.Table) -> pa.RecordBatch:
+    """Return rows as one batch."""
+    none = pa.RecordBatch.from_pylist([], rows.schema)
+    return next(iter(rows.combine_chunks().to_batches()), none)
+
+
+def ranks_of(values: pa.Array) -> IntArray:
+    """Return the ranks of values from 1 on, shape ``(n,)``; equal for equal ones, -1 for null."""
+    ranks = values_of(pc.rank(values, "ascending", tiebreaker="dense")).astype(np.int64)
+    return np.where(values_of(pc.is_valid(values)), ranks, -1)
+
+
+def numbers_of_rows(rows: pa.RecordBatch) -> tuple[IntArray, int]:
     """Return a number for each row, the same for equal rows, and how many numbers there are."""
     columns = [
         column if is_hashable(column.type) else pa.array(map(repr, column.to_pylist()), pa.string())

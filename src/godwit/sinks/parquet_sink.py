@@ -33,7 +33,7 @@ import os
 import uuid
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -80,6 +80,7 @@ from godwit.sinks.rows import (
     storable_schema,
 )
 from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
+from godwit.sinks.writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,6 +182,7 @@ class ParquetSink(TargetSink):
         self,
         path: str | os.PathLike[str],
         *,
+        mode: Literal["append", "changes"],
         partition_by: str | Sequence[str],
         compression: str,
         keep: int | None,
@@ -189,6 +191,8 @@ class ParquetSink(TargetSink):
         lane_bytes: int,
         rejects: Sink | None,
     ) -> None:
+        self._writing = Writing(mode=mode)
+        self._writing.check("Parquet sink", ("append", "changes"))
         if not is_codec(compression):
             raise SinkError(
                 f"Parquet files cannot be compressed with {compression!r} here.",
@@ -252,7 +256,7 @@ class ParquetSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of files; raise if files or directories cannot have them."""
-        self._context = context
+        context = self._set_layout(context)
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
         self._require_columns()

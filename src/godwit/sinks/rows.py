@@ -42,17 +42,6 @@ def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
-    """Raise for an unknown mode of writing, or keys without upserts; `subject`: for errors."""
-    if mode not in {"append", "upsert"}:
-        raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
-    if keys is not None and mode == "append":
-        raise SinkError(
-            f"{subject}: keys mean nothing when rows are appended.",
-            remedy='Use mode="upsert", or leave keys out.',
-        )
-
-
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns that identify a row, by default those of the result; or raise."""
     if context.kind != "rows" and CHANGE.name in context.schema.names:  # see `context_of_table`
@@ -247,24 +236,33 @@ def join_small_batches(
 
 
 def rows_to_write(
-    output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str, kind: Kind = "rows"
+    output: EpochOutput,
+    schema: pa.Schema,
+    keys: Sequence[str],
+    sink: str,
+    kind: Kind = "rows",
+    *,
+    version: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield an epoch's rows in larger batches; if they are upserts by `keys`, each key's last one.
 
     A merge refuses to change a row twice, and inserts a new one as often as it comes. With `keys`,
     changes of a table are netted: `schema` has the column ``change``, and deletes come first.
+    `version`: column by which rows of a key are ordered; ``None``: they are in order.
     """
     if not keys:
         return join_small_batches(cast_batches(output, schema, sink))
-    if kind == "rows":
+    if kind == "rows" and version is None:
         return join_small_batches(without_replaced_rows(output, schema, keys, sink))
+    needed = [*keys, *([] if version is None else [version])]
+    needed += [] if kind == "rows" else [CHANGE.name]
 
     def read() -> Iterable[pa.RecordBatch]:
         """Return the changes, the same ones at every call."""
-        return cast_batches(output, schema, sink, [*keys, CHANGE.name])
+        return cast_batches(output, schema, sink, needed)
 
     are_few = output.num_rows <= GATHERED_ROWS
-    return join_small_batches(netted_rows(read, keys, kind, are_few=are_few))
+    return join_small_batches(netted_rows(read, keys, kind, version=version, are_few=are_few))
 
 
 def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:

@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
-from godwit.sinks.changes import context_of_table
-from godwit.sinks.rows import column_names, upsert_keys
+from godwit.sinks.rows import column_names
 from godwit.sinks.sink import Sink, SinkContext
+from godwit.sinks.writing import Layout, Writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from godwit.model.secrets import Secrets
     from godwit.plan.staging import RowCheck
@@ -45,9 +45,10 @@ class TargetSink(Sink):
     takes_other_writers: ClassVar[bool] = False  # several sinks may write to one target
     # names in the target's directory that are not for others
     reserved_names: ClassVar[frozenset[str]] = RESERVED_NAMES
-    _keys: str | Sequence[str] | None = None  # columns that the user names to identify a row
-    deletes: ClassVar[bool] = False  # upserts of changes also delete rows: see `_set_context`
+    deletes: ClassVar[bool] = False  # the target can delete rows by key: see `_set_layout`
+    _writing: Writing = Writing()  # how the user says that rows are written
     _context: SinkContext
+    _layout: Layout
 
     def __init__(self, kind: str, *, secrets: Secrets, rejects: Sink | None, **place: str) -> None:
         self._kind = kind  # as in "Parquet sink"
@@ -62,7 +63,7 @@ class TargetSink(Sink):
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        return () if self._keys is None else column_names(self._keys)
+        return () if self._writing.keys is None else column_names(self._writing.keys)
 
     @property
     def keeps_epochs(self) -> bool:
@@ -91,26 +92,22 @@ class TargetSink(Sink):
         """Return the text of an error of the target's library."""
         return str(error)
 
-    def _set_context(self, context: SinkContext, mode: str) -> SinkContext:
-        """Set and return `_context`; of a sink that `deletes`, it has the columns of the table.
+    def _set_layout(self, context: SinkContext) -> SinkContext:
+        """Set `_layout` and `_context`, which has the columns of the target; return the latter.
 
-        The context's kind is ``"rows"`` unless changes are upserted and deleted.
+        The context's kind is ``"rows"`` unless rows are deleted by key.
         """
-        by_key = self.deletes and mode == "upsert"
-        self._context = context_of_table(context, by_key=by_key) if self.deletes else context
-        return self._context
-
-    def _checked_keys(self, mode: str, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the columns that identify a row; none in append mode. Raise for nested types."""
-        chosen = upsert_keys(self._context, keys) if mode == "upsert" else ()
-        for key in chosen:
+        self._context = context
+        self._layout = self._writing.layout(context, deletes=self.deletes)
+        self._context = self._layout.context
+        for key in self._layout.row_keys:
             dtype = self._context.schema.field(key).type
             if pa.types.is_nested(dtype):
                 raise self._target_error(
                     f"column {key!r} of type {dtype} cannot be a key",
                     "Identify rows by columns of primitive types (keys=[...]).",
                 )
-        return chosen
+        return self._context
 
     @contextlib.contextmanager
     def _translating_errors(self, what: str, remedy: str, **context: Any) -> Iterator[None]:

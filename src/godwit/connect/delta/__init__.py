@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 def delta(
     path: str | os.PathLike[str],
     *,
-    mode: Literal["append", "upsert"] = "append",
+    mode: Literal["append", "upsert", "changes", "history"] = "append",
     keys: str | Sequence[str] | None = None,
+    order_by: str | None = None,
+    rename: Mapping[str, str] | None = None,
     partition_by: str | Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
     max_partitions: int = MAX_PARTITIONS,
@@ -48,10 +50,19 @@ def delta(
         Path or URI of the table; it is created if absent.
     mode
         ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. Of
-        changes of a table it also deletes rows.
+        changes of a table it also deletes rows. ``"changes"`` adds every change of a table, with
+        its column ``change``. ``"history"`` keeps all versions of a row (slowly changing dimension,
+        type 2): each is valid from ``valid_from`` until ``valid_to``, which is null while it is
+        ``current``. Late versions are put between the others. Only one query may write a history.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal.
+    order_by
+        Column with the version of a row: an integer, a decimal, a date or a time. With ``"upsert"``
+        a row is written unless the table has a newer one of its key. So deleted rows stay, with
+        nulls and true in a column ``deleted``. In a history it is the column ``valid_from``.
+    rename
+        Names of the columns that the sink adds, as in ``{"deleted": "is_deleted"}``.
     partition_by
         Partition columns of the table if the sink creates it.
     storage_options

@@ -30,13 +30,20 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
@@ -59,7 +66,6 @@ from godwit.model.errors import SinkError
 from godwit.model.locations import local_path as local_path_of
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
-from godwit.sinks.changes import check_of_rows, rows_schema
 from godwit.sinks.file_systems import (
     destination_of,
     exists,
@@ -69,6 +75,7 @@ from godwit.sinks.file_systems import (
     place_of,
     try_directory,
 )
+from godwit.sinks.history import changed_history, rows_of_versions
 from godwit.sinks.parquet_files import (
     Partition,
     files_there,
@@ -79,12 +86,10 @@ from godwit.sinks.parquet_files import (
     write_file,
 )
 from godwit.sinks.rows import (
-    check_mode,
     column_names,
     is_complete_result,
     join_small_batches,
     require_columns,
-    rows_to_write,
     storable_schema,
     with_plain_types,
 )
@@ -97,6 +102,7 @@ from godwit.sinks.target_sink import (
     point_without_history,
     read_point_text,
 )
+from godwit.sinks.writing import Mode, Writing
 
 if TYPE_CHECKING:
     import contextlib
@@ -141,18 +147,19 @@ class DeltaSink(TargetSink):
         self,
         path: str | os.PathLike[str],
         *,
-        mode: Literal["append", "upsert"],
+        mode: Mode,
         keys: str | Sequence[str] | None,
+        order_by: str | None,
+        rename: Mapping[str, str] | None,
         partition_by: str | Sequence[str],
         storage_options: Mapping[str, str] | None,
         max_partitions: int,
         lane_bytes: int,
         rejects: Sink | None,
     ) -> None:
-        check_mode("Delta sink", mode, keys)
+        self._writing = Writing(mode=mode, keys=keys, order_by=order_by, rename=rename)
+        self._writing.check("Delta sink", get_args(Mode))
         self._path = os.fspath(path)
-        self._mode = mode
-        self._keys = keys
         self._partition_by = column_names(partition_by)
         self._storage_options = dict(storage_options) if storage_options else None
         self._shown_path = shown_uri(self._path)
@@ -161,12 +168,12 @@ class DeltaSink(TargetSink):
         self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
 
     def __repr__(self) -> str:
-        return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
+        return f"gw.sinks.delta({self._shown_path!r}, mode={self._writing.mode!r})"
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or partitions cannot hold."""
         check = row_check(self._table, self._context, self._max_partitions)
-        return check_of_rows(check, self._context)
+        return self._layout.check(check)
 
     @functools.cached_property
     def destination(self) -> str:
@@ -224,13 +231,13 @@ class DeltaSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of the table; raise if Delta tables cannot have them."""
-        context = self._set_context(context, self._mode)
+        context = self._set_layout(context)
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
-        self._merge_keys = self._checked_keys(self._mode, self._keys)
+        self._merge_keys = self._layout.keys
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
-        self._rows_schema = rows_schema(context, self._schema)
+        self._rows_schema = self._layout.rows_schema(self._schema)
         merges = bool(self._merge_keys) and not context.complete
         self._raise_problem(
             check_library()
@@ -396,8 +403,8 @@ class DeltaSink(TargetSink):
         retries = CommitRetries(self._retry_policy)
         failures = 0  # without a commit of another writer
         while True:
-            schema, kind = self._rows_schema, self._context.kind
-            rows = _Rows(rows_to_write(output, schema, self._merge_keys, self._context.name, kind))
+            schema = self._rows_schema
+            rows = _Rows(self._layout.rows(output, self._schema))
             try:
                 self._table.update_incremental()
                 version = self._table.version()
@@ -549,6 +556,8 @@ class DeltaSink(TargetSink):
             f"(target.{_quoted(key)} IS NOT DISTINCT FROM source.{_quoted(key)})"
             for key in self._merge_keys
         )
+        if self._layout.is_history:
+            reader = self._history_reader(table, reader)
         merger = table.merge(
             reader,
             predicate=same_keys,
@@ -556,17 +565,36 @@ class DeltaSink(TargetSink):
             target_alias="target",
             commit_properties=properties,
         )
-        if self._context.kind == "rows":
-            merger.when_matched_update_all().when_not_matched_insert_all().execute()
-            return
+        version, deletes = self._layout.version, self._context.kind != "rows"
         columns = {f"target.`{name}`": f"source.`{name}`" for name in self._schema.names}
-        is_delete = f"source.`{CHANGE.name}` < 0"
-        (
-            merger.when_matched_delete(is_delete)
-            .when_matched_update(columns)
-            .when_not_matched_insert(columns, f"NOT {is_delete}")
-            .execute()
-        )
+        if self._layout.is_history or deletes:
+            is_delete = f"source.`{CHANGE.name}` < 0"
+            (
+                merger.when_matched_delete(is_delete)
+                .when_matched_update(columns)
+                .when_not_matched_insert(columns, f"NOT {is_delete}")
+                .execute()
+            )
+        elif version:
+            is_newer = f"target.`{version}` IS NULL OR source.`{version}` >= target.`{version}`"
+            merger.when_matched_update(columns, is_newer).when_not_matched_insert(columns).execute()
+        else:
+            merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _history_reader(
+        self, table: DeltaTable, reader: pa.RecordBatchReader
+    ) -> pa.RecordBatchReader:
+        """Return the rows of a history to write and to delete for an epoch's versions of rows."""
+        layout, schema = self._layout, self._schema
+        versions = reader.read_all()
+        names = ", ".join(map(_quoted, schema.names))
+        query = f"SELECT {names} FROM target{_range_of_keys(versions, layout.row_keys)}"  # noqa: S608
+        former = schema.empty_table()
+        if versions.num_rows:
+            batches = QueryBuilder().register("target", table).execute(query)
+            former = rows_of_versions(batches, versions, layout, schema)
+        changed = changed_history(former, versions, layout, schema)
+        return pa.RecordBatchReader.from_batches(changed.schema, changed.to_batches())
 
 
 class _Rows:
@@ -582,6 +610,17 @@ class _Rows:
         except BaseException as error:
             self.error = error
             raise
+
+
+def _range_of_keys(rows: pa.Table, keys: Sequence[str]) -> str:
+    """Return a condition in SQL that the rows with the keys of `rows` meet, and few others."""
+    conditions = []
+    for key in keys:
+        column = rows.column(key)
+        bounds = pc.min_max(column).as_py()
+        if pa.types.is_integer(column.type) and not column.null_count:
+            conditions.append(f"{_quoted(key)} BETWEEN {bounds['min']} AND {bounds['max']}")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _quoted(name: str) -> str:

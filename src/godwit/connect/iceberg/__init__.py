@@ -22,8 +22,10 @@ def iceberg(
     table: str,
     *,
     catalog: str | Mapping[str, str] = "default",
-    mode: Literal["append", "upsert"] = "append",
+    mode: Literal["append", "upsert", "changes"] = "append",
     keys: str | Sequence[str] | None = None,
+    order_by: str | None = None,
+    rename: Mapping[str, str] | None = None,
     rejects: Sink | None = None,
 ) -> IcebergSink:
     """Write each epoch to an Apache Iceberg table in one commit; exactly-once.
@@ -46,10 +48,16 @@ def iceberg(
     mode
         ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. Of
         changes of a table it also deletes rows. An upsert reads and rewrites all rows of the table
-        between the smallest and the largest key of the epoch.
+        between the smallest and the largest key of the epoch. ``"changes"`` adds every change of a
+        table, with its column ``change``.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal.
+    order_by
+        Column with the version of a row. With ``"upsert"`` a row is written unless the table has a
+        newer one of its key. So deleted rows stay, with nulls and true in a column ``deleted``.
+    rename
+        Names of the columns that the sink adds, as in ``{"deleted": "is_deleted"}``.
     rejects
         Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
         ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.

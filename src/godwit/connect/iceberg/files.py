@@ -54,6 +54,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles, _SnapshotProducer
 from pyiceberg.typedef import Record
 
+from godwit.sinks.changes import is_newest
 from godwit.sinks.rows import has_key_among
 
 if TYPE_CHECKING:
@@ -105,6 +106,17 @@ class ReplacedFiles:
             return False
         self._seen |= {task.file.file_path: _deletes(task) for task in new}
         return True
+
+    def without_older(self, table: Table, rows: pa.Table, version: str) -> pa.Table:
+        """Return the epoch's rows but for those of whose key the table has a newer version."""
+        tasks, columns = self._tasks(table), [*self._keys, version]
+        typed = pa.schema([rows.schema.field(name).with_nullable(True) for name in columns])
+        parts = [rows.select(columns).cast(typed)]
+        for file in self.files:
+            read = read_file(table, tasks[file.file_path], columns).cast(typed)
+            with_keys = has_key_among(read.select(self._keys), parts[0].select(self._keys))
+            parts.append(read.filter(pa.array(with_keys)))
+        return rows.filter(pa.array(is_newest(pa.concat_tables(parts), rows.num_rows)))
 
     def _tasks(self, table: Table) -> dict[str, FileScanTask]:
         """Return the tasks that read the files which may have keys of the epoch, by path."""

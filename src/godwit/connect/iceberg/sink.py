@@ -45,13 +45,10 @@ from godwit.connect.iceberg.files import (
 )
 from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.changes import check_of_rows, rows_schema
 from godwit.sinks.file_systems import try_directory
 from godwit.sinks.parquet_files import file_row_check, require_types
 from godwit.sinks.rows import (
-    check_mode,
     is_complete_result,
-    rows_to_write,
     storable_schema,
     with_plain_types,
 )
@@ -64,6 +61,7 @@ from godwit.sinks.target_sink import (
     point_without_history,
     read_point_text,
 )
+from godwit.sinks.writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,23 +93,25 @@ class IcebergSink(TargetSink):
         table: str,
         *,
         catalog: str | Mapping[str, str],
-        mode: Literal["append", "upsert"],
+        mode: Literal["append", "upsert", "changes"],
         keys: str | Sequence[str] | None,
+        order_by: str | None,
+        rename: Mapping[str, str] | None,
         rejects: Sink | None,
     ) -> None:
-        check_mode("Iceberg sink", mode, keys)
+        self._writing = Writing(mode=mode, keys=keys, order_by=order_by, rename=rename)
+        self._writing.check("Iceberg sink", ("append", "upsert", "changes"))
         self._table_name = table
         self._properties = dict(catalog) if isinstance(catalog, Mapping) else {}
         named = catalog if isinstance(catalog, str) else self._properties.pop("name", "default")
         self._catalog_name = named
-        self._mode, self._keys = mode, keys
         secrets = Secrets.of_values(self._properties)
         for value in self._properties.values():
             secrets |= Secrets.of_uri(str(value))
         super().__init__("Iceberg", secrets=secrets, rejects=rejects, table=table)
 
     def __repr__(self) -> str:
-        return f"gw.sinks.iceberg({self._table_name!r}, mode={self._mode!r})"
+        return f"gw.sinks.iceberg({self._table_name!r}, mode={self._writing.mode!r})"
 
     @property
     def destination(self) -> str:
@@ -129,12 +129,12 @@ class IcebergSink(TargetSink):
         """Return the check for rows that the table's columns or Parquet cannot hold."""
         never_null = {field.name for field in self._schema if not field.nullable}
         check = file_row_check(self._context, (), MAX_PARTITIONS, never_null)
-        return check_of_rows(check, self._context)
+        return self._layout.check(check)
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of the table; raise if its rows cannot be identified."""
-        context = self._set_context(context, self._mode)
-        self._merge_keys = self._checked_keys(self._mode, self._keys)
+        context = self._set_layout(context)
+        self._merge_keys = self._layout.keys
         self._own_schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
         require_types(
             context, self._own_schema, "an Iceberg table", self._target_error, iceberg_schema
@@ -234,7 +234,7 @@ class IcebergSink(TargetSink):
                 ) from error
 
     def _load_or_create(self) -> Table:
-        """Load the table; create what is absent: the catalog's tables, the namespace, the table."""
+        """Load the table; create the catalog's tables, the namespace and the table if absent."""
         self._catalog = load_catalog(self._catalog_name, **self._properties)
         if not self._catalog.table_exists(self._table_name):
             namespace, _, _ = self._table_name.rpartition(".")
@@ -372,11 +372,8 @@ class IcebergSink(TargetSink):
                 if self._has_epoch(table.metadata, output.epoch):
                     return
                 self._schema = self._fit_columns(table, complete=complete)
-                schema, context = rows_schema(self._context, self._schema), self._context
-                batches = rows_to_write(
-                    output, schema, self._merge_keys, context.name, context.kind
-                )
-                rows = pa.Table.from_batches(batches, schema=schema)
+                batches = self._layout.rows(output, self._schema)
+                rows = pa.Table.from_batches(batches, self._layout.rows_schema(self._schema))
                 try:
                     self._commit_rows(table, rows, output.point, complete=complete, retries=retries)
                 except _EpochIsThereError:
@@ -421,7 +418,12 @@ class IcebergSink(TargetSink):
         replaced: ReplacedFiles | None = None
         if self._merge_keys and rows.num_rows and not complete:
             replaced = ReplacedFiles(table, rows, self._merge_keys)
-            stay = [part.cast(self._schema) for part in replaced.rows_that_stay]
+            if self._layout.version:
+                rows = replaced.without_older(table, rows, self._layout.version)
+                replaced = ReplacedFiles(table, rows, self._merge_keys) if rows.num_rows else None
+            stay = [
+                part.cast(self._schema) for part in (replaced.rows_that_stay if replaced else ())
+            ]
             rows = pa.concat_tables([*stay, self._upserted(rows)])
         else:
             rows = self._upserted(rows)

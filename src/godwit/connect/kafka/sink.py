@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -47,6 +47,7 @@ from godwit.sinks.rows import (
     upsert_keys,
 )
 from godwit.sinks.target_sink import TargetSink
+from godwit.sinks.writing import Writing
 from godwit.sources.message_formats import UnwritableError, as_format
 from godwit.time.durations import seconds
 
@@ -98,6 +99,7 @@ class KafkaSink(TargetSink):
         servers: str | Sequence[str],
         topic: str,
         *,
+        mode: Literal["upsert", "changes"],
         value: str | MessageFormat,
         key: str | Sequence[str] | None,
         key_format: MessageFormat | None,
@@ -122,7 +124,9 @@ class KafkaSink(TargetSink):
         )
         super().__init__("Kafka", secrets=self._settings.secrets, rejects=rejects, topic=topic)
         self._topic = topic
-        self._layout = MessageLayout(
+        self._writing = Writing(mode=mode)
+        self._writing.check("Kafka sink", ("upsert", "changes"))
+        self._messages = MessageLayout(
             topic=topic,
             value=as_format(value, where),
             key=() if key is None else column_names(key),
@@ -158,7 +162,7 @@ class KafkaSink(TargetSink):
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        return self._layout.key
+        return self._messages.key
 
     @property
     def destination(self) -> str:
@@ -176,17 +180,21 @@ class KafkaSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of messages, or raise."""
-        key = self._layout.key
-        self._context = context = context_of_table(context, by_key=bool(key))
+        self._context = context
+        self._context = context = (
+            self._writing.layout(context).context
+            if self._writing.mode == "changes"
+            else context_of_table(context, by_key=bool(self._messages.key))
+        )
         self._schema = rows_schema(context, storable_schema(context.schema))
-        self._layout = replace(self._layout, deletes=context.kind != "rows")
-        if self._layout.deletes:
+        self._messages = replace(self._messages, deletes=context.kind != "rows")
+        if self._messages.deletes:
             self._check_deletes()
         self._require_columns()
 
     def _check_deletes(self) -> None:
         """Raise unless messages with one key are about one row, and go to one partition."""
-        layout = self._layout
+        layout = self._messages
         upsert_keys(self._context, layout.key)
         for option, name in (
             ("topic_column", layout.topics),
@@ -196,8 +204,8 @@ class KafkaSink(TargetSink):
                 raise self._target_error(
                     f"{option} names {name!r}, which is not part of the key, so that a deleted row "
                     "may have another one",
-                    "Make it part of key; or call as_rows() on the stream before the sink, which "
-                    "writes all changes with their column 'change'.",
+                    'Make it part of key; or use mode="changes", which writes all changes with '
+                    "their column 'change'.",
                 )
 
     def _try_target(self) -> RowCheck:
@@ -234,7 +242,9 @@ class KafkaSink(TargetSink):
         self._max_bytes = int(
             admin.topic_setting(self._topic, "max.message.bytes") or _DEFAULT_MAX_BYTES
         )
-        self._check = SizeCheck(layout=self._layout, schema=self._schema, max_bytes=self._max_bytes)
+        self._check = SizeCheck(
+            layout=self._messages, schema=self._schema, max_bytes=self._max_bytes
+        )
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the epoch committed as the consumer group's offset; ``None``: none."""
@@ -491,7 +501,7 @@ class KafkaSink(TargetSink):
                 keep = np.ones(batch.num_rows, np.bool_)
                 keep[rejections.rows] = False
                 rows = batch.filter(pa.array(keep))
-            for message in self._layout.messages(rows):
+            for message in self._messages.messages(rows):
                 self._produce_message(producer, message)
                 sent += 1
                 if sent % 1_000 == 0:
@@ -529,7 +539,7 @@ class KafkaSink(TargetSink):
 
     def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, one row per key where rows are upserts."""
-        keys = self._layout.key if self._layout.deletes else ()
+        keys = self._messages.key if self._messages.deletes else ()
         rows = rows_to_write(output, self._schema, keys, self._context.name, self._context.kind)
         for gathered in join_small_batches(rows, rows=_ROWS):
             yield from split_batch(gathered, rows=_ROWS, size_bytes=_BYTES)
@@ -562,7 +572,7 @@ class KafkaSink(TargetSink):
 
     def _require_columns(self) -> None:
         """Raise if messages cannot be made from the sink's columns."""
-        layout, schema = self._layout, self._schema
+        layout, schema = self._messages, self._schema
         for option, names in (
             ("key", layout.key),
             ("headers", [layout.headers] if layout.headers else []),

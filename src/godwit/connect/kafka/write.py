@@ -24,6 +24,7 @@ def kafka(
     servers: str | Sequence[str],
     topic: str,
     *,
+    mode: Literal["upsert", "changes"] = "upsert",
     value: Literal["bytes", "text", "json"] | MessageFormat = "json",
     key: str | Sequence[str] | None = None,
     key_format: MessageFormat | None = None,
@@ -53,14 +54,17 @@ def kafka(
     topic
         Topic to write to, which must exist. Required even if `topic_column` names other topics for
         all rows, since the sink stores the number of its last epoch under this topic.
+    mode
+        How changes of a table are written. ``"upsert"``: with a `key`, as one message for each key
+        of an epoch, whose value is null if the row is deleted. ``"changes"``: every change is a
+        message, with its column ``change``, as is the case without a key.
     value
         Format of the values: ``"json"``, ``"text"`` and ``"bytes"`` (of the rows' only column), or
         one of ``gw.formats``. Values have all columns but `headers`, `topic_column` and
         `partition_column`.
     key
         Column with the message key, as text or bytes; of several columns the key is a JSON object.
-        ``None``: messages have no key. With a key, changes of a table are written as one message
-        for each key of an epoch, whose value is null if the row is deleted.
+        ``None``: messages have no key.
     key_format
         One of ``gw.formats`` for the key's columns, in place of text, bytes or JSON.
     headers

@@ -22,8 +22,10 @@ def postgres(
     dsn: str | Mapping[str, Any],
     table: str,
     *,
-    mode: Literal["append", "upsert"] = "append",
+    mode: Literal["append", "upsert", "changes", "history"] = "append",
     keys: str | Sequence[str] | None = None,
+    order_by: str | None = None,
+    rename: Mapping[str, str] | None = None,
     create: bool = True,
     epoch_column: str | None = None,
     rejects: Sink | None = None,
@@ -45,15 +47,24 @@ def postgres(
         Name of the table, with or without its schema (``public.by_plane``).
     mode
         ``"append"`` inserts rows; ``"upsert"`` replaces the row with the same `keys`, or inserts
-        it. Of changes of a table it also deletes rows.
+        it. Of changes of a table it also deletes rows. ``"changes"`` inserts every change of a
+        table, with its column ``change``. ``"history"`` keeps all versions of a row (slowly
+        changing dimension, type 2): each is valid from ``valid_from`` until ``valid_to``, which is
+        null while it is ``current``. Late versions are put between the others.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal (needs PostgreSQL 15 or newer).
+    order_by
+        Column with the version of a row: an integer, a decimal, a date or a time. With ``"upsert"``
+        a row is written unless the table has a newer one of its key. So deleted rows stay, with
+        nulls and true in a column ``deleted``. In a history it is the column ``valid_from``.
+    rename
+        Names of the columns that the sink adds, as in ``{"deleted": "is_deleted"}``.
     create
         ``True``: create the table if it is absent. ``False``: the start fails then.
     epoch_column
         Integer column that gets the number of the epoch; with it the table can be rolled back
-        (``on_divergence="roll_back"``). Only with ``"append"``.
+        (``on_divergence="roll_back"``). Only with ``"append"`` and ``"changes"``.
     rejects
         Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
         ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch before the

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString, get_args
 
 import numpy as np
 import psycopg
@@ -23,7 +23,6 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.checkpoint.ownership import HistoryPoint
-from godwit.columns.signed import CHANGE
 from godwit.connect.postgres.copy import (
     Connection,
     UnwritableRowsError,
@@ -34,6 +33,7 @@ from godwit.connect.postgres.copy import (
     may_concern_rows,
     scalar,
 )
+from godwit.connect.postgres.merge import RESERVED, STAGE, StagedMerge
 from godwit.connect.postgres.table import (
     TargetTable,
     check_dsn,
@@ -46,18 +46,15 @@ from godwit.connect.postgres.table import (
 )
 from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
-from godwit.sinks.changes import check_of_rows, rows_schema
 from godwit.sinks.rows import (
     cast_batches,
-    check_mode,
     is_complete_result,
     join_small_batches,
-    rows_to_write,
     split_batch,
     storable_schema,
-    upsert_keys,
 )
 from godwit.sinks.target_sink import TargetSink, point_of_epoch
+from godwit.sinks.writing import Mode, Writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -265,7 +262,6 @@ class DeliveredEpochs:
 
 _COPIED_ROWS: Final = 65_536
 _COPIED_BYTES: Final = 16 * 2**20  # as text, rows may take several times as much
-_STAGE: Final = "godwit_stage"
 _PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
 
 
@@ -283,21 +279,24 @@ class PostgresSink(TargetSink):
         dsn: str | Mapping[str, Any],
         table: str,
         *,
-        mode: Literal["append", "upsert"],
+        mode: Mode,
         keys: str | Sequence[str] | None,
+        order_by: str | None,
+        rename: Mapping[str, str] | None,
         create: bool,
         epoch_column: str | None,
         rejects: Sink | None,
     ) -> None:
-        check_mode(f"PostgreSQL sink on table {table}", mode, keys)
+        writing = Writing(mode=mode, keys=keys, order_by=order_by, rename=rename)
+        writing.check(f"PostgreSQL sink on table {table}", get_args(Mode))
         parts = table_parts(table)
         table = plain_name(parts)
-        if parts[-1] in {EPOCHS, _STAGE}:
+        if parts[-1] in {EPOCHS, *RESERVED}:
             raise SinkError(
                 f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
                 remedy="Choose another name.",
             )
-        if epoch_column is not None and mode != "append":
+        if epoch_column is not None and mode not in {"append", "changes"}:
             raise SinkError(
                 f"PostgreSQL sink on table {table}: epoch_column={epoch_column!r} means nothing "
                 "where rows are replaced.",
@@ -307,14 +306,14 @@ class PostgresSink(TargetSink):
         super().__init__("PostgreSQL", secrets=secrets_of_dsn(dsn), rejects=rejects, table=table)
         self._dsn = dsn
         self._table = table
-        self._mode = mode
-        self._keys = keys
+        self._writing = writing
         self._create = create
         self._epoch_column = epoch_column
         self._connection: Connection | None = None
 
     def __repr__(self) -> str:
-        return f"gw.sinks.postgres({shown_dsn(self._dsn)!r}, {self._table!r}, mode={self._mode!r})"
+        where = f"{shown_dsn(self._dsn)!r}, {self._table!r}"
+        return f"gw.sinks.postgres({where}, mode={self._writing.mode!r})"
 
     @property
     def destination(self) -> str:
@@ -334,9 +333,8 @@ class PostgresSink(TargetSink):
 
     def _fit(self, context: SinkContext) -> None:
         """Set the table as it has to be for the rows; raise if options do not fit them."""
-        context = self._set_context(context, self._mode)
-        self._schema = storable_schema(context.schema)
-        self._rows_schema = rows_schema(context, self._schema)
+        context = self._set_layout(context)
+        self._schema = self._rows_schema = storable_schema(context.schema)
         for field in self._schema:
             if not is_storable(field.type):
                 raise self._target_error(
@@ -350,16 +348,15 @@ class PostgresSink(TargetSink):
                     "Give epoch_column another name.",
                 )
             self._schema = self._schema.append(pa.field(self._epoch_column, pa.int64()))
-        self._deletes = context.kind != "rows"
-        self._copied_names = [*self._schema.names, *([CHANGE.name] if self._deletes else [])]
+        self._copied_names = self._layout.rows_schema(self._schema).names
         self._target = TargetTable(
             sink=context.name,
             table=self._table,
             schema=self._schema,
-            keys=upsert_keys(context, self._keys) if self._mode == "upsert" else (),
+            keys=self._layout.keys,
             complete=context.complete,
             epoch_column=self._epoch_column or "",
-            deletes=self._deletes,
+            deletes=context.kind != "rows" or self._layout.is_history,
         )
         self._row_number = "godwit_row"
         while self._row_number in self._schema.names:
@@ -393,7 +390,7 @@ class PostgresSink(TargetSink):
                 self._target.prepare(connection, create=self._create)
                 self._epochs = DeliveredEpochs(connection, self._target, self._context)
                 check = self._target.row_check(connection)
-                self._check = check_of_rows(check, self._context)
+                self._check = self._layout.check(check)
                 last = self._epochs.last_point(connection)
                 self._last = -1 if last is None else last.epoch
 
@@ -552,75 +549,14 @@ class PostgresSink(TargetSink):
     def _load_rows(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
         """Append or upsert rows within the open transaction."""
         if self._target.keys:
-            self._upsert(connection, parts)
+            merge = StagedMerge(self._target.identifier, self._layout, self._row_number)
+            merge.create_stage(connection)
+            self._copy_rows(connection, parts, sql.Identifier(STAGE), numbered=True)
+            merge.apply(connection)
         else:
             self._copy_rows(connection, parts, self._target.identifier)
         # Constraints that are deferred to the commit would refuse the epoch without naming a row.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-    def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
-        """Copy rows into a temporary table, and upsert the last one of each key; delete others."""
-        columns = comma_separated(self._schema.names)
-        keys = comma_separated(self._target.keys)
-        others = [name for name in self._schema.names if name not in self._target.keys]
-        update: sql.Composable = sql.SQL("DO NOTHING")
-        if others:
-            update = sql.SQL("DO UPDATE SET {}").format(
-                sql.SQL(", ").join(
-                    sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
-                )
-            )
-        names = {
-            "stage": sql.Identifier(_STAGE),
-            "row": sql.Identifier(self._row_number),
-            "target": self._target.identifier,
-            "columns": columns,
-            "keys": keys,
-            "update": update,
-            "sign": sql.SQL("1") if not self._deletes else sql.Identifier(CHANGE.name),
-            "signed": sql.SQL(", 0::smallint AS {}" if self._deletes else "").format(
-                sql.Identifier(CHANGE.name)
-            ),
-        }
-        connection.execute(
-            sql.SQL(
-                "CREATE TEMP TABLE {stage} AS "
-                "SELECT 0::bigint AS {row}, {columns}{signed} FROM {target} WITH NO DATA"
-            ).format(**names)
-        )
-        self._copy_rows(connection, parts, sql.Identifier(_STAGE), numbered=True)
-        if self._deletes:
-            self._delete_staged(connection, names)
-        # One statement cannot change a row twice: of rows with the same keys, the last counts.
-        # Going in order of keys keeps two queries on one table from locking each other out.
-        connection.execute(
-            sql.SQL(
-                "INSERT INTO {target} ({columns}) SELECT DISTINCT ON ({keys}) {columns} "
-                "FROM {stage} WHERE {sign} > 0 ORDER BY {keys}, {row} DESC "
-                "ON CONFLICT ({keys}) {update}"
-            ).format(**names)
-        )
-        connection.execute(sql.SQL("DROP TABLE {stage}").format(**names))
-
-    def _delete_staged(self, connection: Connection, names: Mapping[str, sql.Composable]) -> None:
-        """Delete the rows whose keys the temporary table has with sign -1; null is equal to null.
-
-        Indexes serve ``=`` and ``IS NULL``, but not ``IS NOT DISTINCT FROM``.
-        """
-        keys = [sql.Identifier(key) for key in self._target.keys]
-        is_delete = sql.SQL("s.{sign} < 0").format(**names)
-        has_null = sql.SQL(" OR ").join(sql.SQL("s.{} IS NULL").format(key) for key in keys)
-        equal = [sql.SQL("t.{0} = s.{0}").format(key) for key in keys]
-        same = [
-            sql.SQL("(t.{0} = s.{0} OR t.{0} IS NULL AND s.{0} IS NULL)").format(key)
-            for key in keys
-        ]
-        for conditions in (equal, [sql.SQL("({})").format(has_null), *same]):
-            connection.execute(
-                sql.SQL("DELETE FROM {target} t USING {stage} s WHERE {conditions}").format(
-                    **names, conditions=sql.SQL(" AND ").join([is_delete, *conditions])
-                )
-            )
 
     def _copy_rows(
         self,
@@ -654,12 +590,11 @@ class PostgresSink(TargetSink):
 
     def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield an epoch's rows in batches of bounded size, with the epoch column if asked for."""
-        schema, name, keys = self._rows_schema, self._context.name, self._target.keys
-        rows = (
-            rows_to_write(output, schema, keys, name, self._context.kind)
-            if self._deletes
-            else cast_batches(output, schema, name, keys)
-        )
+        layout = self._layout
+        if layout.order_by or layout.context.kind != "rows":
+            rows = layout.rows(output, self._rows_schema)
+        else:  # the server finds the last row of each key
+            rows = cast_batches(output, self._rows_schema, layout.context.name, layout.keys)
         for gathered in join_small_batches(rows, rows=_COPIED_ROWS):
             batch = gathered
             if self._epoch_column is not None:
