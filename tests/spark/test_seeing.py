@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.streams import _OLDEST_S, Inbox
+from tests.support.receiver import Receiver
 
 import godwit as gw
 from godwit.checkpoint.journal import read_tail
@@ -95,12 +96,22 @@ def test_spark_s_own_progress_has_the_phases_of_every_micro_batch(
 
 
 def test_metrics_are_served_while_the_query_runs_and_no_longer(
-    inbox: Inbox, tmp_path: Path
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox.put([("a", 1), ("b", 2)], [("a", 3)])
-    query = totals(inbox).start(
-        checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=0, ui_port=0)
-    )
+    with Receiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OPENLINEAGE_URL", receiver.url)
+        _check_what_is_served(inbox, tmp_path)
+    assert len(receiver.bodies("/v1/traces")) >= 1
+    assert len(receiver.bodies("/v1/metrics")) >= 1
+    lineage = [json.loads(body) for body in receiver.bodies("/api/v1/lineage")]
+    assert [event["eventType"] for event in lineage] == ["START", "COMPLETE"]
+
+
+def _check_what_is_served(inbox: Inbox, tmp_path: Path) -> None:
+    everything = gw.Observability(metrics_port=0, ui_port=0, opentelemetry=True, openlineage=True)
+    query = totals(inbox).start(checkpoint=tmp_path / "ck", observability=everything)
     query.processAllAvailable()
     assert query.metrics_url is not None
     assert query.metrics_url.startswith("http://127.0.0.1:")

@@ -47,7 +47,7 @@ _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "keyed_calls": dict.fromkeys(("transform_with_state", "apply_in_pandas_with_state"), _OWN),
     "controllers": {"default": _OWN},
-    "observers": dict.fromkeys(("metrics", "page"), _OWN),
+    "observers": dict.fromkeys(("metrics", "page", "opentelemetry", "openlineage"), _OWN),
     "planners": {
         **dict.fromkeys(("milp", "intra_executor"), _OWN),
         **dict.fromkeys(

@@ -190,6 +190,9 @@ METRICS: Final[Mapping[str, Metric]] = {
 }
 """Name as in Prometheus → metric; counters get ``_total`` where they are shown."""
 
+BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds of the buckets of histograms, in seconds."""
+
 _COUNTED: Final = {
     "numInputRows": "godwit_rows_in",
     "numOutputRows": "godwit_rows_out",

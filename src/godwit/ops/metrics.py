@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from godwit.model.latency import LatencyHistogram
 from godwit.model.text import printable
-from godwit.ops.figures import METRICS, figures_of
+from godwit.ops.figures import BUCKETS_S, METRICS, figures_of
 from godwit.ops.server import BoundedServer, serving_error
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
     *(1800.0, 3600.0, 86400.0),
 )
-_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class _Latencies(Collector):
@@ -73,7 +72,7 @@ class Metrics:
         self.registry = CollectorRegistry()  # holds the metrics, and nothing of the process
         self._metrics: dict[str, Any] = {}
         for name, (kind, meaning, labels, *_) in METRICS.items():
-            more: dict[str, Any] = {"buckets": _BUCKETS_S} if kind == "histogram" else {}
+            more: dict[str, Any] = {"buckets": BUCKETS_S} if kind == "histogram" else {}
             if name == _LATENCY:  # rows come counted, which `Histogram` does not take
                 continue
             self._metrics[name] = _KINDS[kind](

@@ -1,18 +1,19 @@
 """Observers of a running query: ports that show it to people and to other programs.
 
 The core has none: each is an entry point of the group ``godwit.observers``, a function of the
-flow's name and the options of the start, and is imported only if the options ask for it.
+flow and the options of the start, and is imported only if the options ask for it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from godwit.model import plugins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import Recorder
     from godwit.runtime.settings import Options
 
@@ -22,7 +23,7 @@ class Observer(Protocol):
 
     @property
     def url(self) -> str:
-        """URL to open, with a token if it needs one."""
+        """URL to open, with a token if it needs one; empty if there is none."""
 
     @property
     def recorder(self) -> Recorder | None:
@@ -32,7 +33,7 @@ class Observer(Protocol):
         """Close the port; idempotent."""
 
 
-def open_observers(flow: str, options: Options) -> Iterator[tuple[str, Observer]]:
+def open_observers(flow: CompiledFlow, options: Options) -> Iterator[tuple[str, Observer]]:
     """Open the observers that the options ask for, one after the other: name and observer.
 
     Raises
@@ -42,10 +43,13 @@ def open_observers(flow: str, options: Options) -> Iterator[tuple[str, Observer]
     PluginError
         If the observer is not installed.
     """
-    ports: dict[str, Any] = {
-        "metrics": options.observability.metrics_port,
-        "page": options.observability.ui_port,
+    asked = options.observability
+    wanted = {
+        "metrics": asked.metrics_port is not None,
+        "page": asked.ui_port is not None,
+        "opentelemetry": asked.opentelemetry,
+        "openlineage": asked.openlineage,
     }
-    for name, port in ports.items():
-        if port is not None:
+    for name, is_wanted in wanted.items():
+        if is_wanted:
             yield name, plugins.load("observers", name)(flow, options)

@@ -132,7 +132,7 @@ class Sizing:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observability:
-    """Settings of a running query's metrics endpoint and live web page.
+    """Settings of a running query's metrics, live web page, traces and lineage.
 
     Pass it as ``flow.start(observability=...)``.
 
@@ -150,6 +150,14 @@ class Observability:
     ui_host
         Address on which `ui_port` listens. If other machines can reach it, the page needs a token,
         which is part of ``query.ui_url``.
+    opentelemetry
+        True: metrics and a trace of each epoch go to OpenTelemetry, by the providers that the
+        application has configured, else by OTLP over HTTP as the variables ``OTEL_*`` say. Needs
+        ``pip install 'godwit-streams[opentelemetry]'``.
+    openlineage
+        True: OpenLineage events of the query's start and end are sent, with the data that it reads
+        and writes, as the variables ``OPENLINEAGE_*`` say. Needs
+        ``pip install 'godwit-streams[openlineage]'``.
 
     Raises
     ------
@@ -166,6 +174,8 @@ class Observability:
     metrics_host: str = "127.0.0.1"
     ui_port: int | None = None
     ui_host: str = "127.0.0.1"
+    opentelemetry: bool = False
+    openlineage: bool = False
 
     def __post_init__(self) -> None:
         for what, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
@@ -176,6 +186,8 @@ class Observability:
                 )
         _check_kind("setting metrics_host of observability", self.metrics_host, str)
         _check_kind("setting ui_host of observability", self.ui_host, str)
+        _check_kind("setting opentelemetry of observability", self.opentelemetry, bool)
+        _check_kind("setting openlineage of observability", self.openlineage, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,6 +255,20 @@ class Sink(ABC):
         return None
 
     @property
+    def datasets(self) -> tuple[str, ...]:
+        """URIs or absolute paths of the target, without secrets, for lineage; empty: unknown.
+
+        By default `destination`, if it is one.
+
+        Examples
+        --------
+        >>> gw.sinks.parquet("s3://bucket/out").datasets
+        ('s3://bucket/out',)
+        """
+        target = self.destination or ""
+        return (target,) if target.startswith("/") or "://" in target.partition(" ")[0] else ()
+
+    @property
     def target(self) -> str | None:
         """Path or URI that `lane_writer` writes to, without secrets; ``None``: no writer.
 

@@ -141,6 +141,11 @@ class FileSource(Source):
         pattern = "" if self._pattern is None else f", {self._pattern}"
         return f"{self._format.name} files in {self._directory.shown}{pattern}"
 
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The directory."""
+        return (self._directory.shown,)
+
     def _look_up_schema(self) -> pa.Schema:
         """Read the first file's schema, with its directories' columns; raise without a file."""
         listing = self._listing or self._directory.list()

@@ -227,6 +227,17 @@ class Source(ABC):
         'memory numbers'
         """
 
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """URIs or absolute paths of the data, without secrets, for lineage; empty: unknown.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").datasets
+        ()
+        """
+        return ()
+
     def open(self, position: Position | None) -> None:  # noqa: B027  many have nothing to do here
         """Prepare for reading, on the driver, before the first epoch of a run.
 

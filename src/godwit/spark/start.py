@@ -161,7 +161,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
         observers: dict[str, Observer] = {}
-        for observer_name, observer in open_observers(flow.name, options):
+        for observer_name, observer in open_observers(compiled, options):
             undo.callback(observer.close)
             observers[observer_name] = observer
             if observer.recorder is not None:

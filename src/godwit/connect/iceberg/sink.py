@@ -120,6 +120,11 @@ class IcebergSink(TargetSink):
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
 
     @property
+    def datasets(self) -> tuple[str, ...]:
+        """The table, after its catalog."""
+        return (f"iceberg://{self._catalog_name}/{self._table_name}",)
+
+    @property
     def place(self) -> str:
         """Text that identifies the table, whatever the catalog is called."""
         uri = self._properties.get("uri")

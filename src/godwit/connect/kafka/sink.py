@@ -170,6 +170,11 @@ class KafkaSink(TargetSink):
         return f"{self._settings.servers} {self._topic}"
 
     @property
+    def datasets(self) -> tuple[str, ...]:
+        """The topic."""
+        return (f"kafka://{self._settings.servers}/{self._topic}",)
+
+    @property
     def keeps_epochs(self) -> bool:
         """True if the consumer group stores the last epoch: unless delivery is at least once."""
         return self._exactly_once

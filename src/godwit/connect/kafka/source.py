@@ -185,6 +185,11 @@ class KafkaSource(Source):
         return f"Kafka {' '.join(self._topics)}"
 
     @property
+    def datasets(self) -> tuple[str, ...]:
+        """The topics."""
+        return tuple(f"kafka://{self._settings.servers}/{topic}" for topic in self._topics)
+
+    @property
     def arrival_time(self) -> str | None:  # type: ignore[override]
         """Name of the column with the broker's timestamps, if it is included."""
         return next((n for n, what in self._extra.items() if what == "timestamp"), None)

@@ -321,6 +321,14 @@ class PostgresSink(TargetSink):
         return f"{server_of_dsn(self._dsn)} {self._table}"
 
     @property
+    def datasets(self) -> tuple[str, ...]:
+        """The table, after its server's first address and its database."""
+        named = dict(part.partition("=")[::2] for part in server_of_dsn(self._dsn).split(" "))
+        address = f"{named.get('host', 'localhost')}:{named.get('port', '5432')}"
+        schema, table = ("public", *table_parts(self._table))[-2:]
+        return (f"postgres://{address}/{named.get('dbname', '')}.{schema}.{table}",)
+
+    @property
     def place(self) -> str:
         """Text that identifies the table, with its schema or without."""
         server, parts = server_of_dsn(self._dsn), table_parts(self._table)

@@ -154,7 +154,7 @@ def parts_for(
         assignment.num_key_groups,
         hashes_whole=hashes_whole,
     )
-    # What is spread goes from where it is.
+    # Spread keys go from their present place.
     np.subtract.at(load, place[home], busy[home])
     each = max(float(busy.sum()), 1.0) * share / count
     chosen = place_parts(place[key_groups], load, count, each)
