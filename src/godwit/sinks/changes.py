@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import canonical_floats, canonical_keys, hash_keys, is_hashable
-from godwit.columns.signed import CHANGE, UNCHANGED
+from godwit.columns.signed import CHANGE, UNCHANGED, without_sign
 from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
 
@@ -204,6 +204,29 @@ def _last_of_sum(
     ends = np.flatnonzero(np.diff(key[order], append=-1))
     last: IntArray = order[ends]
     return last
+
+
+def rows_of_table(changes: pa.Table, keys: Sequence[str] | None) -> pa.Table:
+    """Return the rows of a table after changes to it, in order of arrival, without their signs.
+
+    `keys`: columns of the key, if the rows are upserts; ``None``: they are changes.
+    """
+    rows = without_sign(changes.schema)
+    if not changes.num_rows:
+        return rows.empty_table()
+    batch = batch_of(changes)
+    signs = values_of(batch.column(CHANGE.name))
+    group, count = numbers_of_rows(batch.select(rows.names if keys is None else list(keys)))
+    num_left = np.bincount(group, weights=signs, minlength=count).astype(np.int64)
+    candidates = np.flatnonzero(signs > 0)
+    if keys is not None:
+        candidates = np.arange(len(group))
+        num_left[:] = 1
+    order = candidates[np.lexsort((-candidates, group[candidates]))]  # the last ones first
+    starts = np.searchsorted(group[order], group[order])
+    left = order[np.arange(len(order)) - starts < num_left[group[order]]]
+    stay = pa.array(np.sort(left[signs[left] > 0]))
+    return pa.Table.from_batches([batch.select(rows.names).take(stay)], schema=rows)
 
 
 def is_newest(rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:

@@ -14,11 +14,13 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from godwit.columns.signed import UNCHANGED
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
 from godwit.model.frames import user_class
 from godwit.model.naming import function_name
 from godwit.model.signatures import awaiting_hint, check_signature, passed_on_hint
 from godwit.model.text import table, text_block
+from godwit.sinks.changes import rows_of_table
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -129,6 +131,7 @@ class MemorySink(Sink):
 
         With ``output="complete"`` these are the rows of the newest epoch. Rows that functions or
         joins emitted have no key that identifies them, so without `keys` all of them are returned.
+        Of changes and upserts it is the table that they make, without the column ``change``.
 
         Parameters
         ----------
@@ -154,6 +157,11 @@ class MemorySink(Sink):
         if context.complete:
             tables = tables[-1:]
         rows = pa.concat_tables([context.schema.empty_table(), *tables])
+        if context.kind != "rows" and not context.complete:
+            named = context.table_keys if keys is None else column_names(keys)
+            require_columns(context, named, "keys")
+            if context.kind == "changes" or (named and UNCHANGED.name not in rows.schema.names):
+                return rows_of_table(rows, named if context.kind == "upserts" else None)
         if keys is None and () in context.unique_keys and not context.complete:
             return rows.slice(max(rows.num_rows - 1, 0))  # the result of a whole stream is one row
         default = () if context.complete else next(iter(context.unique_keys), ())

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.support.epoch_rows import SCHEMA, Shown, context, rows
+from tests.support.epoch_rows import SCHEMA, EpochRows, Shown, context, rows
 
+from godwit.columns.signed import CHANGE
 from godwit.model.errors import SinkError
 from godwit.sinks.simple_sinks import MemorySink
+
+if TYPE_CHECKING:
+    from godwit.columns.signed import Kind
 
 EPOCHS = [
     rows(0, ("N1", 1), ("N2", 2), (None, 3)),
@@ -69,6 +75,31 @@ def test_without_keys_the_table_has_all_rows() -> None:
     for epoch in EPOCHS:
         sink.deliver(epoch)
     assert sink.table().num_rows == 7
+
+
+@pytest.mark.parametrize("kind", ["changes", "upserts"])
+@pytest.mark.parametrize("seed", range(6))
+def test_changes_are_shown_as_the_table_that_they_make(seed: int, kind: Kind) -> None:
+    rng = random.Random(seed)
+    schema = SCHEMA.append(CHANGE)
+    sink, live = MemorySink(), list[tuple[str, int]]()
+    sink.open(context(schema=schema, kind=kind, table_keys=("plane",), unique_keys=()))
+    for epoch in range(4):
+        changes = []
+        for _ in range(rng.randrange(6)):
+            if live and rng.random() < 0.4:
+                changes.append((*live.pop(rng.randrange(len(live))), -1))
+            row = (rng.choice(["a", "b"]), rng.randrange(2))
+            if kind == "upserts":
+                live = [other for other in live if other[0] != row[0]]
+            live.append(row)
+            changes.append((*row, 1))
+        named = [dict(zip(schema.names, change, strict=True)) for change in changes]
+        sink.deliver(EpochRows(epoch=epoch, table=pa.Table.from_pylist(named, schema=schema)))
+        table = sink.table()
+        assert table.schema.names == SCHEMA.names
+        assert sorted(tuple(row.values()) for row in table.to_pylist()) == sorted(live)
+    assert sum(rows.num_rows for rows in sink.epochs.values()) > len(live)
 
 
 def test_the_table_has_every_window_of_a_key() -> None:

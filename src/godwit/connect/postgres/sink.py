@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString, get_args
 import numpy as np
 import psycopg
 import pyarrow as pa
-from psycopg import sql
+from psycopg import errors, sql
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.connect.postgres.copy import (
@@ -53,7 +53,7 @@ from godwit.sinks.rows import (
     split_batch,
     storable_schema,
 )
-from godwit.sinks.target_sink import TargetSink, point_of_epoch
+from godwit.sinks.target_sink import CommitRetries, TargetSink, point_of_epoch
 from godwit.sinks.writing import Mode, Writing
 
 if TYPE_CHECKING:
@@ -468,19 +468,17 @@ class PostgresSink(TargetSink):
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows and number in one transaction, unless it is recorded.
 
-        A broken connection is reopened once. If the server refuses values of rows, these rows are
-        found and diverted. Raises `SinkError` if the epoch cannot be written: then the table has
-        all of it if the answer to the commit was lost, and otherwise nothing.
+        A broken connection is reopened once. A transaction that the server ends, because it and
+        another one wait for each other, is repeated. If the server refuses values of rows, these
+        rows are found and diverted. Raises `SinkError` if the epoch cannot be written: then the
+        table has all of it if the answer to the commit was lost, and otherwise nothing.
         """
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
             "It is in the table whole or not at all; correct the cause and start the query again.",
             epoch=output.epoch,
         ):
-            try:
-                self._write_or_divert(output)
-            except psycopg.OperationalError:
-                self._write_or_divert(output)
+            self._write_with_retries(output)
             self._last = max(self._last, output.epoch)
 
     def close(self) -> None:
@@ -507,6 +505,23 @@ class PostgresSink(TargetSink):
                 "WHERE current_setting('synchronous_commit') = 'off'"
             )
         return self._connection
+
+    def _write_with_retries(self, output: EpochOutput) -> None:
+        """Write an epoch; repeat it after a lost connection, or a conflict of transactions."""
+        retries, was_lost = CommitRetries(self._retry_policy), False
+        while True:
+            retries.begin(0)
+            try:
+                self._write_or_divert(output)
+            except (errors.DeadlockDetected, errors.SerializationFailure):
+                if not retries.wait_after_conflict():
+                    raise
+            except psycopg.OperationalError:
+                if was_lost:
+                    raise
+                was_lost = True
+            else:
+                return
 
     def _write_or_divert(self, output: EpochOutput) -> None:
         """Write an epoch; if the server refuses some rows, divert these and write the others."""

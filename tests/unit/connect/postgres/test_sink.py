@@ -18,6 +18,7 @@ import godwit as gw
 from godwit.connect.postgres import copy as postgres_copy
 from godwit.connect.postgres import sink as postgres_sink
 from godwit.model.errors import SinkError
+from godwit.sinks.target_sink import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -382,6 +383,33 @@ def test_a_connection_that_breaks_at_any_step_is_opened_anew(
         assert table(postgres, name) == expected, f"lost at step {step}: {faults.steps}"
         if len(faults.steps) <= step:
             break
+
+
+@pytest.mark.parametrize(
+    "error", [psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure]
+)
+def test_a_transaction_that_another_one_stands_against_is_repeated(
+    postgres: str, faults: Faults, error: type[psycopg.Error]
+) -> None:
+    faults.error = lambda: error("the server ends one of two that wait for each other")
+    waits: list[float] = []
+    with opened(postgres, mode="upsert") as sink:
+        sink._retry_policy = RetryPolicy(sleep=waits.append)
+        sink.deliver(EPOCHS[0])
+        faults.steps, faults.fail_at = [], 0
+        # Each attempt but the fourth fails at one step more than the one before.
+        reach = faults.reach
+
+        def fail_again(step: str) -> None:
+            try:
+                reach(step)
+            except psycopg.Error:
+                faults.steps, faults.fail_at = [], (len(waits) + 1) * 4 if len(waits) < 2 else -1
+                raise
+
+        faults.reach = fail_again  # type: ignore[method-assign]
+        sink.deliver(EPOCHS[1])
+    assert (table(postgres), len(waits)) == (UPSERTED, 3)
 
 
 def terminate_writers(dsn: str) -> None:
