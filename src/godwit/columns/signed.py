@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import mask_of, values_of
+from godwit.model.naming import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,6 +32,10 @@ CHANGE: Final = pa.field("change", pa.int8())
 
 UNCHANGED: Final = pa.field("unchanged", pa.string())
 """Names of columns, one a line, that an upsert leaves as they are; null if it has all of them."""
+
+
+FORMER: Final = f"{RESERVED_PREFIX}_former"
+"""Column of the former row of a key, as a struct, where a sink writes both; null if it has none."""
 
 
 def signs_of(rows: pa.RecordBatch) -> npt.NDArray[np.int8] | None:

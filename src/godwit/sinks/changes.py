@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import canonical_floats, canonical_keys, hash_keys, is_hashable
-from godwit.columns.signed import CHANGE, UNCHANGED, without_sign
+from godwit.columns.signed import CHANGE, FORMER, UNCHANGED, without_sign
 from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
 
@@ -139,6 +139,32 @@ def netted_rows(
                 yield _written(batch.filter(pa.array(part)), written, sign)
 
 
+def paired_rows(rows: pa.RecordBatch, keys: Sequence[str], kind: Kind) -> pa.RecordBatch:
+    """Return one row for each key that an epoch's changes may have changed; deletes come first.
+
+    Of changes with a column `FORMER`: the row that a row with 1 replaces. `rows`: the whole epoch.
+    """
+    signs = values_of(rows.column(CHANGE.name))
+    if kind == "upserts":
+        chosen = _chosen_rows(lambda: [rows], list(keys), kind, None)
+        ends = np.concatenate([np.flatnonzero(chosen == sign) for sign in (-1, 1)])
+        return _written(rows.take(pa.array(ends)), keys, 1)
+    key, count = numbers_of_rows(rows.select(keys))
+    left = _left_of_sum(key, rows.select([n for n in rows.schema.names if n != CHANGE.name]), signs)
+    last = np.full((2, count), -1)
+    last[(signs[left] > 0).astype(np.int64), key[left]] = left  # the last one counts
+    gone, new = last
+    ends = np.concatenate([gone[(gone >= 0) & (new < 0)], np.sort(new[new >= 0])])
+    former = np.where(signs[ends] > 0, gone[key[ends]], -1)
+    taken = _written(rows.take(pa.array(ends)), keys, 1)
+    names = [name for name in rows.schema.names if name != CHANGE.name]
+    parts = rows.select(names).take(pa.array(np.maximum(former, 0)))
+    struct = pa.StructArray.from_arrays(
+        parts.columns, fields=list(parts.schema), mask=pa.array(former < 0)
+    )
+    return taken.append_column(FORMER, struct)
+
+
 def _written(rows: pa.RecordBatch, keys: Sequence[str], sign: int) -> pa.RecordBatch:
     """Return rows of one sign as they are written: equal keys with equal bits, deletes bare."""
     columns = []
@@ -196,10 +222,7 @@ def _last_of_sum(
     Of the rows that are left: the last one of the newest ones with 1, else of those with -1; none
     if nothing is left.
     """
-    named = rows.rename_columns([str(number) for number in range(rows.num_columns)])
-    equal, count = numbers_of_rows(named.append_column("key", column_of(key, None, pa.int64())))
-    net = np.bincount(equal, weights=signs, minlength=count)
-    left = np.flatnonzero(net[equal] * signs > 0)
+    left = _left_of_sum(key, rows, signs)
     order = left[np.lexsort((left, signs[left], age[left], key[left]))]
     ends = np.flatnonzero(np.diff(key[order], append=-1))
     last: IntArray = order[ends]
@@ -241,6 +264,14 @@ def is_newest(rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
     np.maximum.at(newest, key, rank)
     mask: npt.NDArray[np.bool_] = rank[:count] >= newest[key[:count]]
     return mask
+
+
+def _left_of_sum(key: IntArray, rows: pa.RecordBatch, signs: npt.NDArray[np.int8]) -> IntArray:
+    """Return the positions of rows of which equal ones do not cancel out."""
+    named = rows.rename_columns([str(number) for number in range(rows.num_columns)])
+    equal, _ = numbers_of_rows(named.append_column("key", column_of(key, None, pa.int64())))
+    net = np.bincount(equal, weights=signs)
+    return np.flatnonzero(net[equal] * signs > 0)
 
 
 def _rows_at(batches: Iterable[pa.RecordBatch], positions: IntArray) -> pa.RecordBatch:

@@ -74,6 +74,9 @@ class MessageFormat(ABC):
 
     writes_any: ClassVar[bool] = False  # whether all rows of columns that it takes can be written
     reads_keys: ClassVar[bool] = False  # whether `decode` needs the keys of messages
+    # Whether `encode` takes changes: rows with a sign, and the former row of each key.
+    writes_changes: ClassVar[bool] = False
+    has_tombstones: bool = False  # whether a message without a value follows each delete
 
     @property
     def stream_kind(self) -> Kind:
@@ -84,6 +87,11 @@ class MessageFormat(ABC):
     def table_keys(self) -> tuple[str, ...]:
         """Columns that identify a row of the table whose changes the messages are."""
         return ()
+
+    @property
+    def writes_former(self) -> bool:
+        """True if messages may have the former row of their key, too."""
+        return False
 
     @property
     @abstractmethod

@@ -109,6 +109,7 @@ def debezium(
     include: Sequence[str] | Mapping[str, str] = (),
     types: Mapping[str, str] | None = None,
     registry: str | Mapping[int, str | Mapping[str, Any] | Sequence[Any]] | None = None,
+    tombstones: bool = True,
 ) -> DebeziumMessages:
     """Format of Debezium's change events, in JSON with or without schemas, or in Avro.
 
@@ -117,6 +118,9 @@ def debezium(
     leaves out, since they stay as they are. A message without a value deletes the row of its key.
     Heartbeats are ignored. An event that cannot be read, or that truncates the table, goes by
     ``on_bad=`` of the source.
+
+    A Kafka sink writes changes and upserts as events in JSON without schemas: one for each key of
+    an epoch, of op ``c``, ``u`` or ``d``. Columns that `include` names are left out.
 
     Parameters
     ----------
@@ -145,6 +149,9 @@ def debezium(
     registry
         URL of the schema registry, or a mapping of schema id → schema: events and keys are Avro in
         its framing. ``None``: they are JSON.
+    tombstones
+        ``True``: a sink writes a message without a value behind each delete, so that a compacted
+        topic forgets the key.
 
     Raises
     ------
@@ -174,6 +181,7 @@ def debezium(
         include=named,
         types=types or {},
         schemas=schemas,
+        tombstones=tombstones,
     )
 
 

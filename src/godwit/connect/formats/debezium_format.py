@@ -28,13 +28,17 @@ from godwit.connect.formats.debezium_values import (
     is_unavailable,
     type_in_event,
 )
+from godwit.connect.formats.debezium_writer import EventWriter
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import listing
 from godwit.sources.message_formats import (
     NOT_OF_MESSAGES,
     Decoded,
     MessageFormat,
+    UnwritableError,
+    check_fields,
     decode_by_halves,
+    error_text,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +82,8 @@ class DebeziumMessages(MessageFormat):
     """Change events of one table."""
 
     reads_keys: ClassVar[bool] = True
+    writes_changes: ClassVar[bool] = True
+    writes_any: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -88,7 +94,9 @@ class DebeziumMessages(MessageFormat):
         include: Mapping[str, str],  # `INCLUDED`, or a field of events → name of the column
         types: Mapping[str, str],
         schemas: Schemas | None,  # of events in Avro; ``None``: they are JSON
+        tombstones: bool,
     ) -> None:
+        self.has_tombstones = tombstones
         self._table, self._key, self._has_before = schema, key, has_before
         self._include, self._schemas = dict(include), schemas
         self._check(types)
@@ -104,6 +112,7 @@ class DebeziumMessages(MessageFormat):
             transaction=_names_in("transaction", fields),
             usual=tuple(types.items()),
         )
+        self._writer = EventWriter(schema, key, dict(types), has_before=has_before)
 
     def _check(self, types: Mapping[str, str]) -> None:
         """Raise for keys that are not columns, names that are taken, and unknown types."""
@@ -152,19 +161,30 @@ class DebeziumMessages(MessageFormat):
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
         raise NotImplementedError  # `decode` makes fewer or more rows than messages
 
+    @property
+    def writes_former(self) -> bool:
+        return self._has_before
+
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        raise InvalidFlowError(
-            f"gw.formats.debezium reads events, and cannot write {rows.num_rows} rows.",
-            remedy="Write them as gw.formats.json() or gw.formats.avro(...).",
-        )
+        """Encode each row as an event; see `EventWriter.events`."""
+        try:
+            return self._writer.events(rows)
+        except NOT_OF_MESSAGES:
+            raise
+        except Exception as error:
+            raise UnwritableError(error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Raise: the format only reads."""
-        del schema
-        raise InvalidFlowError(
-            f"{where} is to write events of Debezium, which Godwit only reads.",
-            remedy="Write the rows as gw.formats.json() or gw.formats.avro(...).",
-        )
+        """Raise for columns that events do not have; `include=` columns are left out of them."""
+        if self._schemas is not None:
+            raise InvalidFlowError(
+                f"{where} is to write events of Debezium in Avro, which Godwit only reads.",
+                remedy="Leave registry= out of its format: events are JSON then.",
+            )
+        skipped = (CHANGE.name, UNCHANGED.name, *self._include.values())
+        rest = pa.schema([field for field in schema if field.name not in skipped])
+        check_fields(rest, self._table, where, "the table of the events")
+        self._writer.check(where)
 
     def decode(
         self, values: Sequence[Value], names: Sequence[str], keys: Sequence[Value] = ()

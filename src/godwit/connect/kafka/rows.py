@@ -44,6 +44,7 @@ class Outgoing(NamedTuple):
     key: Value
     value: Value
     headers: list[tuple[str, bytes | None]] | None
+    needs_tombstone: bool = False  # a message of the same key without a value follows
 
     @property
     def size_bytes(self) -> int:
@@ -68,7 +69,9 @@ class MessageLayout:
     def value_columns(self, names: list[str]) -> list[str]:
         """Return the names of the columns that are part of the message's value."""
         others = {self.headers, self.topics, self.partitions}
-        return [n for n in names if n not in others and not (self.deletes and n == CHANGE.name)]
+        if self.deletes and not self.value.writes_changes:
+            others.add(CHANGE.name)
+        return [name for name in names if name not in others]
 
     def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield a message for each row; raise `UnwritableError` if one cannot be encoded."""
@@ -82,8 +85,11 @@ class MessageLayout:
         headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else none
         topics = rows[self.topics].to_pylist() if self.topics else none
         partitions = rows[self.partitions].to_pylist() if self.partitions else none
-        for topic, partition, key, value, header in zip(
-            topics, partitions, keys, values, headers, strict=True
+        gone: list[bool] = [False] * rows.num_rows
+        if self.deletes and self.value.has_tombstones:
+            gone = pc.less(rows.column(CHANGE.name), 0).to_pylist()
+        for topic, partition, key, value, header, is_gone in zip(
+            topics, partitions, keys, values, headers, gone, strict=True
         ):
             yield Outgoing(
                 self.topic if topic is None else topic,
@@ -91,12 +97,13 @@ class MessageLayout:
                 key,
                 value,
                 header,
+                is_gone,
             )
 
     def _message_values(self, rows: pa.RecordBatch) -> list[Value]:
         """Return the encoded value of each message; ``None`` for deleted rows."""
         columns = rows.select(self.value_columns(rows.schema.names))
-        if not self.deletes:
+        if not self.deletes or self.value.writes_changes:
             return _encode(self.value, columns)
         is_upsert = pc.greater(rows.column(CHANGE.name), 0)
         encoded = iter(_encode(self.value, columns.filter(is_upsert)))
@@ -151,9 +158,9 @@ class SizeCheck:
         """Return the rows that the topic cannot take."""
         batch = rows.cast(self.schema) if rows.schema != self.schema else rows
         try:
-            if self._takes_any(batch) and _bound_bytes(batch) <= self.max_bytes:
+            if self._takes_any(batch) and self._parts * _bound_bytes(batch) <= self.max_bytes:
                 return None
-            sizes = [message.size_bytes for message in self.layout.messages(batch)]
+            sizes = [self._parts * m.size_bytes for m in self.layout.messages(batch)]
             large = np.flatnonzero(np.asarray(sizes, np.int64) > self.max_bytes)
             if not large.size:
                 return None
@@ -161,6 +168,11 @@ class SizeCheck:
             return Rejections(rows=large, reasons=reasons)
         except UnwritableError:
             return self._rejections(batch)
+
+    @property
+    def _parts(self) -> int:
+        """Number of rows that a message may have: with its former row two, of unknown size."""
+        return 2 if self.layout.deletes and self.layout.value.writes_former else 1
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
         """Return whether the formats can encode every row that these columns may hold."""
@@ -185,9 +197,10 @@ class SizeCheck:
                 rows.append(row)
                 reasons.append(f"it cannot be written: {error}")
             else:
-                if message.size_bytes > self.max_bytes:
+                size = self._parts * message.size_bytes
+                if size > self.max_bytes:
                     rows.append(row)
-                    reasons.append(self._too_large_reason(message.size_bytes))
+                    reasons.append(self._too_large_reason(size))
         return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
 
     def _too_large_reason(self, size_bytes: int) -> str:

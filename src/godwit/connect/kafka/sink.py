@@ -23,6 +23,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
 
 from godwit.checkpoint.ownership import HistoryPoint
+from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
 from godwit.connect.kafka.client import (
     ClusterAdmin,
@@ -36,8 +37,9 @@ from godwit.connect.kafka.rows import MessageLayout, SizeCheck
 from godwit.model.errors import InvalidFlowError, SinkError
 from godwit.model.text import counted
 from godwit.plan.staging import Rejections
-from godwit.sinks.changes import context_of_table, rows_schema
+from godwit.sinks.changes import context_of_table, paired_rows, rows_schema
 from godwit.sinks.rows import (
+    cast_batches,
     column_names,
     join_small_batches,
     require_columns,
@@ -48,7 +50,7 @@ from godwit.sinks.rows import (
 )
 from godwit.sinks.target_sink import TargetSink
 from godwit.sinks.writing import Writing
-from godwit.sources.message_formats import UnwritableError, as_format
+from godwit.sources.message_formats import JsonMessages, UnwritableError, as_format
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
@@ -126,9 +128,13 @@ class KafkaSink(TargetSink):
         self._topic = topic
         self._writing = Writing(mode=mode)
         self._writing.check("Kafka sink", ("upsert", "changes"))
+        chosen = as_format(value, where)
+        if chosen.writes_changes:
+            key = chosen.table_keys if key is None else key
+            key_format = JsonMessages(None) if key_format is None else key_format
         self._messages = MessageLayout(
             topic=topic,
-            value=as_format(value, where),
+            value=chosen,
             key=() if key is None else column_names(key),
             key_format=key_format,
             headers=headers,
@@ -499,15 +505,18 @@ class KafkaSink(TargetSink):
         sent = 0
         for batch in self._batches(output):
             rows = batch
-            rejections = self._check(batch)
+            checked = batch.select(self._schema.names)  # without the former row
+            rejections = self._check(checked)
             if rejections is not None:
-                refused.append(batch.take(pa.array(rejections.rows)))
+                refused.append(checked.take(pa.array(rejections.rows)))
                 reasons += rejections.reasons
                 keep = np.ones(batch.num_rows, np.bool_)
                 keep[rejections.rows] = False
                 rows = batch.filter(pa.array(keep))
             for message in self._messages.messages(rows):
                 self._produce_message(producer, message)
+                if message.needs_tombstone:
+                    self._produce_message(producer, message._replace(value=None))
                 sent += 1
                 if sent % 1_000 == 0:
                     producer.poll(0)
@@ -545,6 +554,13 @@ class KafkaSink(TargetSink):
     def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, one row per key where rows are upserts."""
         keys = self._messages.key if self._messages.deletes else ()
+        if keys and self._messages.value.writes_changes:
+            by = [*keys, CHANGE.name]
+            parts = list(cast_batches(output, self._schema, self._context.name, by))
+            none = pa.RecordBatch.from_pylist([], self._schema)
+            whole = paired_rows(pa.concat_batches([none, *parts]), keys, self._context.kind)
+            yield from split_batch(whole, rows=_ROWS, size_bytes=_BYTES)
+            return
         rows = rows_to_write(output, self._schema, keys, self._context.name, self._context.kind)
         for gathered in join_small_batches(rows, rows=_ROWS):
             yield from split_batch(gathered, rows=_ROWS, size_bytes=_BYTES)
@@ -578,6 +594,11 @@ class KafkaSink(TargetSink):
     def _require_columns(self) -> None:
         """Raise if messages cannot be made from the sink's columns."""
         layout, schema = self._messages, self._schema
+        if layout.value.writes_changes and self._writing.mode == "changes":
+            raise self._target_error(
+                "mode='changes' would write an update as a delete and an insert, in any order",
+                "Leave it out: events of Debezium are one for each key of an epoch.",
+            )
         for option, names in (
             ("key", layout.key),
             ("headers", [layout.headers] if layout.headers else []),

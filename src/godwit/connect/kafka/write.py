@@ -64,7 +64,7 @@ def kafka(
         `partition_column`.
     key
         Column with the message key, as text or bytes; of several columns the key is a JSON object.
-        ``None``: messages have no key.
+        ``None``: messages have no key, or that of `value` if it has one, as `gw.formats.debezium`.
     key_format
         One of ``gw.formats`` for the key's columns, in place of text, bytes or JSON.
     headers

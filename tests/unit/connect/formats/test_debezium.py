@@ -482,10 +482,66 @@ def test_keys_may_be_numbers_or_have_several_columns() -> None:
         gw.formats.upsert(gw.formats.json(), key="n long")
 
 
-def test_formats_of_changes_only_read() -> None:
-    events = gw.formats.debezium("id long", key="id")
-    for chosen in (events, gw.formats.upsert(gw.formats.json("a int"), key="b int")):
-        with pytest.raises(InvalidFlowError, match="only reads"):
-            chosen.check_columns(pa.schema([]), "A sink")
-        with pytest.raises(InvalidFlowError, match="cannot write"):
-            chosen.encode(pa.record_batch({"a": [1]}))
+def test_upserts_are_only_read() -> None:
+    chosen = gw.formats.upsert(gw.formats.json("a int"), key="b int")
+    with pytest.raises(InvalidFlowError, match="only reads"):
+        chosen.check_columns(pa.schema([]), "A sink")
+    with pytest.raises(InvalidFlowError, match="cannot write"):
+        chosen.encode(pa.record_batch({"a": [1]}))
+
+
+WRITTEN = (
+    "id long, t string, p decimal(20, 2), q decimal(9, 1), d date, s timestamp, b binary, "
+    "h binary, r double, f boolean, i interval day to second, l array<date>, m array<string>"
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_written_events_are_read_as_they_were(seed: int) -> None:
+    rng = random.Random(seed)
+    types = {"q": "string", "h": "hex", "b": "base64-url-safe"}
+    chosen = gw.formats.debezium(WRITTEN, key="id", types=types, include={"position": "lsn"})
+    schema = pa.schema([f for f in chosen.schema if f.name not in ("unchanged", "lsn")])
+    chosen.check_columns(schema, "A sink")
+    drawn: dict[str, Any] = {
+        "t": lambda: "".join(rng.choices('aé"\\\n😀', k=4)),
+        "p": lambda: Decimal(rng.randrange(-(10**20), 10**20)).scaleb(-2),
+        "q": lambda: Decimal(rng.randrange(-999, 999)).scaleb(-1),
+        "d": lambda: dt.date(1960 + rng.randrange(80), 2, 3),
+        "s": lambda: EPOCH + dt.timedelta(microseconds=rng.randrange(-(10**15), 10**15)),
+        "b": lambda: rng.randbytes(3),
+        "h": lambda: rng.randbytes(3),
+        "r": lambda: rng.choice([rng.random(), float("inf"), -float("inf"), -0.0, 1e300]),
+        "f": lambda: rng.random() < 0.5,
+        "i": lambda: dt.timedelta(microseconds=rng.randrange(-(10**12), 10**12)),
+        "l": lambda: [None, dt.date(2020, 1, 1)][: rng.randrange(3)],
+        "m": lambda: ["x", None][: rng.randrange(3)],
+    }
+    rows = []
+    for n in range(30):
+        sign = rng.choice([1, 1, -1])
+        values = {
+            name: draw() if sign == 1 and rng.random() < 0.8 else None
+            for name, draw in drawn.items()
+        }
+        rows.append({"id": n, **values, "change": sign})
+    messages = chosen.encode(pa.RecordBatch.from_pylist(rows, schema=schema))
+    decoded = chosen.decode(messages, schema.names, [None] * len(messages))
+    assert not decoded.bad
+    assert decoded.rows.to_pylist() == rows
+
+
+def test_what_events_cannot_have_is_refused_before_it_is_written() -> None:
+    def refuses(problem: str, columns: str, **options: Any) -> None:
+        chosen = gw.formats.debezium("id long, s timestamp", key="id", **options)
+        schema = gw.formats.json(columns).schema
+        assert schema is not None
+        with pytest.raises(InvalidFlowError, match=problem):
+            chosen.check_columns(schema, "Sink 's'")
+
+    refuses("has column 'x'", "id long, x long")
+    refuses("'s' as io.debezium.time.Timestamp", "id long", types={"s": f"{TIME}.Timestamp"})
+    refuses("in Avro, which Godwit only reads", "id long", registry={})
+
+
+TIME = "io.debezium.time"
