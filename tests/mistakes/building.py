@@ -42,7 +42,7 @@ SPARK_NAMES = (
     _M('gw.col("v")', "no attribute 'col'", "'godwit'", "text of a column"),
     _M("gw.StatefulProcessor", "no attribute 'StatefulProcessor'", "godwit", ".process("),
     _M("gw.sinks.foreachBatch(print)", "no attribute 'foreachBatch'", "sinks", "gw.sinks.foreach"),
-    _M('gw.sources.delta("in")', "no attribute 'delta'", "godwit.sources", "spark.readStream"),
+    _M('gw.sources.orc("in")', "no attribute 'orc'", "godwit.sources", "spark.readStream"),
     _M(
         'keyed.compute(outputMode="complete", n=gw.count())',
         *("not an aggregate", "result 'outputMode'", "is output= here"),

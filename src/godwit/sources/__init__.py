@@ -12,6 +12,7 @@ source                rows                                          position
 `kafka`               messages of topics                            offsets of partitions
 `memory`              that the program adds, for tests              number of rows
 `rate`                generated: numbers and times                  number of rows
+`sequence`            of one source, then of another                that of one source
 ====================  ============================================  =======================
 
 Connectors and other packages add sources by entry points of the group ``godwit.sources``, as
@@ -30,6 +31,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import type_name
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
+from godwit.sources.sequence import SequenceSource
 from godwit.sources.source import Lag, Position, Source, Split, Unreadable
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Literal
 
+    import pyarrow.compute as pc
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
@@ -57,6 +60,7 @@ __all__ = [
     "memory",
     "parquet",
     "rate",
+    "sequence",
 ]
 
 _SPARK = 'a DataFrame, as in flow.source("name", spark.readStream.format("{name}")...)'
@@ -440,3 +444,42 @@ def rate(
         start=start,
         seed=seed,
     )
+
+
+@user_call
+def sequence(
+    old: Source, new: Source, *, cut: tuple[str, Any] | pc.Expression | None = None
+) -> Source:
+    """Read history from one source, then live rows from another, as one source.
+
+    Parameters
+    ----------
+    old
+        Source that is read first, up to the end that it has when a new query begins; rows that it
+        gets later are not read.
+    new
+        Source that is read then, from its start when the query began. It has the same columns, of
+        the same types. If it has changes or upserts, `old` may have plain rows, which are inserted.
+    cut
+        Boundary, if both sources have some of the same rows: a column and a value, as in
+        ``("offset", 1200)``, or a condition such as ``pc.field("ts") < moment`` of
+        ``pyarrow.compute``. Rows of `old` are read if the column is less than the value (if the
+        condition is true), rows of `new` if it is not, or null. `old` must have all rows before the
+        cut when the query begins. ``None``: all rows of both.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the columns, kinds or options of the sources differ, or `cut` does not fit the columns.
+
+    Examples
+    --------
+    >>> history = gw.sources.memory("id long", [(1,), (2,), (3,)], name="history")
+    >>> live = gw.sources.memory("id long", [(3,), (4,)], name="live")
+    >>> flow = gw.Flow("ids")
+    >>> ids = flow.source("ids", gw.sources.sequence(history, live, cut=("id", 3)))
+    >>> flow.sink("ids", ids, gw.sinks.noop())
+    >>> gw.testing.run(flow).rows("ids")["id"].to_pylist()
+    [1, 2, 3, 4]
+    """
+    return SequenceSource(old, new, cut)

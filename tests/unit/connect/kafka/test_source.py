@@ -12,7 +12,9 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.support.epoch_rows import context
 from tests.support.refusing_broker import refusing_broker
@@ -114,6 +116,44 @@ def test_it_keeps_the_contract_of_sources_between_gaps(kafka: KafkaBroker) -> No
     columns = ["key", "headers", "timestamp", "topic", "partition", "offset"]
     source = source_of(kafka, topic, value="json", schema="n bigint", include=columns)
     gw.testing.check_source(source, add=add, ordered_within="partition")
+
+
+def test_history_in_a_delta_table_is_followed_by_the_topic(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = kafka.topic(2)
+    for number in range(12):
+        kafka.put(topic, b'{"n":%d}' % number, partition=number % 2)
+    archive = [(number, number % 2, number // 2) for number in range(9)]
+    schema = {"n": pa.int64(), "partition": pa.int32(), "offset": pa.int64()}
+    columns = [
+        pa.array(values, dtype)
+        for values, dtype in zip(zip(*archive, strict=True), schema.values(), strict=True)
+    ]
+    deltalake.write_deltalake(str(tmp_path), pa.table(columns, pa.schema(schema)))
+
+    def start(position: Any) -> Any:
+        live = source_of(
+            kafka, topic, value="json", schema="n bigint", include=["partition", "offset"]
+        )
+        before = (pc.field("partition") == 0) & (pc.field("offset") < 3)
+        before |= (pc.field("partition") == 1) & (pc.field("offset") < 4)
+        history = gw.sources.delta(tmp_path, max_rows_per_epoch=4)
+        source = gw.sources.sequence(history, live, cut=before)
+        source.open(position)
+        return source
+
+    source = start(None)
+    position, numbers = source.start(), []
+    for _ in range(20):
+        end = moved(source, position)
+        numbers += [row["n"] for row in rows_between(source, position, end)]
+        if len(numbers) >= 12:
+            break
+        position = end
+        source = start(position)
+    assert numbers[:7] == [0, 1, 2, 3, 4, 5, 7]
+    assert sorted(numbers) == list(range(12))
 
 
 def test_a_message_has_key_headers_time_and_place(kafka: KafkaBroker) -> None:
