@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
+from godwit.model.events import DeletesWaited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -280,6 +281,102 @@ def test_duplicates_of_changes_follow_the_oldest_row_that_is_left() -> None:
                 oldest.setdefault((row["k"], row["t"]), tuple(row.values()))
             assert +results == Counter(oldest.values())
             assert min(results.values()) >= 0
+
+
+def _version(row: Row) -> float:
+    return -math.inf if row["n"] is None else row["n"]
+
+
+@pytest.mark.parametrize("order_by", ["n", None])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_newest_row_of_each_key_is_among_those_that_are_left(
+    order_by: str | None, seed: int
+) -> None:
+    rng = random.Random(f"{order_by} {seed}")
+    table = Table(rng)
+    flow = gw.Flow("newest", num_key_groups=16)
+    rows = flow.source("rows", gw.testing.stream(COLUMNS)).as_changes()
+    flow.sink("out", rows.key_by("k").latest(order_by=order_by, name="newest"), gw.sinks.noop())
+    results: Counter[tuple[Any, ...]] = Counter()
+    with gw.testing.cluster(flow, executors=2) as run:
+        for _ in range(14):
+            changes = [change for _ in range(rng.choice([1, 3, 9])) for change in table.step()]
+            netted: Counter[tuple[Any, ...]] = Counter()
+            for row in run.epoch({"rows": changes})["out"].to_pylist():
+                values = tuple(row[c] for c in ("id", "k", "n", "v", "t"))
+                assert netted[values] * row["change"] >= 0
+                netted[values] += row["change"]
+            for values, count in netted.items():
+                results[values] += count
+            newest: dict[Any, Row] = {}
+            for row in table.live:
+                former = newest.get(row["k"])
+                if order_by is None or former is None or _version(row) >= _version(former):
+                    newest[row["k"]] = row
+            assert +results == Counter(tuple(row.values()) for row in newest.values())
+            assert min(results.values()) >= 0
+            disturbance = rng.random()
+            if disturbance < 0.2:
+                run.restart()
+            elif disturbance < 0.4:
+                run.migrate(
+                    {rng.randrange(16): rng.choice(list(run.executors))}, component="newest"
+                )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_deletes_wait_for_their_rows_in_every_operator(seed: int) -> None:
+    rng = random.Random(seed)
+    table, other = Table(rng), Table(rng)
+    flow = gw.Flow("wait", num_key_groups=8)
+    streams = [
+        flow.source(name, gw.testing.stream(COLUMNS)).as_changes() for name in ("rows", "others")
+    ]
+    rows, others = (stream.key_by("k") for stream in streams)
+    waits: Any = {"on_missing": "wait"}
+    for name, stream in {
+        "joined": rows.join(others, how="full", suffix="_2", name="joined", **waits),
+        "newest": rows.latest(order_by="id", name="newest", **waits),
+        "once": streams[0].drop_duplicates("k", within="forever", name="once", **waits),
+    }.items():
+        flow.sink(name, stream, gw.sinks.noop())
+    changes = {
+        name: [change for _ in range(40) for change in each.step()]
+        for name, each in (("rows", table), ("others", other))
+    }
+    for each in changes.values():
+        rng.shuffle(each)
+    results: dict[str, Counter[Any]] = {name: Counter() for name in ("joined", "newest", "once")}
+    with gw.testing.cluster(flow, executors=2) as run:
+        while any(changes.values()):
+            epoch = {name: [each.pop() for _ in each[:5]] for name, each in changes.items()}
+            for sink, out in run.epoch({n: each for n, each in epoch.items() if each}).items():
+                for row in out.to_pylist():
+                    sign = row.pop("change")
+                    results[sink][tuple(row.values())] += sign
+            assert all(min(each.values(), default=0) >= 0 for each in results.values())
+            if rng.random() < 0.1:
+                run.restart()
+        waited = {event.operator for event in run.events if isinstance(event, DeletesWaited)}
+        assert waited == {"joined", "newest", "once"}
+        assert run.state("joined", state="left").num_rows == len(table.live)
+    joined: Counter[Any] = Counter()
+    none = (None,) * 4
+    for row in table.live:
+        k, *values = row["k"], *(row[c] for c in ("id", "n", "v", "t"))
+        matches = [r for r in other.live if r["k"] == k is not None]
+        for match in matches:
+            joined[k, *values, *(match[c] for c in ("id", "n", "v", "t"))] += 1
+        if not matches:
+            joined[k, *values, *none] += 1
+    left = {row["k"] for row in table.live} - {None}
+    for row in other.live:
+        if row["k"] not in left:
+            joined[row["k"], *none, *(row[c] for c in ("id", "n", "v", "t"))] += 1
+    assert +results["joined"] == joined
+    newest = {row["k"]: row["id"] for row in sorted(table.live, key=lambda row: row["id"])}
+    assert {key[0]: key[1] for key in +results["newest"]} == newest
+    assert len(+results["once"]) == len(newest)
 
 
 def test_other_aggregates_are_refused_since_the_rows_are_gone() -> None:

@@ -63,6 +63,17 @@ def check_not_results(where: str, **options: object) -> None:
             )
 
 
+def check_on_missing(where: str, on_missing: object) -> None:
+    """Raise for an unknown action for deletes without a row; `where`: the call, for errors."""
+    check_one_of(
+        where,
+        "on_missing",
+        on_missing,
+        ("refuse", "wait"),
+        "Give 'refuse' (the epoch fails) or 'wait' (the delete waits for its row).",
+    )
+
+
 def all_results(where: str, results: object, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results given as a mapping, then those given by keyword; raise for other values.
 

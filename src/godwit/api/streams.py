@@ -22,6 +22,7 @@ from godwit.api.checks import (
     check_late,
     check_merge,
     check_not_results,
+    check_on_missing,
     check_one_of,
     check_order,
     check_partition_by,
@@ -104,8 +105,8 @@ if TYPE_CHECKING:
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
     from godwit.operators.calls import TimedRows
-    from godwit.operators.compute_changes import OnMissing
     from godwit.operators.joins.sides import How
+    from godwit.operators.live_rows import OnMissing
     from godwit.operators.states.declared import DeclaredState, ValueState
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import OperatorNode
@@ -373,6 +374,7 @@ class Stream:
         within: Duration | Literal["forever"] | None = None,
         late: Any = None,
         partition_by: str | Sequence[str] | None = None,
+        on_missing: OnMissing = "refuse",
         name: str | Identity | None = None,
     ) -> Stream:
         """Keep the first row of each key, in order of arrival, and drop its duplicates.
@@ -394,6 +396,8 @@ class Stream:
         partition_by
             Some of `columns`, whose hash selects the key group of a row; with the same default as
             in `key_by`.
+        on_missing
+            If a delete of changes has no row; see `KeyedStream.compute`.
         name
             The operator's name, under which its state is stored; `godwit.types.Identity` to rename
             the operator or to let it start empty. By default made of the source and the columns,
@@ -431,8 +435,10 @@ class Stream:
                 f"{where} was given late= together with within='forever', so that no row is late.",
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
+        check_on_missing(where, on_missing)
         placed = check_partition_by(partition_by, keys, where)
         options = operator_fields(self.node, keys, name, "drop_duplicates", partition_by=placed)
+        options["on_missing"] = on_missing
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
@@ -602,14 +608,7 @@ class KeyedStream:
             )
         options = self._node_fields(name, results_name(aggregates))
         check_results(options["name"], self.keys, aggregates, output)
-        check_one_of(
-            f"Operator {options['name']!r}",
-            "on_missing",
-            on_missing,
-            ("refuse", "wait"),
-            "Give 'refuse' (the epoch fails) or 'wait' (the delete waits for its row).",
-            operator=options["name"],
-        )
+        check_on_missing(f"Operator {options['name']!r}", on_missing)
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
         node = ComputeNode(
             aggregates=dict(aggregates), mode=output, on_missing=on_missing, **options
@@ -617,7 +616,13 @@ class KeyedStream:
         return add_to_flow(self.flow, node)
 
     @user_call
-    def latest(self, *, order_by: str | None = None, name: str | Identity | None = None) -> Stream:
+    def latest(
+        self,
+        *,
+        order_by: str | None = None,
+        on_missing: OnMissing = "refuse",
+        name: str | Identity | None = None,
+    ) -> Stream:
         """Keep the newest row of each key as a table, and emit its changes.
 
         Parameters
@@ -625,7 +630,10 @@ class KeyedStream:
         order_by
             Column whose greatest value has the newest row, such as a version or a log position;
             older rows that come later are left out. A row without a value is newer than those
-            before it. By default the row that arrives last is the newest.
+            before it, but in changes older than all others. By default the row that arrives last is
+            the newest.
+        on_missing
+            If a delete of changes has no row; see `compute`.
         name
             The operator's name, under which its state is stored; `godwit.types.Identity` to rename
             the operator or to let it start empty. By default made of the source and the key, such
@@ -637,7 +645,9 @@ class KeyedStream:
             Changes, for ``compute`` and sinks: the former row of a key with ``change`` -1, the new
             one with 1. The stream may have rows, each of which replaces the row of its key, or
             upserts and deletes (`Stream.as_upserts`, `gw.formats.debezium`). State is one row for
-            each key; with `order_by` also the version of each deleted key.
+            each key; with `order_by` also the version of each deleted key. Of changes, it is the
+            newest row of each key that is in the table, and if that is deleted the one before it;
+            state is all rows of the table then.
 
         Raises
         ------
@@ -662,8 +672,10 @@ class KeyedStream:
                 f"{self._call_text('latest')} was given order_by={order_by!r}.",
                 remedy="Name a column other than the key columns, as text.",
             )
+        check_on_missing(self._call_text("latest"), on_missing)
         options = self._node_fields(name, "latest")
-        return add_to_flow(self.flow, LatestNode(order_by=order_by, **options))
+        node = LatestNode(order_by=order_by, on_missing=on_missing, **options)
+        return add_to_flow(self.flow, node)
 
     @overload
     def process(
@@ -1126,6 +1138,7 @@ class KeyedStream:
         suffix: str | None = None,
         late: Any = None,
         spread: int | None = None,
+        on_missing: OnMissing = "refuse",
         name: str | Identity | None = None,
     ) -> Stream:
         """Join with another keyed stream by key, and an interval of event time unless they change.
@@ -1159,6 +1172,8 @@ class KeyedStream:
             while the query runs, by ``gw.Adaptation(spreading=gw.control.Spreading())`` or by
             ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
             be added to or removed from a join that has state in the checkpoint.
+        on_missing
+            If a delete of changes has no row; see `compute`.
         name
             The operator's name, under which its state is stored; `godwit.types.Identity` to rename
             the operator or to let it start empty. By default made of both sources and the key, such
@@ -1208,7 +1223,9 @@ class KeyedStream:
             check_join_of_tables(
                 where, (kind_of(self.node), kind_of(other.node)), late=late, spread=spread
             )
-            return add_to_flow(self.flow, JoinNode(of_tables=True, **options))
+            check_on_missing(where, on_missing)
+            node = JoinNode(of_tables=True, on_missing=on_missing, **options)
+            return add_to_flow(self.flow, node)
         return add_to_flow(self.flow, JoinNode(between_us=interval_of(between, where), **options))
 
     @user_call

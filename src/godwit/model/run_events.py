@@ -261,7 +261,7 @@ class RowsUnreadable(Event):
 class DeletesWaited(Event):
     """An operator got more deletes of some keys than rows: the deletes wait for their rows.
 
-    Also logged as a warning. Only with ``on_missing="wait"`` of ``compute`` over changes.
+    Also logged as a warning. Only of changes, with ``on_missing="wait"``.
 
     Attributes
     ----------

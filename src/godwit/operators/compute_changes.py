@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -37,9 +37,9 @@ from godwit.operators.aggregates.conditions import user_aggregate
 from godwit.operators.aggregates.signed import signed_aggregate, subtracts
 from godwit.operators.compute import ComputeOperator, same_rows
 from godwit.operators.latest import signs_or_fail
-from godwit.operators.live_rows import LiveRows, refuse_missing
+from godwit.operators.live_rows import WAIT, LiveRows, OnMissing, refuse_missing
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
-from godwit.operators.ordering import order_by
+from godwit.operators.ordering import descending_ranks, order_by
 from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 
@@ -50,12 +50,11 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.compute import OutputMode
+    from godwit.operators.live_rows import Applied
     from godwit.operators.operator import Changed, EntryColumns, OperatorInput
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-OnMissing = Literal["refuse", "wait"]
-"""Action for a delete whose row is not in the table: fail the epoch, or wait for the row."""
 _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 _LIVE: Final = "rows"
 _SLOTS: Final = pa.field(f"{RESERVED_PREFIX}_slots", pa.int64())
@@ -77,8 +76,10 @@ class ComputeChanges(KeyedOperator):
         rows: pa.Schema,  # all columns of the stream
         mode: OutputMode = "update",
         on_missing: OnMissing = "refuse",
+        order_by: str | None = None,  # column of rows that precedes the order of arrival
     ) -> None:
         self.name, self.inputs, self.mode, self.on_missing = name, inputs, mode, on_missing
+        self._order_by = order_by  # of which `last` is a result, under the same name
         self.complete, self.changes = mode == "complete", mode == "changes"
         bound = {result: aggregate.bind(inputs) for result, aggregate in aggregates.items()}
         adding = {r: a for r, a in aggregates.items() if subtracts(user_aggregate(bound[r]))}
@@ -150,7 +151,8 @@ class ComputeChanges(KeyedOperator):
         if state != _LIVE:
             types = described.type
             if self._others is not None:
-                slots = {"state": [_SLOTS.name, _OWED.name], "aggregate": {"name": "slots"}}
+                order = {} if self._order_by is None else {"order_by": self._order_by}
+                slots = {"state": [_SLOTS.name, _OWED.name], "aggregate": {"name": "slots"} | order}
                 types = {**types, _SLOTS.name: slots, **self._others.describe_state().type}
         return msgspec.structs.replace(
             described,
@@ -212,8 +214,7 @@ class ComputeChanges(KeyedOperator):
             )
         before, after = np.where(known, values_of(prior.column(0)), 0), values_of(state.column(0))
         if self.on_missing == "refuse":
-            wait = ' If a delete may come before its row, on_missing="wait" lets it wait.'
-            refuse_missing(self.name, (after < 0) | (owed > 0), keys, wait)
+            refuse_missing(self.name, (after < 0) | (owed > 0), keys, WAIT)
         removed = (after == 0) & (owed == 0)
         if self.on_missing == "wait" and self._others is None and removed.any():
             removed &= _is_nothing(state)
@@ -334,15 +335,15 @@ class ComputeChanges(KeyedOperator):
         )
         changed = {} if live.changed is None else {_LIVE: live.changed}
         added = np.flatnonzero(live.stays & (live.sign > 0))
+        stored = prior.select(list(range(first + 2, prior.num_columns)))
+        added = self._in_order(live, added, keys, known & ~again, stored)
         key = live.key[added]
-        order = order_by(key)
-        added, key = added[order], key[order]
         states = self._others.update_states(
             replace(groups, of_row=key),
             keys,
             self._rows_of(live.rows, added, keys.take(pa.array(key))),
             known & ~again,
-            prior.select(list(range(first + 2, prior.num_columns))),
+            stored,
             are_partial=False,
         )
         owed = live.waiting
@@ -352,6 +353,32 @@ class ComputeChanges(KeyedOperator):
             schema=pa.schema([_SLOTS, _OWED, *self._others.schema.values]),
         )
         return rest, owed, changed
+
+    def _in_order(
+        self,
+        live: Applied,
+        added: IntArray,
+        keys: pa.RecordBatch,
+        goes_on: BoolArray,
+        stored: pa.RecordBatch,
+    ) -> IntArray:
+        """Return the positions of rows, `added`, by key and in the order of their aggregates.
+
+        `goes_on`: mask of the keys whose aggregates, `stored`, are continued: rows that precede
+        their last one are left out. A row without a value in the column to order by is the first.
+        """
+        key = live.key[added]
+        if self._order_by is None:
+            return added[order_by(key)]
+        assert self._others is not None, "there is a last row"
+        last = self._others.results(keys, stored)
+        before = last[self._others.output.names.index(self._order_by) - len(self.keys)]
+        values = pa.concat_arrays([before, live.rows[self._order_by].take(pa.array(added))])
+        ranks = descending_ranks(values)
+        ranks = np.where(values_of(values.is_valid()), ranks.max(initial=0) - ranks + 1, 0)
+        floor, rank = ranks[: len(keys)], ranks[len(keys) :]
+        newer = np.flatnonzero(~goes_on[key] | (rank >= floor[key]))
+        return added[newer[order_by(key[newer], rank[newer])]]
 
     def _rows_of(
         self, rows: pa.RecordBatch, which: IntArray, own: pa.RecordBatch

@@ -9,7 +9,7 @@ row with sign -1.  When most slots of a key are empty, they are closed up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+OnMissing = Literal["refuse", "wait"]
+"""Action for a delete whose row is not in the table: fail the epoch, or wait for the row."""
+WAIT: Final = ' If a delete may come before its row, on_missing="wait" lets it wait.'
 SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int64())
 SIGN: Final = pa.field(f"{RESERVED_PREFIX}_sign", pa.int8())
 _SPARE: Final = 16  # empty slots of a key below which they are not closed up
@@ -52,6 +55,16 @@ class Applied:
     stored: int  # number of the stored ones
     slots: IntArray  # of each key, the number of its slots after the epoch
     changed: Changed | None  # entries to write and to remove
+
+    @property
+    def stood(self) -> BoolArray:
+        """Mask of the rows that were live before the epoch, of keys that are read."""
+        return (np.arange(len(self.key)) < self.stored) & (self.sign > 0)
+
+    @property
+    def stands(self) -> BoolArray:
+        """Mask of the rows that are live after the epoch."""
+        return self.stays & (self.sign > 0)
 
     @property
     def waiting(self) -> IntArray:

@@ -97,6 +97,14 @@ METRICS: Final[Mapping[str, Metric]] = {
         "godwit.rows.unreadable",
         "{row}",
     ),
+    "godwit_deletes_waited": Metric(
+        "counter",
+        "Deletes of changes without a row, counted in each epoch in which they wait and their key "
+        "changes",
+        ("operator",),
+        "godwit.deletes.waited",
+        "{delete}",
+    ),
     "godwit_changelog_bytes": Metric(
         "counter", "Changelog written", (), "godwit.changelog.io", "By"
     ),
@@ -284,6 +292,9 @@ def _of_event(values: Mapping[str, Any]) -> Iterator[Figure]:
         case "RowsUnreadable":
             source = printable(values["source"])
             yield Figure("godwit_rows_unreadable", values["rows"], (source,))
+        case "DeletesWaited":
+            operator = printable(values["operator"])
+            yield Figure("godwit_deletes_waited", values["deletes"], (operator,))
 
 
 def _of_sources(values: Mapping[str, Any]) -> Iterator[Figure]:

@@ -253,7 +253,14 @@ def changes_join(
             (node.right_keys, of_right, named, range(inputs[0], sum(inputs))),
         )
     ]
-    return ChangesJoin(name=node.name, keys=keys, left=sides[0], right=sides[1], how=node.how)
+    return ChangesJoin(
+        name=node.name,
+        keys=keys,
+        left=sides[0],
+        right=sides[1],
+        how=node.how,
+        on_missing=node.on_missing,
+    )
 
 
 def _check_same_keys(

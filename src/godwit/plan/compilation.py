@@ -21,7 +21,7 @@ from godwit.model.naming import (
     did_you_mean,
     listing,
 )
-from godwit.operators.aggregates import first
+from godwit.operators.aggregates import first, last
 from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.compute_changes import ComputeChanges
@@ -81,8 +81,9 @@ from godwit.plan.stream_columns import Resolver, Retimed, StreamColumns
 from godwit.plan.two_phase import split_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.nodes import FlowGraph, TableNode
     from godwit.sources.source import Source
@@ -373,15 +374,7 @@ class _Compilation:
         options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
         column = None
         if kind_of(node.upstream) == "changes":
-            others = [f.name for f in schema if f.name not in (*node.keys, CHANGE.name)]
-            self.operators[node.name] = ComputeChanges(
-                name=node.name,
-                keys=pa.schema([schema.field(key) for key in node.keys]),
-                inputs=_keys_first(schema, node.keys),
-                aggregates={name: first(name) for name in others},
-                rows=schema,
-                mode="changes",
-            )
+            self.operators[node.name] = _one_row_of_each_key(node, schema, first)
         elif node.within_us is None:
             self.operators[node.name] = DropDuplicates(**options)
         else:
@@ -404,9 +397,13 @@ class _Compilation:
         if node.order_by is not None:
             _checked_column(schema, node.order_by, f"{where} orders by", origin)
         check_storable(node.name, schema, "stores the newest row of each key")
-        self.operators[node.name] = LatestOperator(
-            name=node.name, keys=node.keys, columns=schema, order_by=node.order_by
-        )
+        if kind_of(node.upstream) == "changes":
+            operator = _one_row_of_each_key(node, schema, last, order_by=node.order_by)
+            self.operators[node.name] = operator
+        else:
+            self.operators[node.name] = LatestOperator(
+                name=node.name, keys=node.keys, columns=schema, order_by=node.order_by
+            )
         columns = _keys_first(schema, node.keys)
         return self.inputs(node.name, node.upstream, node.keys, columns)
 
@@ -680,6 +677,30 @@ def _with_expressions(
                 **{**error.context, "operator": node.name, "result": result},
             ) from error
     return replace(node, aggregates=aggregates)
+
+
+def _one_row_of_each_key(
+    node: DropDuplicatesNode | LatestNode,
+    schema: pa.Schema,
+    aggregate: Callable[[str], Aggregate],
+    *,
+    order_by: str | None = None,
+) -> ComputeChanges:
+    """Return the operator that takes one live row of each key, as changes.
+
+    `schema`: columns of the changes. `aggregate`: of a column, `first` or `last`.
+    """
+    others = [name for name in schema.names if name not in (*node.keys, CHANGE.name)]
+    return ComputeChanges(
+        name=node.name,
+        keys=pa.schema([schema.field(key) for key in node.keys]),
+        inputs=_keys_first(schema, node.keys),
+        aggregates={name: aggregate(name) for name in others},
+        rows=schema,
+        mode="changes",
+        on_missing=node.on_missing,
+        order_by=order_by,
+    )
 
 
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames, StateColumns
     from godwit.operators.compute import OutputMode
-    from godwit.operators.compute_changes import OnMissing
     from godwit.operators.joins.sides import How
+    from godwit.operators.live_rows import OnMissing
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.states.declared import Declared, ValueState
     from godwit.operators.windows.rows import RowWindows
@@ -132,11 +132,12 @@ class LatestNode(_KeyedNode):
     """The newest row of each key, as changes."""
 
     order_by: str | None = None  # column that says which row is newer; ``None``: the later one
+    on_missing: OnMissing = "refuse"  # if a delete of changes has no row
 
     @property
     def takes(self) -> tuple[Kind, ...]:
-        """Rows, each of which replaces the one before it, and upserts with deletes."""
-        return ("rows", "upserts")
+        """Rows, each of which replaces the one before it, upserts with deletes, and changes."""
+        return ("rows", "upserts", "changes")
 
     @property
     def emits(self) -> Kind:
@@ -205,6 +206,7 @@ class DropDuplicatesNode(_KeyedNode):
 
     within_us: int | None  # duplicates happen at most this long before or after it
     late: Any = None  # as in `WindowedNode`
+    on_missing: OnMissing = "refuse"  # if a delete of changes has no row
 
     @property
     def takes(self) -> tuple[Kind, ...]:
@@ -249,6 +251,7 @@ class JoinNode(_KeyedNode):
     late: Any = None  # as in `WindowedNode`
     spread: int = 0  # parts that rows of a key may be spread over; 0: none are
     of_tables: bool = False  # joins tables that change, without event time
+    on_missing: OnMissing = "refuse"  # if a delete of changes has no row
 
     @property
     def takes(self) -> tuple[Kind, ...]:

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.model.events import RowsLeftOut, RowsUnreadable
+from godwit.model.events import DeletesWaited, RowsLeftOut, RowsUnreadable
 from godwit.model.latency import LatencyHistogram
 from godwit.ops.figures import METRICS
 from godwit.ops.metrics import Metrics, MetricsServer
@@ -174,6 +174,13 @@ def test_rows_that_a_source_could_not_read_are_counted(server: MetricsServer) ->
         server.recorder.add("event", event.to_dict())
     seen = samples(fetched(server.url)[1])
     assert seen["godwit_rows_unreadable_total", ("flights",)] == 6
+
+
+def test_deletes_that_wait_are_counted(server: MetricsServer) -> None:
+    event = DeletesWaited(epoch=3, at_s=1.0, operator="sums", deletes=2)
+    for _ in range(2):
+        server.recorder.add("event", event.to_dict())
+    assert samples(fetched(server.url)[1])["godwit_deletes_waited_total", ("sums",)] == 4
 
 
 def test_a_source_whose_name_is_no_text_keeps_nothing_from_being_read(

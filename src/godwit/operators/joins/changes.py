@@ -25,7 +25,7 @@ from godwit.columns.signed import CHANGE, with_sign
 from godwit.model.errors import EpochFailedError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.sides import LEFT, RIGHT, SIDE, without_null
-from godwit.operators.live_rows import LiveRows, refuse_missing, rows_after_netting
+from godwit.operators.live_rows import WAIT, LiveRows, refuse_missing, rows_after_netting
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges, order_by, starts_of
 from godwit.store.columns import StateSchema
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.joins.sides import How
-    from godwit.operators.live_rows import Applied
+    from godwit.operators.live_rows import Applied, OnMissing
     from godwit.operators.operator import Changed, OperatorInput
 
 IntArray = npt.NDArray[np.int64]
@@ -59,8 +59,16 @@ class ChangesJoin(KeyedOperator):
     emits: ClassVar[str] = "of joined rows that changed in the epoch, those before and those after"
 
     def __init__(
-        self, *, name: str, keys: pa.Schema, left: TableSide, right: TableSide, how: How
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        left: TableSide,
+        right: TableSide,
+        how: How,
+        on_missing: OnMissing = "refuse",
     ) -> None:
+        self.on_missing = on_missing
         self.name, self.how, self.sides, self.changes = name, how, (left, right), True
         side = pa.field(SIDE, pa.int8())
         self.inputs = pa.schema([side, _SIGN, *left.named, *right.named])
@@ -132,6 +140,9 @@ class ChangesJoin(KeyedOperator):
         for side, live in enumerate(self._live):
             which = np.flatnonzero(sides == side)
             named = self.sides[side].named.names
+            read = has[1 - side]
+            if self.on_missing == "wait":  # deletes may be in some of the other slots
+                read = read | (before[2 * side] > before[2 * side + 1])
             tables.append(
                 live.apply(
                     data.states[_NAMES[side]],
@@ -141,10 +152,11 @@ class ChangesJoin(KeyedOperator):
                     rows=rows.select(named).take(pa.array(which)),
                     signs=values_of(signs)[which],
                     slots=before[2 * side],
-                    read=has[1 - side],
+                    read=read,
                 )
             )
-            refuse_missing(self.name, tables[side].waiting > 0, keys, "")
+            if self.on_missing == "refuse":
+                refuse_missing(self.name, tables[side].waiting > 0, keys, WAIT)
         numbers = [_num_rows(t, before[2 * s + 1]) for s, t in enumerate(tables)]
         state = pa.RecordBatch.from_arrays(
             [
@@ -154,7 +166,8 @@ class ChangesJoin(KeyedOperator):
             ],
             schema=self.schema.values,
         )
-        gone = (numbers[0] == 0) & (numbers[1] == 0)
+        waiting = tables[LEFT].waiting + tables[RIGHT].waiting
+        gone = (numbers[0] == 0) & (numbers[1] == 0) & (waiting == 0)
         written = np.flatnonzero(known | ~gone)
         where = pa.array(written)
         changed: dict[str, Changed] = changed_by_key(
@@ -166,7 +179,12 @@ class ChangesJoin(KeyedOperator):
             if table.changed is not None
         }
         output = self._joined_changes(groups, keys, tables, (before[1], before[3]), numbers)
-        return OperatorOutput(output=output, groups=groups, changed=changed)
+        return OperatorOutput(
+            output=output,
+            groups=groups,
+            changed=changed,
+            waiting_deletes=int(waiting.sum()),
+        )
 
     def _joined_changes(
         self,
@@ -231,36 +249,34 @@ def _at(values: IntArray, positions: IntArray) -> IntArray:
 
 def _num_rows(table: Applied, before: IntArray) -> IntArray:
     """Return the number of rows of each key after the epoch."""
-    gone, new = ~table.stays[: table.stored], table.stays[table.stored :]
     count = len(before)
     return (
         before
-        - np.bincount(table.key[: table.stored][gone], minlength=count)
-        + np.bincount(table.key[table.stored :][new], minlength=count)
+        - np.bincount(table.key[table.stood & ~table.stands], minlength=count)
+        + np.bincount(table.key[table.stands & ~table.stood], minlength=count)
     )
 
 
 def _changed(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that leave a table, or come to it."""
-    is_stored = np.arange(len(table.key)) < table.stored
-    positions = np.flatnonzero(is_stored != table.stays)
+    positions = np.flatnonzero(table.stood != table.stands)
     return table.key[positions], positions
 
 
 def _change_signs(table: Applied) -> npt.NDArray[np.int8]:
     """Return the sign of each changed row: -1 for stored ones, which leave, else 1."""
-    is_stored = np.arange(len(table.key)) < table.stored
-    return np.where(is_stored, -1, 1).astype(np.int8)
+    return np.where(table.stood, -1, 1).astype(np.int8)
 
 
 def _rows_before(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that a table had before the epoch, of keys read."""
-    return table.key[: table.stored], np.arange(table.stored)
+    positions = np.flatnonzero(table.stood)
+    return table.key[positions], positions
 
 
 def _rows_after(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that a table has after the epoch, of keys read."""
-    positions = np.flatnonzero(table.stays)
+    positions = np.flatnonzero(table.stands)
     return table.key[positions], positions
 
 
@@ -288,9 +304,8 @@ def _unmatched(
 
     `was`, `now`: masks of the keys without rows in the other table, before and after the epoch.
     """
-    stood = np.arange(len(table.key)) < table.stored
-    leaves = stood & was[table.key] & ~(table.stays & now[table.key])
-    comes = table.stays & now[table.key] & ~(stood & was[table.key])
+    stood, stands = table.stood & was[table.key], table.stands & now[table.key]
+    leaves, comes = stood & ~stands, stands & ~stood
     positions = np.concatenate([np.flatnonzero(leaves), np.flatnonzero(comes)])
     signs = np.concatenate([np.full(leaves.sum(), -1, np.int8), np.full(comes.sum(), 1, np.int8)])
     return positions, signs
