@@ -72,8 +72,8 @@ def _public() -> Iterator[tuple[str, Any]]:
 
 
 def _is_of_connector(value: object) -> bool:
-    """Return whether a call is one that a connector of this project adds to a module."""
-    return str(getattr(value, "__module__", "")).startswith("godwit.connect.")
+    """Return whether a call is one that a district of this project adds to a module."""
+    return str(getattr(value, "__module__", "")).startswith(("godwit.connect.", "godwit.adopt."))
 
 
 OBJECTS = {name: value for name, value in _public() if name not in _NO_OBJECTS} | OF_A_QUERY

@@ -11,6 +11,7 @@ sink             delivery                        needs
 `delta`          exactly once                    ``pip install 'godwit-streams[delta]'``
 `iceberg`        exactly once                    ``pip install 'godwit-streams[iceberg]'``
 `kafka`          exactly once                    ``pip install 'godwit-streams[kafka]'``
+`data_source`    at least once                   a PySpark data source in Python
 `foreach`        at least once                   a function of yours
 `foreach_table`  at least once                   a function of yours
 `memory`         exactly once, in one process    memory on the driver
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
+    from godwit.adopt.data_source.write import data_source as data_source
     from godwit.connect.delta import delta as delta
     from godwit.connect.iceberg import iceberg as iceberg
     from godwit.connect.kafka.write import kafka as kafka

@@ -8,6 +8,7 @@ source                rows                                          position
 ====================  ============================================  =======================
 `parquet`, `arrow`    of files that appear in a directory           which files were read
 `csv`, `json`         of text files that appear in a directory      which files were read
+`data_source`         of a PySpark data source, written in Python   its offsets
 `delta`               of a Delta table, or its changes              version and file
 `kafka`               messages of topics                            offsets of partitions
 `memory`              that the program adds, for tests              number of rows
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import pyarrow.fs as pafs
 
+    from godwit.adopt.data_source.read import data_source as data_source
     from godwit.columns.types import SchemaLike
     from godwit.connect.delta.read import delta as delta
     from godwit.connect.kafka.read import kafka as kafka
