@@ -83,8 +83,8 @@ def test_a_stream_knows_whether_it_carries_changes(
             "would read upserts and deletes by key of source 'rows'",
         ),
         (
-            lambda rows: rows.as_changes().key_by("id").latest(),
-            "takes rows and upserts and deletes by key only",
+            lambda rows: rows.as_upserts().drop_duplicates("id", within="forever"),
+            "takes rows and changes of a table only",
         ),
         (lambda rows: rows.union(rows.as_changes()), "a union of changes of a table and rows"),
         (
