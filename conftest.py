@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from tests.kafka_broker import kafka, kafka_server
+from tests.mariadb_server import mariadb, mariadb_server
 from tests.postgres_server import postgres, postgres_server
 from tests.support.class_archive import spare_jvms
 from tests.support.files_in_memory import use_memory_for_files
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "kafka",
     "kafka_server",
+    "mariadb",
+    "mariadb_server",
     "postgres",
     "postgres_server",
     "pytest_make_collect_report",

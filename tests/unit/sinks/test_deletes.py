@@ -139,13 +139,30 @@ def _events(broker: KafkaBroker, _: Path) -> Target:
     return Target(lambda: gw.sinks.kafka(broker.servers, topic, value=written), read)
 
 
+def _sql(url: str | None, path: Path) -> Target:
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="one of the targets")
+    place = url or f"sqlite:///{path}/t.db"
+
+    def read() -> Table:
+        engine = sqlalchemy.create_engine(place)
+        with engine.connect() as connection:
+            rows = connection.execute(sqlalchemy.text("SELECT k, n, v FROM mirror")).all()
+        engine.dispose()
+        return {row[0]: tuple(row[1:]) for row in rows}
+
+    return Target(lambda: gw.sinks.sql(place, "mirror", mode="upsert", keys="k"), read)
+
+
 TARGETS: dict[str, tuple[Callable[[Any, Path], Target], str | None]] = {
     "postgres": (_postgres, "postgres"),
     "delta": (_delta, None),
     "iceberg": (_iceberg, None),
     "kafka": (_kafka, "kafka"),
     "events": (_events, "kafka"),
+    "sqlite": (_sql, None),
+    "mariadb": (_sql, "mariadb"),
 }
+NEEDS_KEY = {"kafka", "sqlite", "mariadb"}
 
 
 def _drawn(
@@ -170,6 +187,7 @@ def _drawn(
 
 
 @pytest.mark.postgres
+@pytest.mark.mariadb
 @pytest.mark.kafka
 @pytest.mark.parametrize("way", ["changes", "upserts", "latest"])
 @pytest.mark.parametrize("name", list(TARGETS))
@@ -179,7 +197,7 @@ def test_a_target_has_the_live_rows_of_the_table(
     make, server = TARGETS[name]
     target = make(request.getfixturevalue(server) if server else None, tmp_path)
     rng = random.Random(f"{name} {way}")
-    keys = ["a", "b", "c", "d", "e", None if name != "kafka" else "f"]  # its messages need a key
+    keys = ["a", "b", "c", "d", "e", "f" if name in NEEDS_KEY else None]
     flow = gw.Flow("mirror", num_key_groups=4)
     rows = flow.source("rows", gw.testing.stream(COLUMNS))
     sink, live = target.sink(), Table()

@@ -25,7 +25,7 @@ from godwit.columns.signed import CHANGE
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.kafka_broker import KafkaBroker
@@ -85,11 +85,30 @@ def _iceberg(_: Any, path: Path) -> Target:
     return Target(lambda **options: gw.sinks.iceberg("a.t", catalog=catalog, **options), read)
 
 
+def _sql(url: str | None, path: Path) -> Target:
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="one of the targets")
+    place = url or f"sqlite:///{path}/t.db"
+
+    def read(columns: str) -> Rows:
+        engine = sqlalchemy.create_engine(place)
+        table = sqlalchemy.Table("versions", sqlalchemy.MetaData(), autoload_with=engine)
+        with engine.connect() as connection:
+            query = sqlalchemy.select(*(table.c[name] for name in columns.split(", ")))
+            rows = [tuple(row) for row in connection.execute(query)]
+        engine.dispose()
+        return _sorted(rows)
+
+    return Target(lambda **options: gw.sinks.sql(place, "versions", **options), read)
+
+
 TARGETS: dict[str, tuple[Callable[[Any, Path], Target], str | None]] = {
     "postgres": (_postgres, "postgres"),
     "delta": (_delta, None),
     "iceberg": (_iceberg, None),
+    "sqlite": (_sql, None),
+    "mariadb": (_sql, "mariadb"),
 }
+NULL_KEYS = {"postgres", "delta", "iceberg"}
 
 
 def target_of(request: pytest.FixtureRequest, name: str, path: Path) -> Target:
@@ -110,7 +129,7 @@ def epoch_of(number: int, events: list[Event], kind: Kind) -> EpochRows:
 
 
 def drawn(
-    rng: random.Random, kind: Kind, num: int, *, keys: str = "abc", versions: int = 9
+    rng: random.Random, kind: Kind, num: int, *, keys: Sequence[str | None], versions: int = 9
 ) -> list[Event]:
     """Events in any order; deletes of upserts have no values, and those of changes any."""
     events: list[Event] = []
@@ -118,7 +137,7 @@ def drawn(
         sign = 1 if kind == "rows" else rng.choice([1, 1, -1])
         bare = sign < 0 and kind == "upserts"
         value = None if bare else rng.choice([None, 0.5, 1.5])
-        events.append((rng.choice([*keys, None]), rng.randrange(versions), value, sign))
+        events.append((rng.choice(keys), rng.randrange(versions), value, sign))
     return events
 
 
@@ -171,6 +190,7 @@ def newest(epochs: list[list[Event]], kind: Kind) -> dict[Any, Event]:
 
 
 @pytest.mark.postgres
+@pytest.mark.mariadb
 @pytest.mark.parametrize("kind", ["rows", "changes", "upserts"])
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_the_newest_row_of_each_key_stays_whatever_comes_late(
@@ -178,8 +198,9 @@ def test_the_newest_row_of_each_key_stays_whatever_comes_late(
 ) -> None:
     rng = random.Random(f"{name} {kind}")
     target = target_of(request, name, tmp_path)
-    num, sizes = (60, [0, 1, 3, 7]) if name == "postgres" else (24, [1, 4, 9])
-    epochs = cut(rng, drawn(rng, kind, num), sizes)
+    num, sizes = (24, [1, 4, 9]) if name in {"delta", "iceberg"} else (60, [0, 1, 3, 7])
+    keys = ["a", "b", "c", None if name in NULL_KEYS else "B"]
+    epochs = cut(rng, drawn(rng, kind, num, keys=keys), sizes)
     delivered(target, rng, kind, epochs, mode="upsert", keys="k", order_by="at")
     table = newest(epochs, kind)
     expected = [
@@ -215,7 +236,7 @@ def test_a_history_is_that_of_the_sorted_log(
     rng = random.Random(f"history {name} {kind}")
     target = target_of(request, name, tmp_path)
     num, sizes = (80, [0, 1, 3, 7]) if name == "postgres" else (30, [1, 4, 9])
-    epochs = cut(rng, drawn(rng, kind, num, versions=14), sizes)
+    epochs = cut(rng, drawn(rng, kind, num, keys=["a", "b", None], versions=14), sizes)
     rename = {"valid_to": "until"}
     delivered(target, rng, kind, epochs, mode="history", keys="k", order_by="at", rename=rename)
     events = [event for epoch in epochs for event in epoch]
@@ -289,7 +310,7 @@ def test_every_row_has_a_version_and_deletes_need_no_values(tmp_path: Path) -> N
 @pytest.mark.kafka
 @pytest.mark.parametrize("kind", ["changes", "upserts"])
 def test_a_table_of_changes_has_every_change(
-    kind: Kind, postgres: str, kafka: KafkaBroker, tmp_path: Path
+    kind: Kind, postgres: str, mariadb: str, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     topic = kafka.topic(1)
 
@@ -303,12 +324,14 @@ def test_a_table_of_changes_has_every_change(
         return _sorted([tuple(row.values()) for row in rows])
 
     targets = [
-        *(make(postgres, tmp_path) for make, _ in TARGETS.values()),
+        *(TARGETS[name][0](postgres, tmp_path) for name in ("postgres", "delta", "iceberg")),
+        _sql(None, tmp_path),
+        _sql(mariadb, tmp_path),
         Target(partial(gw.sinks.parquet, tmp_path / "p"), of_files),
         Target(partial(gw.sinks.kafka, kafka.servers, topic, key="k"), of_topic),
     ]
     rng = random.Random(kind)
-    epochs = cut(rng, drawn(rng, kind, 20), [3, 9])
+    epochs = cut(rng, drawn(rng, kind, 20, keys=["a", "b", "c"]), [3, 9])
     for target in targets:
         delivered(target, rng, kind, epochs, mode="changes")
         expected = _sorted([event for events in epochs for event in events])
