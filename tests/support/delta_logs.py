@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import struct
 import uuid
+import zlib
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -110,6 +111,29 @@ def deletion_vector(rows: Sequence[int]) -> dict[str, Any]:
         "sizeInBytes": len(data),
         "cardinality": len(rows),
     }
+
+
+def vector_on_disk(path: Path, inline: Mapping[str, Any]) -> dict[str, Any]:
+    """A deletion vector in a file of the table, behind another one; `inline`: it in the log."""
+    data = _z85_decoded(inline["pathOrInlineDv"])[: inline["sizeInBytes"]]
+    name = uuid.uuid4()
+    block = struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    directory = path / "ab"
+    directory.mkdir(exist_ok=True)
+    (directory / f"deletion_vector_{name}.bin").write_bytes(b"\x01" + block + block)
+    place = {"pathOrInlineDv": f"ab{z85(name.bytes)}", "offset": 1 + len(block)}
+    return {**inline, "storageType": "u", **place}
+
+
+def _z85_decoded(text: str) -> bytes:
+    """The bytes of a text in Z85."""
+    words = []
+    for start in range(0, len(text), 5):
+        number = 0
+        for character in text[start : start + 5]:
+            number = number * 85 + _Z85.index(character)
+        words.append(struct.pack(">I", number))
+    return b"".join(words)
 
 
 def z85(data: bytes) -> str:

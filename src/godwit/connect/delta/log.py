@@ -32,6 +32,7 @@ _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(
     r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(parquet|json)"
 )
+_NUM_RECORDS: Final = re.compile(r'"numRecords"\s*:\s*(\d+)')
 _ACTIONS: Final = ("add", "metaData", "protocol", "sidecar")
 _FEATURES: Final = frozenset(
     {
@@ -49,6 +50,10 @@ _FEATURES: Final = frozenset(
     }
 )
 _NAMED_FEATURES: Final = 3  # the version of the protocol that names features
+_FACTS: Final = (  # of data files
+    *("path", "partitionValues", "size", "modificationTime", "stats", "stats_parsed"),
+    "deletionVector",
+)
 _MAX_COMMITS: Final = 256  # remembered
 
 
@@ -138,6 +143,7 @@ class Log:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._commits: OrderedDict[int, Commit] = OrderedDict()
+        self._snapshot: Snapshot | None = None  # the last one
 
     # -- versions ---------------------------------------------------------------------------------
 
@@ -258,6 +264,16 @@ class Log:
 
     def snapshot(self, version: int) -> Snapshot:
         """Return the state at a version; raise `SourceError` if the log does not have it."""
+        if self._snapshot is None or self._snapshot.version != version:
+            self._snapshot = self._read_snapshot(version)
+        return self._snapshot
+
+    def forget_snapshot(self) -> None:
+        """Forget the last snapshot, which may have many files."""
+        self._snapshot = None
+
+    def _read_snapshot(self, version: int) -> Snapshot:
+        """Return the state at a version, from a checkpoint and the versions after it."""
         names = self._names()
         checkpoints = self._checkpoints(names)
         base = max((number for number in checkpoints if number <= version), default=-1)
@@ -347,9 +363,12 @@ class Log:
             for group in range(opened.num_row_groups):
                 rows = opened.read_row_group(group, columns=columns)
                 for column in columns:
-                    values = rows.column(column).drop_null()
+                    values = rows.column(column).combine_chunks().drop_null()
+                    if column == "add":
+                        yield from _files(values)
+                        continue
                     for value in values.to_pylist(maps_as_pydicts="strict"):
-                        yield _file(value) if column == "add" else {column: value}
+                        yield {column: value}
 
 
 def _actions(text: bytes) -> Iterator[Mapping[str, Any]]:
@@ -362,9 +381,8 @@ def _actions(text: bytes) -> Iterator[Mapping[str, Any]]:
 def _file(action: Mapping[str, Any]) -> DataFile:
     """Return the data file of an action ``add``, ``remove`` or ``cdc``."""
     stats = action.get("stats")
-    parsed = action.get("stats_parsed") or {}
-    rows = parsed.get("numRecords")
-    if stats and rows is None and (match := re.search(r'"numRecords"\s*:\s*(\d+)', stats)):
+    rows = (action.get("stats_parsed") or {}).get("numRecords")
+    if stats and rows is None and (match := _NUM_RECORDS.search(stats)):
         rows = int(match[1])
     vector = action.get("deletionVector")
     partition = action.get("partitionValues")
@@ -372,7 +390,7 @@ def _file(action: Mapping[str, Any]) -> DataFile:
         path=unquote(action["path"]),
         size=int(action.get("size") or 0),
         modified_ms=int(action.get("modificationTime") or action.get("deletionTimestamp") or 0),
-        partition=None if partition is None else dict(partition),
+        partition=partition,
         rows=rows,
         stats=stats,
         vector=None
@@ -385,6 +403,15 @@ def _file(action: Mapping[str, Any]) -> DataFile:
             cardinality=int(vector["cardinality"]),
         ),
     )
+
+
+def _files(adds: pa.StructArray) -> Iterator[DataFile]:
+    """Yield the data files of the actions ``add`` of a checkpoint, of which there may be many."""
+    stored = [adds.type.field(n).name for n in range(adds.type.num_fields)]
+    names = [name for name in _FACTS if name in stored]
+    parts = [adds.field(name).to_pylist(maps_as_pydicts="strict") for name in names]
+    for facts in zip(*parts, strict=True):
+        yield _file(dict(zip(names, facts, strict=True)))
 
 
 def _metadata(action: Mapping[str, Any]) -> Metadata:

@@ -48,7 +48,8 @@ class Piece:
     @property
     def is_exact(self) -> bool:
         """True if the number of rows is known without reading the file."""
-        return not self.from_feed and self.among is None and self.file.vector is None
+        is_whole = self.file.vector is None or not self.is_cut
+        return not self.from_feed and self.among is None and is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -22,9 +22,9 @@ class Table:
     """Place of a table; a value that can be pickled."""
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None) -> None:
-        self._path = path
-        self._options = dict(storage_options or {})
         local = local_path(path)
+        self._path = path if local is None else local  # absolute, in other processes too
+        self._options = dict(storage_options or {})
         self.shown = shown_uri(path) if local is None else local
 
     def __getstate__(self) -> dict[str, Any]:
@@ -33,9 +33,8 @@ class Table:
     @functools.cached_property
     def _place(self) -> tuple[pafs.FileSystem, str]:
         """File system, and the table's directory on it."""
-        local = local_path(self._path)
-        if local is not None:
-            return pafs.LocalFileSystem(), local.rstrip("/")
+        if not is_uri(self._path):
+            return pafs.LocalFileSystem(), self._path.rstrip("/")
         return table_files(self._path, self._options)
 
     @property

@@ -121,6 +121,7 @@ class DeltaSource(Source):
         self._schema_version = -1
         self._filter: RowFilter | None = None
         self._start: DeltaPosition | None = None
+        self._is_open = False
         self._announced: set[str] = set()  # columns that were added meanwhile
         self._ids: list[tuple[int, str]] = []  # from which version the table has which id
         self._pieces: OrderedDict[tuple[int, bool], list[Piece]] = OrderedDict()
@@ -214,7 +215,9 @@ class DeltaSource(Source):
     def open(self, position: Position | None) -> None:
         """Read the log; raise if there is no table, or no way to continue from `position`."""
         with self._reading("log"):
-            self._log, self._pieces = Log(self._table), OrderedDict()
+            if self._is_open:  # once more: it may be another table by now
+                self._log, self._pieces = Log(self._table), OrderedDict()
+            self._is_open = True
             self._look_up_columns()
             versions = self._log.versions()
             if position is None:
@@ -405,9 +408,11 @@ class DeltaSource(Source):
             if group is None:
                 break
             start, pieces = group
-            if self._whole and start.is_commit and left is not None and taken:
-                counts = [self._count(piece) for piece in pieces if not self._is_skipped(piece)]
-                if sum(counts) > left:
+            if self._whole and start.is_commit and taken:
+                further = [piece for piece in pieces if not self._is_skipped(piece)]
+                if left is not None and sum(map(self._count, further)) > left:
+                    return place
+                if self._max_files is not None and files + len(further) > self._max_files:
                     return place
             for number in range(start.piece, len(pieces)):
                 piece, row = pieces[number], start.row if number == start.piece else 0
@@ -416,8 +421,9 @@ class DeltaSource(Source):
                 if is_last and bound is not None and bound.row <= row:
                     return bound if taken else begin
                 if not self._is_skipped(piece):
-                    is_bound = left is not None and not (self._whole and start.is_commit)
-                    if taken and (files == self._max_files or (is_bound and left == 0)):
+                    may_cut = not (self._whole and start.is_commit)
+                    is_bound = left is not None and may_cut
+                    if taken and may_cut and (files == self._max_files or left == 0):
                         return here
                     if left is not None:
                         stop = self._count(piece)
@@ -430,8 +436,6 @@ class DeltaSource(Source):
                 if is_last and bound is not None:
                     return bound
             place = DeltaPosition.after(start.version)
-            if taken and self._whole and left == 0:
-                return place
         passed = place.version - begin.version
         return place if taken or passed >= _EMPTY_VERSIONS else begin
 
@@ -478,17 +482,19 @@ class DeltaSource(Source):
         """Return the pieces between two places, and the number of those that are left out."""
         between, skipped = [], 0
         for start, pieces in self._groups(begin, end):
-            for number in range(start.piece, len(pieces)):
+            is_last = (start.version, start.is_commit) == (end.version, end.is_commit)
+            for number in range(start.piece, end.piece + 1 if is_last else len(pieces)):
                 row = start.row if number == start.piece else 0
-                here = replace(start, piece=number, row=row)
-                if here >= end:
-                    break
-                if self._is_skipped(pieces[number]):
-                    skipped += 1
+                stop = end.row if is_last and number == end.piece else None
+                if stop is not None and stop <= row:
                     continue
-                is_last = end == replace(here, row=end.row)
-                stop = end.row if is_last else None
-                between.append(replace(pieces[number], start=row, stop=stop))
+                piece = pieces[number]
+                if self._is_skipped(piece):
+                    skipped += 1
+                elif row or stop is not None:
+                    between.append(replace(piece, start=row, stop=stop))
+                else:
+                    between.append(piece)
         return between, skipped
 
     def _size_of(self, piece: Piece) -> float:
@@ -516,11 +522,8 @@ class DeltaSource(Source):
         """Return a split of pieces; adjacent parts of one file become one."""
         pieces: list[Piece] = []
         for part in group:
-            if (
-                pieces
-                and part == replace(pieces[-1], start=part.start, stop=part.stop)
-                and (pieces[-1].stop == part.start)
-            ):
+            joins = bool(part.start and pieces and pieces[-1].stop == part.start)
+            if joins and part == replace(pieces[-1], start=part.start, stop=part.stop):
                 pieces[-1] = replace(pieces[-1], stop=part.stop)
             else:
                 pieces.append(part)
@@ -536,14 +539,12 @@ class DeltaSource(Source):
             what += f", {counted(skipped, 'file')} skipped by filters"
         return Split(
             rows=sum(known) if len(known) == len(counts) else None,
-            exact=self._filter is None
-            and all(
-                piece.is_exact or (not piece.is_cut and not piece.from_feed and piece.among is None)
-                for piece in pieces
-            ),
-            size_bytes=int(sum(self._size_of(piece) for piece in pieces)),
+            exact=self._filter is None and all(piece.is_exact for piece in pieces),
+            size_bytes=sum(int(self._size_of(piece)) for piece in pieces)
+            if all(piece.file.size for piece in pieces)
+            else None,
             what=f"version {first.version}: {what}",
-            payload=tuple(pieces),
+            payload=tuple(replace(piece, file=replace(piece.file, stats=None)) for piece in pieces),
             arrived_us=tuple(
                 (piece.timestamp_ms or piece.file.modified_ms) * 1000 for piece in pieces
             ),
@@ -616,6 +617,14 @@ class DeltaSource(Source):
         )
 
     # -- reports ----------------------------------------------------------------------------------
+
+    def committed(self, position: Position) -> None:
+        """Forget the files of the snapshot once all of them were read."""
+        place = position_of(position)
+        for version, is_commit in list(self._pieces):
+            if place.is_commit and not is_commit and version < place.version:
+                del self._pieces[version, is_commit]
+                self._log.forget_snapshot()
 
     def lag(self, position: Position) -> Lag:
         """Return the lag: rows and bytes of the pieces after a position, and the oldest time."""

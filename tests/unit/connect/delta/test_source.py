@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
-import struct
 import uuid
-import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +20,10 @@ from tests.support.delta_logs import (
     field,
     live_files,
     make_table,
-    z85,
+    vector_on_disk,
 )
 
 import godwit as gw
-from godwit.connect.delta.vectors import z85_decoded
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
@@ -175,23 +172,14 @@ def test_appended_rows_alone_refuse_or_skip_changes(tmp_path: Path, change: str)
     assert ids(rows) == [4, 8]
 
 
-def vector_on_disk(path: Path, rows: list[int]) -> dict[str, Any]:
-    """A deletion vector in a file that has another one before it."""
-    inline = deletion_vector(rows)
-    data = z85_decoded(inline["pathOrInlineDv"])[: inline["sizeInBytes"]]
-    name = uuid.uuid4()
-    block = struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    directory = path / "ab"
-    directory.mkdir(exist_ok=True)
-    (directory / f"deletion_vector_{name}.bin").write_bytes(b"\x01" + block + block)
-    text = z85(name.bytes)
-    return {**inline, "storageType": "u", "pathOrInlineDv": f"ab{text}", "offset": 1 + len(block)}
-
-
 @pytest.mark.parametrize("where", ["inline", "disk"])
 def test_deletion_vectors(tmp_path: Path, where: str) -> None:
     make_table(tmp_path, [field("id", "long")], reader_features=["deletionVectors"])
-    vector = deletion_vector if where == "inline" else lambda rows: vector_on_disk(tmp_path, rows)
+    vector = (
+        deletion_vector
+        if where == "inline"
+        else lambda rows: vector_on_disk(tmp_path, deletion_vector(rows))
+    )
     add_file(tmp_path, pa.table({"id": list(range(10))}), row_group_size=4)
     first = live_files(tmp_path)[0]
     second = {**first, "deletionVector": vector([2, 5])}
