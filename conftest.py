@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tests.kafka_broker import kafka, kafka_server
 from tests.mariadb_server import mariadb, mariadb_server
 from tests.postgres_server import postgres, postgres_server
+from tests.redis_server import redis, redis_server
 from tests.support.class_archive import spare_jvms
 from tests.support.files_in_memory import use_memory_for_files
 from tests.support.required import pytest_make_collect_report, pytest_runtest_makereport
@@ -39,6 +40,8 @@ __all__ = [
     "postgres_server",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "redis",
+    "redis_server",
     "spark",
 ]
 

@@ -9,6 +9,7 @@ sink             delivery                        needs
 `parquet`        exactly once                    any file system of ``pyarrow.fs``
 `postgres`       exactly once                    ``pip install 'godwit-streams[postgres]'``
 `sql`            exactly once                    ``pip install 'godwit-streams[mariadb]'``
+`redis`          exactly once                    ``pip install 'godwit-streams[redis]'``
 `delta`          exactly once                    ``pip install 'godwit-streams[delta]'``
 `iceberg`        exactly once                    ``pip install 'godwit-streams[iceberg]'``
 `kafka`          exactly once                    ``pip install 'godwit-streams[kafka]'``
@@ -21,9 +22,9 @@ sink             delivery                        needs
 ===============  ==============================  ==========================================
 
 A row that a target cannot take fails its epoch before the commit, or goes to the sink that
-``rejects=`` names. `delta`, `iceberg`, `kafka`, `postgres` and `sql` are connectors: entry points
-of the group ``godwit.sinks``, to which other packages may add. To write a sink of your own, see
-`gw.sinks.Sink`.
+``rejects=`` names. `delta`, `iceberg`, `kafka`, `postgres`, `redis` and `sql` are connectors: entry
+points of the group ``godwit.sinks``, to which other packages may add. To write a sink of your own,
+see `gw.sinks.Sink`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from godwit.connect.iceberg import iceberg as iceberg
     from godwit.connect.kafka.write import kafka as kafka
     from godwit.connect.postgres import postgres as postgres
+    from godwit.connect.redis import redis as redis
     from godwit.connect.sql import sql as sql
     from godwit.sinks.parquet_directory import latest_epoch
     from godwit.sinks.parquet_sink import ParquetSink

@@ -153,6 +153,20 @@ def _sql(url: str | None, path: Path) -> Target:
     return Target(lambda: gw.sinks.sql(place, "mirror", mode="upsert", keys="k"), read)
 
 
+def _redis(url: str, _: Path) -> Target:
+    from redis import Redis
+
+    def number(text: bytes | None) -> Any:
+        return None if text is None else json.loads(text)
+
+    def read() -> Table:
+        with Redis.from_url(url) as client:
+            rows = [client.hgetall(name) for name in client.scan_iter("mirror:?")]
+        return {row[b"k"].decode(): (number(row.get(b"n")), number(row.get(b"v"))) for row in rows}
+
+    return Target(lambda: gw.sinks.redis(url, "mirror", keys="k"), read)
+
+
 TARGETS: dict[str, tuple[Callable[[Any, Path], Target], str | None]] = {
     "postgres": (_postgres, "postgres"),
     "delta": (_delta, None),
@@ -161,8 +175,9 @@ TARGETS: dict[str, tuple[Callable[[Any, Path], Target], str | None]] = {
     "events": (_events, "kafka"),
     "sqlite": (_sql, None),
     "mariadb": (_sql, "mariadb"),
+    "redis": (_redis, "redis"),
 }
-NEEDS_KEY = {"kafka", "sqlite", "mariadb"}
+NEEDS_KEY = {"kafka", "sqlite", "mariadb", "redis"}
 
 
 def _drawn(
@@ -188,6 +203,7 @@ def _drawn(
 
 @pytest.mark.postgres
 @pytest.mark.mariadb
+@pytest.mark.redis
 @pytest.mark.kafka
 @pytest.mark.parametrize("way", ["changes", "upserts", "latest"])
 @pytest.mark.parametrize("name", list(TARGETS))
