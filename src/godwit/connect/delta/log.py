@@ -169,11 +169,18 @@ class Log:
         return range(first, newest + 1)
 
     def has(self, version: int) -> bool:
-        """Return whether the actions of a version are in the log."""
+        """Return whether a version exists; raise `SourceError` if it was removed from the log.
+
+        `version`: the one after the newest that was read, or an older one.
+        """
         if version in self._commits:
             return True
-        info = self._table.filesystem.get_file_info(self._path(f"{version:020}.json"))
-        return bool(info.type == pafs.FileType.File)
+        paths = [self._path(f"{number:020}.json") for number in (version, max(version - 1, 0))]
+        infos = self._table.filesystem.get_file_info(paths)
+        is_there, is_former = (info.type == pafs.FileType.File for info in infos)
+        if not is_there and not is_former and self.versions().stop > version:
+            raise self.removed_error(version)
+        return bool(is_there)
 
     def commit(self, version: int) -> Commit:
         """Return the actions of a version; raise `SourceError` if they were removed."""

@@ -39,6 +39,7 @@ class Piece:
     among: DeletionVector | None = None
     start: int = 0
     stop: int | None = None  # None: to the end
+    is_skipped: bool = False  # the filters leave out all of its rows
 
     @property
     def is_cut(self) -> bool:

@@ -59,6 +59,7 @@ _MIN_SPLIT_BYTES: Final = 64 << 10
 _MAX_LAYOUTS: Final = 4096  # remembered
 _MAX_VERSIONS: Final = 64  # whose pieces are remembered
 _EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on all the same
+_SKIPPED_FILES: Final = 1000  # likewise
 _logger = logging.getLogger("godwit")
 
 
@@ -111,7 +112,8 @@ class DeltaSource(Source):
                 remedy='Give "refuse", or "skip" to leave out versions that update or delete rows; '
                 "a source of changes reads them.",
             )
-        self._names = None if columns is None else tuple(columns)
+        names = (columns,) if isinstance(columns, str) else columns
+        self._names = None if names is None else tuple(names)
         self._filters = () if filters is None else checked_filters(filters)
         self._include = _checked_include(include)
         self._whole, self._max_rows = whole_versions, max_rows_per_epoch
@@ -295,7 +297,12 @@ class DeltaSource(Source):
     # -- pieces -----------------------------------------------------------------------------------
 
     def _remember(self, key: tuple[int, bool], pieces: list[Piece]) -> list[Piece]:
-        """Remember the pieces of a version or snapshot; return them."""
+        """Remember the pieces of a version or snapshot; return them, with filters applied."""
+        if self._filter is not None:
+            pieces = [
+                piece if self._filter.may_have_rows(piece.file) else replace(piece, is_skipped=True)
+                for piece in pieces
+            ]
         self._pieces[key] = pieces
         if len(self._pieces) > _MAX_VERSIONS:
             self._pieces.popitem(last=False)
@@ -355,10 +362,6 @@ class DeltaSource(Source):
             yield place, self._pieces_of(place.version, is_commit=place.is_commit)
             place = DeltaPosition.after(place.version)
 
-    def _is_skipped(self, piece: Piece) -> bool:
-        """Return whether the filters leave out all rows of a piece."""
-        return self._filter is not None and not self._filter.may_have_rows(piece.file)
-
     # -- progress ---------------------------------------------------------------------------------
 
     def end(self, position: Position) -> Position:
@@ -371,7 +374,7 @@ class DeltaSource(Source):
             try:
                 groups = self._groups(begin, newest)
                 if not any(
-                    not self._is_skipped(piece)
+                    not piece.is_skipped
                     for place, pieces in groups
                     for piece in pieces[place.piece :]
                 ):
@@ -395,49 +398,42 @@ class DeltaSource(Source):
         self, begin: DeltaPosition, bound: DeltaPosition | None, rows: int | None
     ) -> DeltaPosition:
         """Return the place after about `rows` rows; `begin` if there are none."""
-        place, taken, files = begin, 0, 0
-        left = rows
+        place, budget, skipped = begin, _Budget(rows, self._max_files), 0
         groups = self._groups(begin, bound)
         while True:
             try:
                 group = next(groups, None)
             except SourceError:
-                if taken:
+                if budget.taken:
                     return place
                 raise
             if group is None:
                 break
             start, pieces = group
-            if self._whole and start.is_commit and taken:
-                further = [piece for piece in pieces if not self._is_skipped(piece)]
-                if left is not None and sum(map(self._count, further)) > left:
+            is_whole = self._whole and start.is_commit
+            if is_whole and budget.taken:
+                further = [piece for piece in pieces if not piece.is_skipped]
+                rows_of_version = 0 if rows is None else sum(map(self._count, further))
+                if not budget.has_room(rows_of_version, len(further)):
                     return place
-                if self._max_files is not None and files + len(further) > self._max_files:
-                    return place
-            for number in range(start.piece, len(pieces)):
-                piece, row = pieces[number], start.row if number == start.piece else 0
-                here = replace(start, piece=number, row=row)
-                is_last = bound is not None and bound == replace(start, piece=number, row=bound.row)
-                if is_last and bound is not None and bound.row <= row:
-                    return bound if taken else begin
-                if not self._is_skipped(piece):
-                    may_cut = not (self._whole and start.is_commit)
-                    is_bound = left is not None and may_cut
-                    if taken and may_cut and (files == self._max_files or left == 0):
-                        return here
-                    if left is not None:
-                        stop = self._count(piece)
-                        if is_last and bound is not None:
-                            stop = bound.row
-                        if is_bound and stop - row > left and piece.among is None:
-                            return replace(here, row=row + left)
-                        left = max(left - (stop - row), 0)
-                    taken, files = taken + 1, files + 1
-                if is_last and bound is not None:
-                    return bound
+            for number, piece in _ranges(start, pieces, bound):
+                if piece.is_skipped:
+                    skipped += 1
+                    continue
+                if not is_whole and budget.is_spent:
+                    return replace(start, piece=number, row=piece.start)
+                if budget.rows is not None:
+                    stop = self._count(piece) if piece.stop is None else piece.stop
+                    may_cut = not is_whole and piece.among is None
+                    if may_cut and stop - piece.start > budget.rows:
+                        return replace(start, piece=number, row=piece.start + budget.rows)
+                    budget.rows = max(budget.rows - (stop - piece.start), 0)
+                budget.taken += 1
             place = DeltaPosition.after(start.version)
-        passed = place.version - begin.version
-        return place if taken or passed >= _EMPTY_VERSIONS else begin
+            if bound is not None and place > bound:
+                place = bound
+        is_far = place.version - begin.version >= _EMPTY_VERSIONS or skipped >= _SKIPPED_FILES
+        return place if budget.taken or is_far else begin
 
     def _count(self, piece: Piece) -> int:
         """Return the rows of a piece's file, or of those of them that it is about."""
@@ -482,17 +478,9 @@ class DeltaSource(Source):
         """Return the pieces between two places, and the number of those that are left out."""
         between, skipped = [], 0
         for start, pieces in self._groups(begin, end):
-            is_last = (start.version, start.is_commit) == (end.version, end.is_commit)
-            for number in range(start.piece, end.piece + 1 if is_last else len(pieces)):
-                row = start.row if number == start.piece else 0
-                stop = end.row if is_last and number == end.piece else None
-                if stop is not None and stop <= row:
-                    continue
-                piece = pieces[number]
-                if self._is_skipped(piece):
+            for _, piece in _ranges(start, pieces, end):
+                if piece.is_skipped:
                     skipped += 1
-                elif row or stop is not None:
-                    between.append(replace(piece, start=row, stop=stop))
                 else:
                     between.append(piece)
         return between, skipped
@@ -633,7 +621,7 @@ class DeltaSource(Source):
         try:
             for start, pieces in self._groups(position_of(position), None):
                 for piece in pieces[start.piece :]:
-                    if self._is_skipped(piece):
+                    if piece.is_skipped:
                         continue
                     count = self._known_rows(piece)
                     rows = None if count is None or rows is None else rows + count
@@ -649,6 +637,43 @@ class DeltaSource(Source):
             return {"version": place.version - 1}
         part = "version" if place.is_commit else "snapshot of version"
         return {part: place.version, "reading": f"file {place.piece} at row {place.row:,}"}
+
+
+class _Budget:
+    """Rows and files that an epoch may still take; ``None``: any number."""
+
+    def __init__(self, rows: int | None, files: int | None) -> None:
+        self.rows, self._files = rows, files
+        self.taken = 0  # files
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the epoch has something, and takes no more."""
+        return bool(self.taken) and (self.rows == 0 or self.taken == self._files)
+
+    def has_room(self, rows: int, files: int) -> bool:
+        """Return whether this many rows and files may be taken."""
+        has_files = self._files is None or self.taken + files <= self._files
+        return has_files and (self.rows is None or rows <= self.rows)
+
+
+def _ranges(
+    start: DeltaPosition, pieces: Sequence[Piece], end: DeltaPosition | None
+) -> Iterator[tuple[int, Piece]]:
+    """Yield the pieces of a version from a place on, cut where they begin and end.
+
+    `end`: place not to exceed, in this version or a later one.
+    """
+    is_last = end is not None and (start.version, start.is_commit) == (end.version, end.is_commit)
+    for number in range(start.piece, len(pieces)):
+        row = start.row if number == start.piece else 0
+        stop = None
+        if is_last and end is not None and number >= end.piece:
+            stop = end.row
+            if number > end.piece or stop <= row:
+                return
+        piece = pieces[number]
+        yield number, piece if not row and stop is None else replace(piece, start=row, stop=stop)
 
 
 def _checked_include(include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:

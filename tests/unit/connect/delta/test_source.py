@@ -580,3 +580,35 @@ def test_filters_and_options_are_checked(tmp_path: Path) -> None:
         gw.sources.delta(tmp_path, changes=True, on_change="skip")
     with pytest.raises(SourceError, match="two columns of one name"):
         gw.sources.delta(tmp_path, include={"version": "id"}).open(None)
+
+
+def test_a_snapshot_without_rows_for_the_filters_is_passed(tmp_path: Path) -> None:
+    make_table(tmp_path, [field("id", "long")])
+    stats = json.dumps({"numRecords": 1, "minValues": {"id": 1}, "maxValues": {"id": 1}})
+    facts = {"partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    files = [{"path": f"{number}.parquet", "stats": stats, **facts} for number in range(1000)]
+    commit(tmp_path, [{"add": file} for file in files])
+    source = gw.sources.delta(tmp_path, filters=[("id", ">", 5)])
+    rows, position = epoch(source)
+    assert rows == []
+    assert source.describe(position) == {"version": 1}
+    assert source.latest(position) == position
+
+
+def test_versions_that_go_while_the_query_runs_say_so(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), numbers(0, 1))
+    source = gw.sources.delta(tmp_path)
+    _, position = epoch(source)
+    for number in range(1, 4):
+        append(tmp_path, numbers(number, number + 1))
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    assert source.latest(position)["version"] == 4
+    other = gw.sources.delta(tmp_path)
+    other.open(position)
+    for number in range(3):
+        (tmp_path / "_delta_log" / f"{number:020}.json").unlink()
+    with pytest.raises(SourceError, match=r"Version 1 of .* is not in its log"):
+        other.latest(position)
+    shutil.rmtree(tmp_path)
+    with pytest.raises(SourceError, match="There is no Delta table"):
+        other.latest(position)
