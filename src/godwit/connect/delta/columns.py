@@ -189,9 +189,12 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
 
 def from_stored(values: pa.Array, column: Column, file: str) -> pa.Array:
     """Return values of a data file as those of the table's column; raise if a value is lost."""
-    stored, dtype = column.stored, column.field.type
-    if pa.types.is_date(values.type) and pa.types.is_timestamp(dtype) and dtype.tz is None:
-        values = values.cast(dtype)
+    stored, dtype, types = column.stored, column.field.type, pa.types
+    if types.is_timestamp(dtype):
+        if types.is_date(values.type) and dtype.tz is None:  # the type was widened
+            values = values.cast(dtype)
+        if types.is_timestamp(values.type) and values.type.tz is None and dtype.tz is not None:
+            values = values.cast(pa.timestamp(values.type.unit, "UTC"))  # as older writers do
     values = cast_column(values, stored, file)
     if stored.type.equals(dtype):
         return values

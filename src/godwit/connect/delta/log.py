@@ -51,8 +51,7 @@ _FEATURES: Final = frozenset(
 )
 _NAMED_FEATURES: Final = 3  # the version of the protocol that names features
 _FACTS: Final = (  # of data files
-    *("path", "partitionValues", "size", "modificationTime", "stats", "stats_parsed"),
-    "deletionVector",
+    *("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
 )
 _MAX_COMMITS: Final = 256  # remembered
 
@@ -362,20 +361,33 @@ class Log:
                 else:
                     yield action
 
-    def _parquet_actions(self, name: str) -> Iterator[DataFile | Mapping[str, Any]]:
+    def _parquet_actions(self, file: str) -> Iterator[DataFile | Mapping[str, Any]]:
         """Yield the actions of a Parquet file of a checkpoint."""
-        with self._table.filesystem.open_input_file(self._path(name)) as stream:
+        with self._table.filesystem.open_input_file(self._path(file)) as stream:
             opened = pq.ParquetFile(stream)
-            columns = [name for name in _ACTIONS if name in opened.schema_arrow.names]
+            actions = [name for name in _ACTIONS if name in opened.schema_arrow.names]
+            columns = _needed_columns(opened.schema_arrow, actions)
             for group in range(opened.num_row_groups):
                 rows = opened.read_row_group(group, columns=columns)
-                for column in columns:
-                    values = rows.column(column).combine_chunks().drop_null()
-                    if column == "add":
+                for name in actions:
+                    values = rows.column(name).combine_chunks().drop_null()
+                    if name == "add":
                         yield from _files(values)
                         continue
                     for value in values.to_pylist(maps_as_pydicts="strict"):
-                        yield {column: value}
+                        yield {name: value}
+
+
+def _needed_columns(schema: pa.Schema, actions: Sequence[str]) -> list[str]:
+    """Return the columns of a checkpoint to read: statistics in columns may be very wide."""
+    columns = [name for name in actions if name != "add"]
+    if "add" in actions:
+        adds = schema.field("add").type
+        stored = [adds.field(n).name for n in range(adds.num_fields)]
+        columns += [f"add.{name}" for name in _FACTS if name in stored]
+        if "stats" not in stored and "stats_parsed" in stored:
+            columns.append("add.stats_parsed.numRecords")
+    return columns
 
 
 def _actions(text: bytes) -> Iterator[Mapping[str, Any]]:
@@ -414,8 +426,7 @@ def _file(action: Mapping[str, Any]) -> DataFile:
 
 def _files(adds: pa.StructArray) -> Iterator[DataFile]:
     """Yield the data files of the actions ``add`` of a checkpoint, of which there may be many."""
-    stored = [adds.type.field(n).name for n in range(adds.type.num_fields)]
-    names = [name for name in _FACTS if name in stored]
+    names = [adds.type.field(n).name for n in range(adds.type.num_fields)]
     parts = [adds.field(name).to_pylist(maps_as_pydicts="strict") for name in names]
     for facts in zip(*parts, strict=True):
         yield _file(dict(zip(names, facts, strict=True)))

@@ -533,9 +533,7 @@ class DeltaSource(Source):
             else None,
             what=f"version {first.version}: {what}",
             payload=tuple(replace(piece, file=replace(piece.file, stats=None)) for piece in pieces),
-            arrived_us=tuple(
-                (piece.timestamp_ms or piece.file.modified_ms) * 1000 for piece in pieces
-            ),
+            arrived_us=tuple(piece.timestamp_ms * 1000 for piece in pieces if piece.timestamp_ms),
         )
 
     def _known_rows(self, piece: Piece) -> int | None:
