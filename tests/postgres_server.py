@@ -23,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PostgresServer", "postgres", "postgres_server", "running_postgres"]
+__all__ = ["PostgresServer", "drop_slots", "postgres", "postgres_server", "running_postgres"]
 
 _START_TIMEOUT_S = 120.0
 
@@ -83,7 +83,9 @@ def running_postgres() -> Iterator[PostgresServer]:
                 [
                     *(binaries / "postgres", "-D", data, "-k", directory, "-F"),
                     *("-c", "listen_addresses=", "-c", "shared_buffers=16MB"),
-                    *("-c", "max_connections=20", "-c", "full_page_writes=off"),
+                    *("-c", "max_connections=40", "-c", "full_page_writes=off"),
+                    *("-c", "wal_level=logical", "-c", "max_wal_senders=20"),
+                    *("-c", "max_replication_slots=20"),
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -119,6 +121,23 @@ def postgres(postgres_server: PostgresServer) -> Iterator[str]:
         connection.execute(f"CREATE SCHEMA {schema}".encode())
         yield f"{postgres_server.dsn} options=-csearch_path={schema}"
         connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+def drop_slots(dsn: str, *slots: str) -> None:
+    """Drop replication slots, and the publications of the same names; end what reads them."""
+    import psycopg
+    from psycopg import sql
+
+    with psycopg.Connection.connect(dsn, autocommit=True) as connection:
+        for slot in slots:
+            known = "FROM pg_replication_slots WHERE slot_name = %s"
+            for action in (
+                f"SELECT pg_terminate_backend(active_pid, 60000) {known} AND active",
+                f"SELECT pg_drop_replication_slot(slot_name) {known}",
+            ):
+                connection.execute(action.encode(), [slot])
+            drop = sql.SQL("DROP PUBLICATION IF EXISTS {}")
+            connection.execute(drop.format(sql.Identifier(slot)))
 
 
 def _binaries() -> Path | None:

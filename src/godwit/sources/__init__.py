@@ -11,14 +11,16 @@ source                rows                                          position
 `data_source`         of a PySpark data source, written in Python   its offsets
 `delta`               of a Delta table, or its changes              version and file
 `kafka`               messages of topics                            offsets of partitions
+`postgres`            rows and changes of tables                    place in the server's log
 `memory`              that the program adds, for tests              number of rows
 `rate`                generated: numbers and times                  number of rows
 `sequence`            of one source, then of another                that of one source
 ====================  ============================================  =======================
 
 Connectors and other packages add sources by entry points of the group ``godwit.sources``, as
-`kafka` and `nexmark` (of `godwit-lab`). A position says how far an epoch has read. To write a
-source of your own, derive from `gw.sources.Source`, and check it by `gw.testing.check_source`.
+`kafka`, `postgres` and `nexmark` (of `godwit-lab`). A position says how far an epoch has read. To
+write a source of your own, derive from `gw.sources.Source`, and check it by
+`gw.testing.check_source`.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from godwit.columns.types import SchemaLike
     from godwit.connect.delta.read import delta as delta
     from godwit.connect.kafka.read import kafka as kafka
+    from godwit.connect.postgres.read import postgres as postgres
 
 __all__ = [
     "Lag",

@@ -44,6 +44,7 @@ from godwit.sinks.row_checks import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from godwit.model.errors import GodwitError
     from godwit.plan.staging import RowCheck
 
 _OF_PSYCOPG: Final = {
@@ -66,10 +67,12 @@ _REMEDY: Final = (
 _PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
 
 
-def table_parts(table: str) -> tuple[str, ...]:
+def table_parts(
+    table: str, where: str = "PostgreSQL sink", error: type[GodwitError] = SinkError
+) -> tuple[str, ...]:
     """Return the name of a table, with its schema in front if there is one, without SQL's quotes.
 
-    Raises `SinkError` if that is not a name. Names without quotes are taken as they are, too.
+    Raises `error` if that is not a name. Names without quotes are taken as they are, too.
 
     Examples
     --------
@@ -80,8 +83,8 @@ def table_parts(table: str) -> tuple[str, ...]:
     if ".".join(parts) != table or len(parts) not in {1, 2} or "\0" in table:
         quoted = '"' in table and "\0" not in table
         instead = '"' + table.replace('"', '""') + '"'
-        raise SinkError(
-            f"PostgreSQL sink: {table!r} does not name a table.",
+        raise error(
+            f"{where}: {table!r} does not name a table.",
             remedy='Give "table" or "schema.table".'
             + (
                 f" A name that has quotation marks, or a dot, is written as in SQL: {instead!r}."
@@ -99,13 +102,15 @@ def plain_name(parts: Sequence[str]) -> str:
     )
 
 
-def check_dsn(dsn: str | Mapping[str, Any]) -> None:
-    """Raise `SinkError` if a connection string is malformed."""
+def check_dsn(
+    dsn: str | Mapping[str, Any],
+    where: str = "PostgreSQL sink",
+    error: type[GodwitError] = SinkError,
+) -> None:
+    """Raise `error` if a connection string is malformed."""
     problem = _dsn_problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
-        raise SinkError(
-            f"PostgreSQL sink: the connection string cannot be used: {problem}.", remedy=_REMEDY
-        )
+        raise error(f"{where}: the connection string cannot be used: {problem}.", remedy=_REMEDY)
 
 
 def shown_dsn(dsn: str | Mapping[str, Any]) -> str:

@@ -1,0 +1,386 @@
+"""The server that changes are read from: its tables, publication and slot, checked by name."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import sql
+
+from godwit.connect.postgres.copy import Connection, error_text, scalar
+from godwit.connect.postgres.table import (
+    plain_name,
+    secrets_of_dsn,
+    server_of_dsn,
+    table_parts,
+)
+from godwit.connect.postgres.types import SETTINGS, PostgresValueType, read_types
+from godwit.model.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_END: Final = (
+    "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
+    "ELSE pg_current_wal_flush_lsn() END - '0/0'::pg_lsn)::bigint"
+)
+
+
+def lsn_text(lsn: int) -> str:
+    """Return a position in the log as PostgreSQL writes it.
+
+    Examples
+    --------
+    >>> lsn_text(0x1_0150_5A90)
+    '1/1505A90'
+    """
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How to reach a server; `where` names the source in errors."""
+
+    dsn: str | Mapping[str, Any]
+    where: str
+
+    @property
+    def name(self) -> str:
+        """Server and database, without secrets."""
+        return server_of_dsn(self.dsn)
+
+    def connect(self, *, replication: bool = False) -> Connection:
+        """Return a connection whose values are written as `SETTINGS` say."""
+        given = {} if isinstance(self.dsn, str) else dict(self.dsn)
+        first = self.dsn if isinstance(self.dsn, str) else ""
+        known: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(first, **given)
+        settings = {**SETTINGS, **dict.fromkeys(_TIMEOUTS, "0"), "row_security": "off"}
+        if replication:  # a walsender that is not answered while an epoch runs would end
+            settings |= {"wal_sender_timeout": "0", "tcp_keepalives_idle": "30"}
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        known["options"] = f"{known.get('options') or ''} {options}".strip()
+        known["client_encoding"] = "utf8"
+        known.setdefault("application_name", "godwit")
+        if replication:
+            known["replication"] = "database"
+        with self.translating("cannot be reached"):
+            return psycopg.Connection.connect(**known, autocommit=True)
+
+    def error(self, what: str, remedy: str, **context: object) -> SourceError:
+        """Return an error about the source."""
+        return SourceError(f"{self.where} {what}.", remedy=remedy, **context)
+
+    @contextlib.contextmanager
+    def translating(self, what: str) -> Iterator[None]:
+        """Context in which the server's errors become the source's; `what`: failed action."""
+        try:
+            yield
+        except psycopg.Error as error:
+            text = secrets_of_dsn(self.dsn).hide(error_text(error))
+            raise self.error(f"{what}: {text}", _remedy_of(error)) from None
+
+
+def _remedy_of(error: psycopg.Error) -> str:
+    """Return the way out of an error of the server."""
+    text = str(error)
+    if error.sqlstate == "42501" or "REPLICATION" in text or "permission denied" in text:
+        return (
+            "The source's user needs LOGIN and REPLICATION (ALTER ROLE ... REPLICATION), SELECT on "
+            "the tables, and to own them if the publication is to be created."
+        )
+    if error.sqlstate == "53400":
+        return (
+            "Raise max_replication_slots, or drop slots that are not used any more; a snapshot "
+            "needs one for a moment."
+        )
+    return "Correct that, and start the query again: it continues from its checkpoint."
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of a table in the catalogue."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    shown_type: str
+    collation: str  # empty: the type has none
+    may_be_left_out: bool  # by an update that does not change it, since it may be large
+    values: PostgresValueType
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table whose changes are read."""
+
+    name: str  # with its schema
+    parts: tuple[str, str]
+    oid: int
+    identity: str  # of replicas: d, i, f or n
+    partitioned: bool
+    columns: tuple[SourceColumn, ...]
+    keys: tuple[str, ...]  # of the replica identity, or else the primary key; may be empty
+
+    @property
+    def from_clause(self) -> sql.Composed:
+        """Part of a query: its own rows, and not those of tables that inherit from it."""
+        only = sql.SQL("" if self.partitioned else "ONLY ")
+        return only + sql.Identifier(*self.parts)
+
+    def column(self, name: str) -> SourceColumn | None:
+        """Return a column by its name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def key_tuple(self, values: Sequence[sql.Composable] | None = None) -> sql.Composed:
+        """Return the key columns, or values for them, as a row that SQL compares."""
+        parts: list[sql.Composable] = []
+        for position, name in enumerate(self.keys):
+            column = self.column(name)
+            assert column is not None, "a key is a column"
+            if values is None:
+                parts.append(sql.Identifier(name))
+            else:
+                typed = sql.SQL("{}::{}").format(values[position], sql.SQL(column.shown_type))
+                if column.collation:
+                    typed += sql.SQL(f" COLLATE {column.collation}")
+                parts.append(typed)
+        return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
+
+
+def read_table(connection: Connection, server: Server, table: str) -> SourceTable:
+    """Return the description of a table; raise if its changes cannot be read."""
+    parts = table_parts(table, server.where, SourceError)
+    name = sql.Identifier(*parts).as_string(connection)
+    described = connection.execute(
+        "SELECT n.nspname, c.relname, c.oid::bigint, c.relreplident, c.relkind, c.relpersistence, "
+        "has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
+        [name],
+    ).fetchone()
+    if described is None:
+        raise server.error(f"has no table {table} to read", "Create it, or correct its name.")
+    schema, relname, oid, identity, kind, persistence, may_select = described
+    if kind not in {"r", "p"} or persistence != "p":
+        raise server.error(
+            f"cannot read {table}, which is not a table whose changes PostgreSQL logs",
+            "Name a table that is not a view, nor temporary, unlogged or foreign.",
+        )
+    if not may_select:
+        user = sql.Identifier(connection.info.user).as_string(connection)
+        raise server.error(f"may not read {table}", f"GRANT SELECT ON {name} TO {user};")
+    columns = connection.execute(
+        """
+        SELECT a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod),
+               CASE WHEN a.attcollation = 0 THEN '' ELSE a.attcollation::regcollation::text END,
+               a.attstorage <> 'p'
+        FROM pg_attribute a
+        WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+        ORDER BY a.attnum
+        """,
+        [oid],
+    ).fetchall()
+    keys = scalar(
+        connection,
+        """
+        SELECT array_agg(a.attname::text ORDER BY k.place)
+        FROM pg_index i
+        CROSS JOIN unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (number, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+        WHERE i.indrelid = %s AND k.place <= i.indnkeyatts
+          AND CASE %s WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+        """,
+        oid,
+        identity,
+    )
+    types = read_types(connection, [(row[1], row[2]) for row in columns])
+    return SourceTable(
+        name=plain_name((schema, relname)),
+        parts=(schema, relname),
+        oid=oid,
+        identity=identity,
+        partitioned=kind == "p",
+        columns=tuple(
+            SourceColumn(
+                name=column,
+                type_oid=type_oid,
+                modifier=modifier,
+                shown_type=shown_type,
+                collation=collation,
+                may_be_left_out=may_be_left_out,
+                values=types[type_oid, modifier],
+            )
+            for column, type_oid, modifier, shown_type, collation, may_be_left_out in columns
+        ),
+        keys=tuple(keys or ()),
+    )
+
+
+def check_identity(server: Server, table: SourceTable, *, before: bool) -> None:
+    """Raise unless changes of a table name the row that they change."""
+    quoted = sql.Identifier(*table.parts).as_string()
+    if before and table.identity != "f":
+        raise server.error(
+            f"reads rows before a change of {table.name}, which PostgreSQL does not log",
+            f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; or leave out before=, and call latest().",
+            table=table.name,
+        )
+    if not before and not table.keys:
+        raise server.error(
+            f"cannot tell which row of {table.name} a change is about: the table has no primary "
+            "key, or REPLICA IDENTITY NOTHING",
+            f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); or REPLICA IDENTITY USING INDEX ...; or "
+            "REPLICA IDENTITY FULL, and read it with before=True.",
+            table=table.name,
+        )
+    if table.identity == "n":
+        raise server.error(
+            f"cannot read {table.name}, whose REPLICA IDENTITY is NOTHING",
+            f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT;",
+            table=table.name,
+        )
+
+
+def prepare_publication(
+    connection: Connection, server: Server, publication: str, tables: Sequence[SourceTable]
+) -> None:
+    """Create the publication of the tables if it is absent; raise if it lacks something."""
+    row = connection.execute(
+        "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication "
+        "WHERE pubname = %s",
+        [publication],
+    ).fetchone()
+    name = sql.Identifier(publication)
+    if row is None:
+        listed = sql.SQL(", ").join(table.from_clause for table in tables)
+        with server.translating(f"cannot create the publication {publication!r}"):
+            connection.execute(
+                sql.SQL(
+                    "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
+                ).format(name, listed)
+            )
+        return
+    shown = name.as_string(connection)
+    if not all(row[:3]):
+        raise server.error(
+            f"needs inserts, updates and deletes, and the publication {shown} does not have all",
+            f"ALTER PUBLICATION {shown} SET (publish = 'insert, update, delete, truncate');",
+        )
+    if not row[4] and any(table.partitioned for table in tables):
+        raise server.error(
+            f"reads a partitioned table, whose changes the publication {shown} has by partition",
+            f"ALTER PUBLICATION {shown} SET (publish_via_partition_root = true);",
+        )
+    check_published(connection, server, publication, tables)
+
+
+def check_published(
+    connection: Connection, server: Server, publication: str, tables: Sequence[SourceTable]
+) -> None:
+    """Raise unless the tables are there and wholly in the publication."""
+    has_filters = connection.info.server_version >= 15_00_00
+    query = "SELECT schemaname, tablename, {} FROM pg_publication_tables WHERE pubname = %s".format(  # noqa: S608
+        "attnames::text[], rowfilter" if has_filters else "NULL::text[], NULL::text"
+    )
+    published = {
+        (row[0], row[1]): row[2:] for row in connection.execute(query, [publication]).fetchall()
+    }
+    for table in tables:
+        quoted = sql.Identifier(*table.parts).as_string(connection)
+        shown = sql.Identifier(publication).as_string(connection)
+        if scalar(connection, "SELECT to_regclass(%s)::oid::bigint", quoted) != table.oid:
+            raise server.error(
+                f"read the table {table.name}, which was dropped, renamed, or created again",
+                "To read the table of that name: a new slot and a new checkpoint, so that the "
+                "query begins with a snapshot. A renamed table: rename it back.",
+                table=table.name,
+            )
+        if table.parts not in published:
+            raise server.error(
+                f"reads {table.name}, which the publication {shown} does not have",
+                f"ALTER PUBLICATION {shown} ADD TABLE {quoted}; its changes before that are not "
+                "in the log: after the query has read some, begin with a new slot and checkpoint.",
+                table=table.name,
+            )
+        names, row_filter = published[table.parts]
+        if row_filter is not None or (
+            names is not None and not {column.name for column in table.columns} <= set(names)
+        ):
+            raise server.error(
+                f"reads {table.name}, of which the publication {shown} has some rows or columns",
+                "Publish the whole table; leave rows and columns out in the flow.",
+                table=table.name,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A replication slot."""
+
+    confirmed: int
+    kept_bytes: int  # of the log that the server keeps for it
+    active_pid: int | None
+
+
+def read_slot(connection: Connection, server: Server, slot: str) -> SlotState | None:
+    """Return the state of a slot, ``None`` if it is absent; raise if it cannot be used."""
+    row = connection.execute(
+        "SELECT plugin, database, temporary, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, "
+        "active_pid, wal_status, (restart_lsn - '0/0'::pg_lsn)::bigint "
+        "FROM pg_replication_slots WHERE slot_name = %s",
+        [slot],
+    ).fetchone()
+    if row is None:
+        return None
+    plugin, database, temporary, confirmed, active_pid, status, restart = row
+    if plugin != "pgoutput" or database != connection.info.dbname or temporary:
+        raise server.error(
+            f"cannot use the slot {slot!r}: it is physical, temporary, of another database, or of "
+            "another plugin than pgoutput",
+            "Name another slot; the source creates it.",
+            slot=slot,
+        )
+    if status == "lost" or restart is None:
+        raise server.error(
+            f"has lost its slot {slot!r}: the server has removed log that the query has not read "
+            "(max_slot_wal_keep_size)",
+            f"SELECT pg_drop_replication_slot('{slot}'); and start with a new checkpoint, so that "
+            "the query begins with a snapshot. Raise max_slot_wal_keep_size.",
+            slot=slot,
+        )
+    end = scalar(connection, _END)
+    return SlotState(confirmed, max(0, end - restart), active_pid)
+
+
+def end_of_log(connection: Connection) -> int:
+    """Return the position up to which the server's log is written."""
+    return int(scalar(connection, _END))
+
+
+def create_slot(server: Server, slot: str) -> None:
+    """Create a slot; this waits for the transactions that are running."""
+    with (
+        server.translating(f"cannot create the slot {slot!r}"),
+        server.connect(replication=True) as connection,
+    ):
+        connection.execute(
+            sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT").format(
+                sql.Identifier(slot)
+            )
+        )
+
+
+def identify(server: Server, connection: Connection) -> tuple[str, int]:
+    """Return the identity of the database system, and its timeline."""
+    level = scalar(connection, "SHOW wal_level")
+    if level != "logical":
+        raise server.error(
+            f"needs a server with wal_level = logical, and it is {level}",
+            "ALTER SYSTEM SET wal_level = 'logical'; and restart the server.",
+        )
+    with server.translating("cannot identify the server"), server.connect(replication=True) as c:
+        row = c.execute("IDENTIFY_SYSTEM").fetchone()
+    assert row is not None
+    return str(row[0]), int(row[1])

@@ -1,0 +1,215 @@
+"""Rows that tables had before their changes are read: in order of their keys, part by part.
+
+All parts are of one moment, which the server exports at an exact position of its log: a change that
+was committed before it is in the snapshot, and one committed later is not.  The export ends with
+the connection.  If a query is killed before the last part, the next run exports another moment for
+the parts that are left.  So the tables are divided into *segments*, each of one moment.  Changes
+are read from the first moment on, and a change is left out if its key is in a segment of a later
+moment than its commit.
+"""
+
+from __future__ import annotations
+
+import select
+import uuid
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import psycopg
+import pyarrow as pa
+from psycopg import pq, sql
+from pyarrow import csv
+
+from godwit.connect.postgres.copy import scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from godwit.connect.postgres.catalog import Server, SourceTable
+    from godwit.connect.postgres.copy import Connection
+
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 65_536
+
+Key = list[str]
+"""Values of a key, as text."""
+
+
+class Mark(NamedTuple):
+    """A place in the snapshot: after a key of a table; without one, before the table's first."""
+
+    table: int
+    key: Key | None
+
+
+class Segment(NamedTuple):
+    """Part of the snapshot before `end`, and after the segment before it."""
+
+    end: Mark
+    lsn: int  # position of its moment in the log
+
+
+class Snapshot:
+    """One moment of the tables, as long as this object has its connection."""
+
+    def __init__(self, server: Server) -> None:
+        slot = f"godwit_{uuid.uuid4().hex}"
+        self._connection = server.connect()
+        with server.translating("cannot take a snapshot"):
+            with server.connect(replication=True) as exporting:
+                row = exporting.execute(
+                    sql.SQL(
+                        "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+                    ).format(sql.Identifier(slot))
+                ).fetchone()
+                assert row is not None
+                begin_at(self._connection, str(row[2]))
+            self.token = str(scalar(self._connection, "SELECT pg_export_snapshot()"))
+        high, low = str(row[1]).split("/")
+        self.lsn = (int(high, 16) << 32) + int(low, 16)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection, and the moment with it, is gone."""
+        return self._connection.closed or self._connection.broken
+
+    def close(self) -> None:
+        """End the snapshot."""
+        self._connection.close()
+
+    def keys_after(
+        self, table: SourceTable, after: Key | None, up_to: Key | None, rows: int, step: int
+    ) -> tuple[int, list[Key]]:
+        """Return the number of the next rows of a table, at most `rows`, and some of their keys.
+
+        These are the keys of every `step`-th row, and of the last one.
+        """
+        names = sql.SQL(", ").join(map(sql.Identifier, table.keys))
+        texts = sql.SQL(", ").join(
+            sql.SQL("{}::text").format(sql.Identifier(name)) for name in table.keys
+        )
+        query = sql.SQL(
+            "WITH r AS MATERIALIZED (SELECT {names}, row_number() OVER (ORDER BY {names}) AS {n} "
+            "FROM {table}{where} ORDER BY {names} LIMIT {rows}) "
+            "SELECT {n}, {texts} FROM r WHERE {n} % {step} = 0 OR {n} = (SELECT max({n}) FROM r) "
+            "ORDER BY {n}"
+        ).format(
+            names=names,
+            texts=texts,
+            table=table.from_clause,
+            where=_where(table, after, up_to),
+            rows=sql.Literal(rows),
+            step=sql.Literal(step),
+            n=sql.Identifier("godwit row number"),
+        )
+        rows_read = self._connection.execute(query).fetchall()
+        if not rows_read:
+            return 0, []
+        return int(rows_read[-1][0]), [list(row[1:]) for row in rows_read]
+
+
+def begin_at(connection: Connection, token: str) -> None:
+    """Begin a transaction that reads the moment of an exported snapshot."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token)))
+
+
+def copy_range(
+    connection: Connection,
+    table: SourceTable,
+    columns: Sequence[str],
+    after: Key | None,
+    up_to: Key | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table with keys after `after`, up to `up_to`, as text columns.
+
+    They are in order of their keys. If no columns are asked for, there is one of nulls.
+    """
+    named = sql.SQL(", ").join(map(sql.Identifier, columns)) if columns else sql.SQL("NULL")
+    order: sql.Composable = sql.SQL("")
+    if table.keys:
+        order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(sql.Identifier, table.keys))
+    query = sql.SQL("COPY (SELECT {} FROM {}{}{}) TO STDOUT (FORMAT csv)").format(
+        named, table.from_clause, _where(table, after, up_to), order
+    )
+    names = list(columns) or ["nothing"]
+    lines: list[bytes] = []
+    size = 0
+    for line in _copied_lines(connection, query.as_bytes(connection)):
+        lines.append(line)
+        size += len(line)
+        if size >= _BATCH_BYTES or len(lines) >= _BATCH_ROWS:
+            yield _parsed(lines, size, names)
+            lines, size = [], 0
+    if lines:
+        yield _parsed(lines, size, names)
+
+
+def _copied_lines(connection: Connection, query: bytes) -> Iterator[bytes]:
+    """Yield the lines of a COPY, of one row each."""
+    link = connection.pgconn
+    result = link.exec_(query)
+    if result.status != pq.ExecStatus.COPY_OUT:
+        state = result.error_field(pq.DiagnosticField.SQLSTATE) or b"XX000"
+        raise psycopg.errors.lookup(state.decode())(result.get_error_message())
+    while True:
+        length, data = link.get_copy_data(1)
+        if length > 0:
+            yield bytes(data)
+        elif length == 0:
+            select.select([link.socket], [], [], 1.0)
+            link.consume_input()
+        else:
+            break
+    ended = False
+    while (outcome := link.get_result()) is not None:
+        ended = outcome.status == pq.ExecStatus.COMMAND_OK
+        if not ended:
+            raise psycopg.OperationalError(outcome.get_error_message())
+    if not ended:
+        raise psycopg.OperationalError("the copy has ended early")
+
+
+def _parsed(lines: list[bytes], size: int, names: list[str]) -> pa.RecordBatch:
+    """Return lines of CSV as text columns; an empty value without quotes is null."""
+    table = csv.read_csv(
+        pa.BufferReader(b"".join(lines)),
+        read_options=csv.ReadOptions(column_names=names, block_size=size + 1, use_threads=False),
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    assert table.num_rows == len(lines), "a line is a row"
+    return table.combine_chunks().to_batches()[0]
+
+
+def _where(table: SourceTable, after: Key | None, up_to: Key | None) -> sql.Composed:
+    """Return the condition that a key is after `after`, and not after `up_to`."""
+    conditions = [
+        sql.SQL(" {} {} {}").format(
+            table.key_tuple(), sql.SQL(compared), table.key_tuple([*map(sql.Literal, key)])
+        )
+        for compared, key in ((">", after), ("<=", up_to))
+        if key is not None
+    ]
+    return sql.SQL(" WHERE" if conditions else "") + sql.SQL(" AND").join(conditions)
+
+
+def keys_up_to(
+    connection: Connection, table: SourceTable, keys: Sequence[Key], bound: Key
+) -> set[int]:
+    """Return the numbers of the keys that are not after `bound`, in the order of the table."""
+    if not keys:
+        return set()
+    columns = [list(values) for values in zip(*keys, strict=True)]
+    names = [sql.Identifier(f"k{number}") for number in range(len(columns))]
+    query = sql.SQL("SELECT n FROM unnest({}) WITH ORDINALITY AS k ({}, n) WHERE {} <= {}").format(
+        sql.SQL(", ").join(sql.SQL("{}::text[]").format(sql.Literal(values)) for values in columns),
+        sql.SQL(", ").join(names),
+        table.key_tuple(names),
+        table.key_tuple([*map(sql.Literal, bound)]),
+    )
+    return {int(number) - 1 for (number,) in connection.execute(query).fetchall()}
