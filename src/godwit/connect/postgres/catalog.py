@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from godwit.connect.postgres.copy import Connection, error_text, scalar
-from godwit.connect.postgres.table import (
+from godwit.connect.postgres.connection import (
+    Connection,
+    error_text,
     plain_name,
+    scalar,
     secrets_of_dsn,
     server_of_dsn,
     table_parts,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from godwit.connect.postgres.catalog import SourceTable
-    from godwit.connect.postgres.copy import Connection
+    from godwit.connect.postgres.connection import Connection
 
 INCLUDED: Final[Mapping[str, pa.DataType]] = {
     "position": pa.int64(),

@@ -17,31 +17,22 @@ are brought into PostgreSQL's text form by operations on whole columns; only col
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import sql
 from pyarrow import csv
 
 from godwit.columns.types import is_binary, is_list, is_text
+from godwit.connect.postgres.connection import Connection, error_text
 from godwit.plan.staging import Rejections
 from godwit.sinks.rows import with_plain_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
-
-
-def scalar(connection: Connection, query: LiteralString | sql.Composed, *parameters: object) -> Any:
-    """Return the first value of the first row of a query's result; ``None`` without a row."""
-    row = connection.execute(query, parameters or None).fetchone()
-    return None if row is None else row[0]
-
 
 _IN_TROUBLE: Final = ("08", "25", "28", "3D", "40", "53", "55P03", "57", "58")
 """SQLSTATE classes: connection, transaction state, authorization, catalogue, rollback, resources,
@@ -108,11 +99,6 @@ def _refusal_reason(error: psycopg.Error | UnwritableRowsError) -> str:
     if isinstance(error, UnwritableRowsError):
         return f"cannot be written as text: {error_text(error)}"
     return f"the server says: {error.diag.message_primary or error_text(error)}"
-
-
-def error_text(error: Exception) -> str:
-    """Return the text of an error on one line."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from godwit.connect.postgres.table import comma_separated
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.connect.postgres.copy import Connection
+    from godwit.connect.postgres.connection import Connection
     from godwit.sinks.writing import Layout
 
 STAGE: Final = "godwit_stage"

@@ -96,8 +96,8 @@ def postgres(
     """
     with needs_package("The PostgreSQL source", "psycopg", "postgres", SourceError):
         from godwit.connect.postgres.catalog import Server  # noqa: PLC0415 - psycopg is optional
+        from godwit.connect.postgres.connection import check_dsn  # noqa: PLC0415
         from godwit.connect.postgres.source import PostgresSource  # noqa: PLC0415
-        from godwit.connect.postgres.table import check_dsn  # noqa: PLC0415
     where = "The PostgreSQL source"
     if not isinstance(dsn, str | Mapping):
         raise SourceError(

@@ -23,27 +23,26 @@ import pyarrow as pa
 from psycopg import errors, sql
 
 from godwit.checkpoint.ownership import HistoryPoint
-from godwit.connect.postgres.copy import (
+from godwit.connect.postgres.connection import (
     Connection,
-    UnwritableRowsError,
-    csv_rows,
-    error_text,
-    find_refused,
-    is_storable,
-    may_concern_rows,
-    scalar,
-)
-from godwit.connect.postgres.merge import RESERVED, STAGE, StagedMerge
-from godwit.connect.postgres.table import (
-    TargetTable,
     check_dsn,
-    comma_separated,
+    error_text,
     plain_name,
+    scalar,
     secrets_of_dsn,
     server_of_dsn,
     shown_dsn,
     table_parts,
 )
+from godwit.connect.postgres.copy import (
+    UnwritableRowsError,
+    csv_rows,
+    find_refused,
+    is_storable,
+    may_concern_rows,
+)
+from godwit.connect.postgres.merge import RESERVED, STAGE, StagedMerge
+from godwit.connect.postgres.table import TargetTable, comma_separated
 from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
 from godwit.sinks.rows import (

@@ -38,7 +38,7 @@ from godwit.model.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.connect.postgres.copy import Connection
+    from godwit.connect.postgres.connection import Connection
 
 MAX_BYTES: Final = 64 << 20
 """Size of the changes from which an epoch takes no more, and the buffer is not filled further."""

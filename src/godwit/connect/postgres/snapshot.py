@@ -19,13 +19,13 @@ import pyarrow as pa
 from psycopg import pq, sql
 from pyarrow import csv
 
-from godwit.connect.postgres.copy import scalar
+from godwit.connect.postgres.connection import scalar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.connect.postgres.catalog import Server, SourceTable
-    from godwit.connect.postgres.copy import Connection
+    from godwit.connect.postgres.connection import Connection
 
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 65_536

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from godwit.columns.signed import Kind
     from godwit.columns.types import SchemaLike
-    from godwit.connect.postgres.copy import Connection
+    from godwit.connect.postgres.connection import Connection
     from godwit.model.errors import SourceError
     from godwit.sources.source import Position
 

@@ -20,7 +20,7 @@ from godwit.sources.text_values import from_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from godwit.connect.postgres.copy import Connection
+    from godwit.connect.postgres.connection import Connection
 
 SETTINGS: Final[Mapping[str, str]] = {
     "DateStyle": "ISO",

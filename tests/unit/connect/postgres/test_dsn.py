@@ -9,7 +9,7 @@ import pytest
 from tests.support.epoch_rows import context
 
 import godwit as gw
-from godwit.connect.postgres.table import plain_name, table_parts
+from godwit.connect.postgres.connection import plain_name, table_parts
 from godwit.model.errors import SinkError
 
 MALFORMED: list[Any] = [
