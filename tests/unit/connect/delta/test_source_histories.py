@@ -161,8 +161,13 @@ class Reader:
     def _epoch(self) -> bool:
         draw = self._draw
         limit = draw.choice([None, 1, 3, 10])
-        until = self.source.end(self.position) if draw.random() < 0.3 else None
+        until = None
+        if draw.random() < 0.5:  # an end, or where a smaller epoch would end
+            until = self.source.end(self.position)
+            if draw.random() < 0.5:
+                until = self.source.latest(self.position, limit=draw.randint(1, 9))
         end = self.source.latest(self.position, limit=limit, until=until)
+        assert until is None or not self.source.precedes(until, end)
         if end == self.position:
             return False
         assert self.source.precedes(self.position, end)
@@ -175,6 +180,8 @@ class Reader:
             batch for split in splits for batch in copy.read(split, self.source.schema.names)
         ]
         count = sum(batch.num_rows for batch in batches)
+        reached = self.source.latest(self.position, until=end)
+        assert reached == end
         is_exact = not self._options.get("whole_versions") and self.exact
         assert limit is None or count <= limit or not is_exact
         for batch in batches:
