@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from godwit.connect.delta.place import error_text
 from godwit.model.errors import SourceError
 from godwit.model.naming import listing
 
@@ -315,12 +316,12 @@ class Log:
             selector = pafs.FileSelector(self._path("").rstrip("/"), allow_not_found=True)
             infos = self._table.filesystem.get_file_info(selector)
         except (OSError, pa.ArrowException) as error:
-            text = str(error).splitlines()[0].removesuffix(".")
+            text = self._table.secrets.hide(error_text(error))
             raise SourceError(
                 f"The log of the Delta table {self._table.shown!r} cannot be listed: {text}.",
                 remedy="Check the path and the credentials (storage_options=).",
                 path=self._table.shown,
-            ) from error
+            ) from self._table.secrets.cause(error)
         return [info.base_name for info in infos if info.is_file]
 
     def _path(self, name: str) -> str:

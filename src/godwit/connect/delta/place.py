@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
 from godwit.model.locations import is_uri, local_path
-from godwit.model.secrets import shown_uri
+from godwit.model.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,7 @@ class Table:
         self._path = path if local is None else local  # absolute, in other processes too
         self._options = dict(storage_options or {})
         self.shown = shown_uri(path) if local is None else local
+        self.secrets = Secrets.of_uri(path) | Secrets.of_values(self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_place"}
@@ -73,6 +74,19 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
         return pafs.LocalFileSystem(), unquote(urlsplit(uri).path).rstrip("/")
     options = dict(storage_options) if storage_options else None
     return pafs.PyFileSystem(_TableFiles(uri, options)), ""
+
+
+def error_text(error: Exception) -> str:
+    r"""Return the text of a deltalake error on one line, without colours.
+
+    Examples
+    --------
+    >>> error_text(OSError("Generic error\n  \x1b[31m\u21b3\x1b[0m no such bucket\n"))
+    'Generic error: no such bucket'
+    """
+    lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
+    text = ": ".join(line.strip() for line in lines if line.strip()).rstrip(".")
+    return text or type(error).__name__
 
 
 class _TableFiles(DeltaStorageHandler):

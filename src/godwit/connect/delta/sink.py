@@ -24,7 +24,6 @@ import itertools
 import json
 import math
 import os
-import re
 import tempfile
 import time
 import uuid
@@ -49,7 +48,7 @@ from deltalake.transaction import AddAction
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
-from godwit.connect.delta.place import table_files
+from godwit.connect.delta.place import error_text, table_files
 from godwit.connect.delta.table import (
     as_delta_stores,
     check_library,
@@ -113,20 +112,6 @@ if TYPE_CHECKING:
     from godwit.connect.delta.table import TargetProblem
     from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
-
-
-def error_text(error: Exception) -> str:
-    r"""Return the text of a deltalake error on one line, without colours.
-
-    Examples
-    --------
-    >>> error_text(OSError("Generic error\n  \x1b[31m\u21b3\x1b[0m no such bucket\n"))
-    'Generic error: no such bucket'
-    """
-    lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
-    text = ": ".join(line.strip() for line in lines if line.strip()).rstrip(".")
-    return text or type(error).__name__
-
 
 _UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails without a commit of another writer
 _REST_ROWS: Final = 2_000_000

@@ -37,12 +37,11 @@ from godwit.connect.delta.pieces import (
     position_of,
     snapshot_pieces,
 )
-from godwit.connect.delta.place import Table
+from godwit.connect.delta.place import Table, error_text
 from godwit.connect.delta.pruning import RowFilter, checked_filters
 from godwit.connect.delta.rows import FORMAT, INCLUDED, PieceReader, file_of
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
-from godwit.model.secrets import Secrets
 from godwit.model.text import counted
 from godwit.sources.file_formats import FileRange
 from godwit.sources.source import Lag, Source, Split
@@ -92,7 +91,6 @@ class DeltaSource(Source):
             if value is not None:
                 check_number(option, value, least=least, error=SourceError)
         self._table = Table(path, storage_options)
-        self._secrets = Secrets.of_uri(path) | Secrets.of_values(storage_options or {})
         self._log = Log(self._table)
         self._changes, self._on_change = changes, on_change
         if changes:
@@ -156,7 +154,8 @@ class DeltaSource(Source):
     @property
     def schema(self) -> pa.Schema:
         """Columns that were chosen, by default those of the newest version."""
-        self._look_up_columns()
+        with self._reading("log"):
+            self._look_up_columns()
         return self._schema
 
     def _look_up_columns(self) -> dict[str, Column]:
@@ -578,7 +577,7 @@ class DeltaSource(Source):
             raise
         except FileNotFoundError as error:
             if piece is None:
-                raise self._error(what, error) from self._secrets.cause(error)
+                raise self._error(what, error) from self._table.secrets.cause(error)
             raise SourceError(
                 f"The {what} of version {piece.version} of the Delta table {self._table.shown!r} "
                 "was removed before it was read, presumably by VACUUM.",
@@ -587,16 +586,15 @@ class DeltaSource(Source):
                 "(delta.deletedFileRetentionDuration).",
                 path=self._table.shown,
                 version=piece.version,
-            ) from self._secrets.cause(error)
+            ) from self._table.secrets.cause(error)
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise self._error(what, error) from self._secrets.cause(error)
+            raise self._error(what, error) from self._table.secrets.cause(error)
 
     def _error(self, what: str, error: Exception) -> SourceError:
         """Return the error that the log or a file cannot be read."""
-        text = (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
         return SourceError(
             f"The {what} of the Delta table {self._table.shown!r} cannot be read: "
-            f"{self._secrets.hide(text)}.",
+            f"{self._table.secrets.hide(error_text(error))}.",
             remedy="Check the path, the credentials (storage_options=), and that the table can be "
             "read by other engines.",
             path=self._table.shown,
