@@ -345,20 +345,20 @@ class Log:
 
     def _checkpoint_actions(self, names: Sequence[str]) -> Iterator[DataFile | Mapping[str, Any]]:
         """Yield the files and other actions of a checkpoint, those of its sidecars included."""
-        for name in names:
-            if name.endswith(".json"):
-                with self._table.filesystem.open_input_file(self._path(name)) as stream:
+        for file in names:
+            if file.endswith(".json"):
+                with self._table.filesystem.open_input_file(self._path(file)) as stream:
                     actions: Iterable[DataFile | Mapping[str, Any]] = list(_actions(stream.read()))
             else:
-                actions = self._parquet_actions(name)
+                actions = self._parquet_actions(file)
             for action in actions:
                 if isinstance(action, DataFile):
                     yield action
                 elif action.get("add") is not None:
                     yield _file(action["add"])
                 elif action.get("sidecar") is not None:
-                    path = unquote(action["sidecar"]["path"])
-                    yield from self._parquet_actions(path if "/" in path else f"_sidecars/{path}")
+                    _, _, name = unquote(action["sidecar"]["path"]).rpartition("/")
+                    yield from self._parquet_actions(f"_sidecars/{name}")
                 else:
                     yield action
 
@@ -402,8 +402,11 @@ def _file(action: Mapping[str, Any]) -> DataFile:
     """Return the data file of an action ``add``, ``remove`` or ``cdc``."""
     stats = action.get("stats")
     rows = (action.get("stats_parsed") or {}).get("numRecords")
-    if stats and rows is None and (match := _NUM_RECORDS.search(stats)):
-        rows = int(match[1])
+    if stats and rows is None:
+        counts = _NUM_RECORDS.findall(stats)
+        if len(counts) > 1:  # there is a column of this name
+            counts = [json.loads(stats).get("numRecords")]
+        rows = int(counts[0]) if counts and counts[0] is not None else None
     vector = action.get("deletionVector")
     partition = action.get("partitionValues")
     return DataFile(

@@ -623,3 +623,28 @@ def test_versions_that_go_while_the_query_runs_say_so(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(SourceError, match="There is no Delta table"):
         other.latest(position)
+
+
+def test_a_column_may_have_the_name_of_a_statistic(tmp_path: Path) -> None:
+    make_table(tmp_path, [field("numRecords", "long")])
+    pq.write_table(pa.table({"numRecords": [7, 8]}), tmp_path / "a.parquet")
+    stats = '{"minValues": {"numRecords": 7}, "maxValues": {"numRecords": 8}, "numRecords": 2}'
+    facts = {"partitionValues": {}, "size": 500, "modificationTime": 0, "dataChange": True}
+    commit(tmp_path, [{"add": {"path": "a.parquet", "stats": stats, **facts}}])
+    gw.testing.check_source(gw.sources.delta(tmp_path))
+
+
+def test_a_column_that_is_renamed_is_refused_until_a_restart(tmp_path: Path) -> None:
+    columns = [field("id", "long", mapped("c1", 1))]
+    properties = {"delta.columnMapping.mode": "name"}
+    make_table(tmp_path, columns, versions=(2, 5), properties=properties)
+    add_file(tmp_path, pa.table({"c1": [1]}))
+    source = gw.sources.delta(tmp_path)
+    _, position = epoch(source)
+    renamed = {"type": "struct", "fields": [field("key", "long", mapped("c1", 1))]}
+    metadata = {"id": position["table"], "schemaString": json.dumps(renamed)}
+    commit(tmp_path, [{"metaData": {**metadata, "configuration": properties}}])
+    add_file(tmp_path, pa.table({"c1": [2]}))
+    with pytest.raises(SourceError, match=r"renames \(to 'key'\) column 'id'"):
+        source.latest(position)
+    assert epoch(gw.sources.delta(tmp_path), position)[0] == [{"key": 2}]
