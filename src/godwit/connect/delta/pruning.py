@@ -1,8 +1,7 @@
 """Filters on rows, and the data files that cannot have rows for them.
 
-A filter is a list of (column, operator, value), all of which hold, or a list of such lists, one of
-which holds, as for `pyarrow.parquet.read_table`.  Files are left out by their partition's values,
-exactly, and by the smallest and greatest values in the log, which may be wider than the true ones.
+Files are left out by their partition's values, exactly, and by the smallest and greatest values in
+the log, which may be wider than the true ones.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,36 +24,9 @@ if TYPE_CHECKING:
 
     from godwit.connect.delta.columns import Column
     from godwit.connect.delta.log import DataFile
+    from godwit.sources.row_filters import Predicate
 
-Predicate: TypeAlias = tuple[str, str, Any]
-Filters: TypeAlias = "Sequence[Predicate] | Sequence[Sequence[Predicate]]"
-
-_OPERATORS: Final = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _SLACK: Final = dt.timedelta(milliseconds=1)  # writers cut times in statistics to milliseconds
-
-
-def checked_filters(filters: object) -> tuple[tuple[Predicate, ...], ...]:
-    """Return filters as alternatives of predicates; raise `SourceError` for other values."""
-    groups = filters
-    if isinstance(groups, (list, tuple)) and groups and isinstance(groups[0], tuple):
-        groups = [groups]
-    if not isinstance(groups, (list, tuple)) or not all(
-        isinstance(group, (list, tuple))
-        and group
-        and all(
-            isinstance(part, (list, tuple)) and len(part) == 3 and part[1] in _OPERATORS
-            for part in group
-        )
-        for group in groups
-    ):
-        raise SourceError(
-            f"The filters {filters!r} of a Delta source are not understood.",
-            remedy='Give [("day", ">=", "2024-05-01"), ...], all of which hold; the operators are '
-            f"{', '.join(_OPERATORS)}. A list of such lists: one of them holds.",
-        )
-    return tuple(
-        tuple((str(name), operator, value) for name, operator, value in group) for group in groups
-    )
 
 
 class RowFilter:

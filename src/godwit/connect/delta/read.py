@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal
 
-    from godwit.connect.delta.pruning import Filters
     from godwit.connect.delta.source import DeltaSource
+    from godwit.sources.row_filters import Filters
 
 
 @user_call

@@ -38,20 +38,21 @@ from godwit.connect.delta.pieces import (
     snapshot_pieces,
 )
 from godwit.connect.delta.place import Table, error_text
-from godwit.connect.delta.pruning import RowFilter, checked_filters
+from godwit.connect.delta.pruning import RowFilter
 from godwit.connect.delta.rows import FORMAT, INCLUDED, PieceReader, file_of
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
 from godwit.model.text import counted
 from godwit.sources.file_formats import FileRange
+from godwit.sources.row_filters import checked_filters
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.connect.delta.log import Commit, Metadata
-    from godwit.connect.delta.pruning import Filters
     from godwit.sources.file_formats import FileLayout
+    from godwit.sources.row_filters import Filters
     from godwit.sources.source import Position
 
 _MIN_SPLIT_BYTES: Final = 64 << 10
@@ -112,7 +113,9 @@ class DeltaSource(Source):
             )
         names = (columns,) if isinstance(columns, str) else columns
         self._names = None if names is None else tuple(names)
-        self._filters = () if filters is None else checked_filters(filters)
+        self._filters = checked_filters(
+            filters, f"The source of the Delta table {self._table.shown!r}"
+        )
         self._include = _checked_include(include)
         self._whole, self._max_rows = whole_versions, max_rows_per_epoch
         self._max_files = max_files_per_epoch
