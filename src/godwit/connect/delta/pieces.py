@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.connect.delta.log import Commit, DataFile, DeletionVector, Snapshot
     from godwit.sources.source import Position
@@ -118,3 +118,40 @@ def position_of(position: Position) -> DeltaPosition:
         piece=position["piece"],
         row=position["row"],
     )
+
+
+class Budget:
+    """Rows and files that an epoch may still take; ``None``: any number."""
+
+    def __init__(self, rows: int | None, files: int | None) -> None:
+        self.rows, self._files = rows, files
+        self.taken = 0  # files
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the epoch has something, and takes no more."""
+        return bool(self.taken) and (self.rows == 0 or self.taken == self._files)
+
+    def has_room(self, rows: int, files: int) -> bool:
+        """Return whether this many rows and files may be taken."""
+        has_files = self._files is None or self.taken + files <= self._files
+        return has_files and (self.rows is None or rows <= self.rows)
+
+
+def piece_ranges(
+    start: DeltaPosition, pieces: Sequence[Piece], end: DeltaPosition | None
+) -> Iterator[tuple[int, Piece]]:
+    """Yield the pieces of a version from a place on, cut where they begin and end.
+
+    `end`: place not to exceed, in this version or a later one.
+    """
+    is_last = end is not None and (start.version, start.is_commit) == (end.version, end.is_commit)
+    for number in range(start.piece, len(pieces)):
+        row = start.row if number == start.piece else 0
+        stop = None
+        if is_last and end is not None and number >= end.piece:
+            stop = end.row
+            if number > end.piece or stop <= row:
+                return
+        piece = pieces[number]
+        yield number, piece if not row and stop is None else replace(piece, start=row, stop=stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
+from godwit.model.errors import GodwitError, SourceError
 from godwit.model.locations import is_uri, local_path
 from godwit.model.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 class Table:
@@ -66,6 +68,38 @@ class Table:
         scheme, _, rest = path.partition("://")
         store, _, inner = rest.partition("/")
         return Table(f"{scheme}://{store}", self._options), inner
+
+    @contextlib.contextmanager
+    def reading(self, what: str, version: int | None = None) -> Iterator[None]:
+        """Translate errors of a block that reads the log, or a file of a version."""
+        try:
+            yield
+        except GodwitError:
+            raise
+        except FileNotFoundError as error:
+            if version is None:
+                raise self._error(what, error) from self.secrets.cause(error)
+            raise SourceError(
+                f"The {what} of version {version} of the Delta table {self.shown!r} "
+                "was removed before it was read, presumably by VACUUM.",
+                remedy="Start a new query, with a new checkpoint, from the newest version. Let "
+                "VACUUM keep removed files for longer than a query stops or lags behind "
+                "(delta.deletedFileRetentionDuration).",
+                path=self.shown,
+                version=version,
+            ) from self.secrets.cause(error)
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            raise self._error(what, error) from self.secrets.cause(error)
+
+    def _error(self, what: str, error: Exception) -> SourceError:
+        """Return the error that the log or a file cannot be read."""
+        return SourceError(
+            f"The {what} of the Delta table {self.shown!r} cannot be read: "
+            f"{self.secrets.hide(error_text(error))}.",
+            remedy="Check the path, the credentials (storage_options=), and that the table can be "
+            "read by other engines.",
+            path=self.shown,
+        )
 
 
 def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pafs.FileSystem, str]:

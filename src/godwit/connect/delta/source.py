@@ -9,9 +9,7 @@ passed over.  A file that VACUUM has removed before it was read is an error that
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -30,20 +28,21 @@ from godwit.connect.delta.columns import (
 )
 from godwit.connect.delta.log import DataFile, Log, check_protocol
 from godwit.connect.delta.pieces import (
+    Budget,
     DeltaPosition,
     Piece,
     added_pieces,
     changed_pieces,
+    piece_ranges,
     position_of,
     snapshot_pieces,
 )
-from godwit.connect.delta.place import Table, error_text
+from godwit.connect.delta.place import Table
 from godwit.connect.delta.pruning import RowFilter
-from godwit.connect.delta.rows import FORMAT, INCLUDED, PieceReader, file_of
+from godwit.connect.delta.rows import INCLUDED, PieceReader
+from godwit.connect.delta.splits import Splitter
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
-from godwit.model.text import counted
-from godwit.sources.file_formats import FileRange
 from godwit.sources.row_filters import checked_filters
 from godwit.sources.source import Lag, Source, Split
 
@@ -51,12 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.connect.delta.log import Commit, Metadata
-    from godwit.sources.file_formats import FileLayout
     from godwit.sources.row_filters import Filters
     from godwit.sources.source import Position
 
-_MIN_SPLIT_BYTES: Final = 64 << 10
-_MAX_LAYOUTS: Final = 4096  # remembered
 _MAX_VERSIONS: Final = 64  # whose pieces are remembered
 _EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on all the same
 _SKIPPED_FILES: Final = 1000  # likewise
@@ -128,7 +124,7 @@ class DeltaSource(Source):
         self._announced: set[str] = set()  # columns that were added meanwhile
         self._ids: list[tuple[int, str]] = []  # from which version the table has which id
         self._pieces: OrderedDict[tuple[int, bool], list[Piece]] = OrderedDict()
-        self._layouts: OrderedDict[str, FileLayout] = OrderedDict()
+        self._splitter = Splitter(self._table)
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
@@ -145,7 +141,7 @@ class DeltaSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._log = Log(self._table)
-        self._pieces, self._layouts = OrderedDict(), OrderedDict()
+        self._pieces, self._splitter = OrderedDict(), Splitter(self._table)
 
     @property
     def identity(self) -> str:
@@ -157,7 +153,7 @@ class DeltaSource(Source):
     @property
     def schema(self) -> pa.Schema:
         """Columns that were chosen, by default those of the newest version."""
-        with self._reading("log"):
+        with self._table.reading("log"):
             self._look_up_columns()
         return self._schema
 
@@ -218,7 +214,7 @@ class DeltaSource(Source):
 
     def open(self, position: Position | None) -> None:
         """Read the log; raise if there is no table, or no way to continue from `position`."""
-        with self._reading("log"):
+        with self._table.reading("log"):
             if self._is_open:  # once more: it may be another table by now
                 self._log, self._pieces = Log(self._table), OrderedDict()
             self._is_open = True
@@ -372,7 +368,7 @@ class DeltaSource(Source):
         newest = DeltaPosition.after(self._log.versions().stop - 1)
         if newest <= begin:
             return position
-        with self._reading("log"):
+        with self._table.reading("log"):
             try:
                 groups = self._groups(begin, newest)
                 if not any(
@@ -392,7 +388,7 @@ class DeltaSource(Source):
         begin = position_of(position)
         bound = None if until is None else position_of(until)
         limits = [number for number in (limit, self._max_rows) if number is not None]
-        with self._reading("log"):
+        with self._table.reading("log"):
             place = self._advance(begin, bound, min(limits) if limits else None)
         return position if place == begin else self._encoded(place)
 
@@ -400,7 +396,7 @@ class DeltaSource(Source):
         self, begin: DeltaPosition, bound: DeltaPosition | None, rows: int | None
     ) -> DeltaPosition:
         """Return the place after about `rows` rows; `begin` if there are none."""
-        place, budget, skipped = begin, _Budget(rows, self._max_files), 0
+        place, budget, skipped = begin, Budget(rows, self._max_files), 0
         groups = self._groups(begin, bound)
         while True:
             try:
@@ -415,17 +411,17 @@ class DeltaSource(Source):
             is_whole = self._whole and start.is_commit
             if is_whole and budget.taken:
                 further = [piece for piece in pieces if not piece.is_skipped]
-                rows_of_version = 0 if rows is None else sum(map(self._count, further))
+                rows_of_version = 0 if rows is None else sum(map(self._splitter.count, further))
                 if not budget.has_room(rows_of_version, len(further)):
                     return place
-            for number, piece in _ranges(start, pieces, bound):
+            for number, piece in piece_ranges(start, pieces, bound):
                 if piece.is_skipped:
                     skipped += 1
                     continue
                 if not is_whole and budget.is_spent:
                     return replace(start, piece=number, row=piece.start)
                 if budget.rows is not None:
-                    stop = self._count(piece) if piece.stop is None else piece.stop
+                    stop = self._splitter.count(piece) if piece.stop is None else piece.stop
                     may_cut = not is_whole and piece.among is None
                     if may_cut and stop - piece.start > budget.rows:
                         return replace(start, piece=number, row=piece.start + budget.rows)
@@ -437,122 +433,26 @@ class DeltaSource(Source):
         is_far = place.version - begin.version >= _EMPTY_VERSIONS or skipped >= _SKIPPED_FILES
         return place if budget.taken or is_far else begin
 
-    def _count(self, piece: Piece) -> int:
-        """Return the rows of a piece's file, or of those of them that it is about."""
-        if piece.among is not None:
-            return max(piece.among.cardinality, 1)
-        if piece.file.rows is not None:
-            return piece.file.rows
-        return self._layout_of(piece).rows
-
-    def _layout_of(self, piece: Piece) -> FileLayout:
-        """Return the row groups of a piece's file."""
-        path = piece.file.path
-        if path not in self._layouts:
-            with self._reading(f"file {path!r}", piece):
-                place, file = file_of(self._table, piece)
-                self._layouts[path] = FORMAT.layout(place, file)
-            if len(self._layouts) > _MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
-        return self._layouts[path]
-
     # -- splits -----------------------------------------------------------------------------------
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return about `parallelism` splits: groups of small files, and parts of large ones."""
-        with self._reading("log"):
+        with self._table.reading("log"):
             pieces, skipped = self._between(position_of(begin), position_of(end))
-        total = sum(self._size_of(piece) for piece in pieces)
-        target = max(total / max(parallelism, 1), _MIN_SPLIT_BYTES)
-        parts = [part for piece in pieces for part in self._cut(piece, target)]
-        grouped: dict[int, list[Piece]] = {}
-        before = 0.0
-        for part in parts:
-            size = self._size_of(part)
-            grouped.setdefault(int((before + size / 2) / target), []).append(part)
-            before += size
-        return [
-            self._split(group, skipped if number == 0 else 0)
-            for number, group in enumerate(grouped.values())
-        ]
+        return self._splitter.splits(
+            pieces, parallelism, skipped=skipped, filtered=self._filter is not None
+        )
 
     def _between(self, begin: DeltaPosition, end: DeltaPosition) -> tuple[list[Piece], int]:
         """Return the pieces between two places, and the number of those that are left out."""
         between, skipped = [], 0
         for start, pieces in self._groups(begin, end):
-            for _, piece in _ranges(start, pieces, end):
+            for _, piece in piece_ranges(start, pieces, end):
                 if piece.is_skipped:
                     skipped += 1
                 else:
                     between.append(piece)
         return between, skipped
-
-    def _size_of(self, piece: Piece) -> float:
-        """Return the bytes of a piece, in proportion to its rows."""
-        if not piece.is_cut:
-            return piece.file.size
-        rows = self._count(replace(piece, among=None))
-        stop = rows if piece.stop is None else piece.stop
-        return piece.file.size * (stop - piece.start) / max(rows, 1)
-
-    def _cut(self, piece: Piece, target: float) -> Iterator[Piece]:
-        """Yield parts of a piece that are about as large as a split, cut between row groups."""
-        if self._size_of(piece) <= target:
-            yield piece
-            return
-        layout = self._layout_of(piece)
-        stop = layout.rows if piece.stop is None else piece.stop
-        _, file = file_of(self._table, piece)
-        whole = FileRange(file=replace(file, size=max(file.size, 1)), start=piece.start, stop=stop)
-        edges = [piece.start, *FORMAT.cut_row_groups(whole, layout, target / 8), stop]
-        for start, upto in itertools.pairwise(edges):
-            yield replace(piece, start=start, stop=piece.stop if upto == stop else upto)
-
-    def _split(self, group: Sequence[Piece], skipped: int) -> Split:
-        """Return a split of pieces; adjacent parts of one file become one."""
-        pieces: list[Piece] = []
-        for part in group:
-            joins = bool(part.start and pieces and pieces[-1].stop == part.start)
-            if joins and part == replace(pieces[-1], start=part.start, stop=part.stop):
-                pieces[-1] = replace(pieces[-1], stop=part.stop)
-            else:
-                pieces.append(part)
-        counts = [self._known_rows(piece) for piece in pieces]
-        known = [count for count in counts if count is not None]
-        first = pieces[0]
-        what = first.file.path
-        if len(pieces) > 1:
-            what = f"{counted(len(pieces), 'file')} from {what}"
-        elif first.is_cut:
-            what = f"{what} from {first.start} to {first.stop or 'end'}"
-        if skipped:
-            what += f", {counted(skipped, 'file')} skipped by filters"
-        return Split(
-            rows=sum(known) if len(known) == len(counts) else None,
-            exact=self._filter is None and all(piece.is_exact for piece in pieces),
-            size_bytes=sum(int(self._size_of(piece)) for piece in pieces)
-            if all(piece.file.size for piece in pieces)
-            else None,
-            what=f"version {first.version}: {what}",
-            payload=tuple(replace(piece, file=replace(piece.file, stats=None)) for piece in pieces),
-            arrived_us=tuple(piece.timestamp_ms * 1000 for piece in pieces if piece.timestamp_ms),
-        )
-
-    def _known_rows(self, piece: Piece) -> int | None:
-        """Return the rows of a piece, or a bound of them; ``None`` if they are not known."""
-        if piece.among is not None:
-            return piece.among.cardinality
-        rows = piece.file.rows
-        if piece.file.path in self._layouts:
-            rows = self._layouts[piece.file.path].rows
-        if piece.stop is not None:
-            return piece.stop - piece.start
-        if rows is None:
-            return None
-        deleted = 0
-        if piece.file.vector is not None and not piece.is_cut:
-            deleted = piece.file.vector.cardinality
-        return rows - piece.start - deleted
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -568,40 +468,8 @@ class DeltaSource(Source):
             signed=self._changes,
         )
         for piece in split.payload:
-            with self._reading(f"file {piece.file.path!r}", piece):
+            with self._table.reading(f"file {piece.file.path!r}", piece.version):
                 yield from reader.read(piece, columns)
-
-    @contextlib.contextmanager
-    def _reading(self, what: str, piece: Piece | None = None) -> Iterator[None]:
-        """Translate errors of a block that reads the log or a file."""
-        try:
-            yield
-        except GodwitError:
-            raise
-        except FileNotFoundError as error:
-            if piece is None:
-                raise self._error(what, error) from self._table.secrets.cause(error)
-            raise SourceError(
-                f"The {what} of version {piece.version} of the Delta table {self._table.shown!r} "
-                "was removed before it was read, presumably by VACUUM.",
-                remedy="Start a new query, with a new checkpoint, from the newest version. Let "
-                "VACUUM keep removed files for longer than a query stops or lags behind "
-                "(delta.deletedFileRetentionDuration).",
-                path=self._table.shown,
-                version=piece.version,
-            ) from self._table.secrets.cause(error)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise self._error(what, error) from self._table.secrets.cause(error)
-
-    def _error(self, what: str, error: Exception) -> SourceError:
-        """Return the error that the log or a file cannot be read."""
-        return SourceError(
-            f"The {what} of the Delta table {self._table.shown!r} cannot be read: "
-            f"{self._table.secrets.hide(error_text(error))}.",
-            remedy="Check the path, the credentials (storage_options=), and that the table can be "
-            "read by other engines.",
-            path=self._table.shown,
-        )
 
     # -- reports ----------------------------------------------------------------------------------
 
@@ -622,7 +490,7 @@ class DeltaSource(Source):
                 for piece in pieces[start.piece :]:
                     if piece.is_skipped:
                         continue
-                    count = self._known_rows(piece)
+                    count = self._splitter.known_rows(piece)
                     rows = None if count is None or rows is None else rows + count
                     size += piece.file.size
                     oldest.append(piece.timestamp_ms * 1000)
@@ -636,43 +504,6 @@ class DeltaSource(Source):
             return {"version": place.version - 1}
         part = "version" if place.is_commit else "snapshot of version"
         return {part: place.version, "reading": f"file {place.piece} at row {place.row:,}"}
-
-
-class _Budget:
-    """Rows and files that an epoch may still take; ``None``: any number."""
-
-    def __init__(self, rows: int | None, files: int | None) -> None:
-        self.rows, self._files = rows, files
-        self.taken = 0  # files
-
-    @property
-    def is_spent(self) -> bool:
-        """True if the epoch has something, and takes no more."""
-        return bool(self.taken) and (self.rows == 0 or self.taken == self._files)
-
-    def has_room(self, rows: int, files: int) -> bool:
-        """Return whether this many rows and files may be taken."""
-        has_files = self._files is None or self.taken + files <= self._files
-        return has_files and (self.rows is None or rows <= self.rows)
-
-
-def _ranges(
-    start: DeltaPosition, pieces: Sequence[Piece], end: DeltaPosition | None
-) -> Iterator[tuple[int, Piece]]:
-    """Yield the pieces of a version from a place on, cut where they begin and end.
-
-    `end`: place not to exceed, in this version or a later one.
-    """
-    is_last = end is not None and (start.version, start.is_commit) == (end.version, end.is_commit)
-    for number in range(start.piece, len(pieces)):
-        row = start.row if number == start.piece else 0
-        stop = None
-        if is_last and end is not None and number >= end.piece:
-            stop = end.row
-            if number > end.piece or stop <= row:
-                return
-        piece = pieces[number]
-        yield number, piece if not row and stop is None else replace(piece, start=row, stop=stop)
 
 
 def _checked_include(include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
