@@ -10,6 +10,7 @@ source                rows                                          position
 `csv`, `json`         of text files that appear in a directory      which files were read
 `data_source`         of a PySpark data source, written in Python   its offsets
 `delta`               of a Delta table, or its changes              version and file
+`iceberg`             of an Iceberg table, or its changes           snapshot and file
 `kafka`               messages of topics                            offsets of partitions
 `postgres`            rows and changes of tables                    place in the server's log
 `memory`              that the program adds, for tests              number of rows
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from godwit.adopt.data_source.read import data_source as data_source
     from godwit.columns.types import SchemaLike
     from godwit.connect.delta.read import delta as delta
+    from godwit.connect.iceberg.read import iceberg as iceberg
     from godwit.connect.kafka.read import kafka as kafka
     from godwit.connect.postgres.read import postgres as postgres
 
@@ -70,9 +72,7 @@ __all__ = [
 
 _SPARK = 'a DataFrame, as in flow.source("name", spark.readStream.format("{name}")...)'
 _MEANT = {
-    **dict.fromkeys(
-        ("avro", "iceberg", "jdbc", "kinesis", "orc", "pubsub", "socket", "table"), _SPARK
-    ),
+    **dict.fromkeys(("avro", "jdbc", "kinesis", "orc", "pubsub", "socket", "table"), _SPARK),
     **dict.fromkeys(("file", "text", "directory"), "gw.sources.parquet, arrow, csv or json"),
     **dict.fromkeys(("ndjson", "jsonl"), "gw.sources.json"),
     **dict.fromkeys(("generate", "numbers", "range"), "gw.sources.rate"),

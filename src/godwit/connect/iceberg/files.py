@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pyiceberg.io.pyarrow
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -40,7 +39,6 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import (
-    ArrowProjectionVisitor,
     ArrowScan,
     _get_parquet_writer_kwargs,
     bin_pack_arrow_table,
@@ -54,6 +52,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles, _SnapshotProducer
 from pyiceberg.typedef import Record
 
+import godwit.connect.iceberg.null_lists  # noqa: F401
 from godwit.sinks.changes import is_newest
 from godwit.sinks.rows import has_key_among
 
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.types import ListType, MapType
 
 _MAX_LISTED_KEYS: Final = 200  # of more, the library does not compare each with a file's bounds
 _READERS: Final = 8
@@ -149,40 +147,6 @@ def read_file(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Ta
     schema = table.schema().select(*columns)
     scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
     return scan.to_table([task]).select(list(columns))
-
-
-class _NullsKept(ArrowProjectionVisitor):
-    """Conversion between columns of files and of tables that keeps null lists and maps null.
-
-    The library's own makes null lists and maps of structs empty ones, as it reads and as it writes.
-    """
-
-    def list(
-        self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None
-    ) -> pa.Array | None:
-        """Return a converted column of lists."""
-        return _with_nulls_of(list_array, super().list(list_type, list_array, value_array))
-
-    def map(
-        self,
-        map_type: MapType,
-        map_array: pa.Array | None,
-        key_result: pa.Array | None,
-        value_result: pa.Array | None,
-    ) -> pa.Array | None:
-        """Return a converted column of maps."""
-        return _with_nulls_of(map_array, super().map(map_type, map_array, key_result, value_result))
-
-
-def _with_nulls_of(before: pa.Array | None, after: pa.Array | None) -> pa.Array | None:
-    """Return a converted array with null where it was null before."""
-    if before is None or after is None or before.null_count == after.null_count:
-        return after
-    rows = pa.array(range(len(before)))
-    return after.take(pc.if_else(before.is_valid(), rows, None))
-
-
-pyiceberg.io.pyarrow.ArrowProjectionVisitor = _NullsKept  # type: ignore[misc]
 
 
 def _deletes(task: FileScanTask) -> frozenset[str]:

@@ -1,0 +1,522 @@
+"""Snapshots of an Iceberg table as steps, and the pieces of files that each step adds or removes.
+
+A *place* is a snapshot whose rows are read, or a point within a step: the whole table of a snapshot
+(``"all"``), what a snapshot changes of its parent (``"step"``), or the difference of two snapshots
+of which neither led to the other (``"jump"``), as after a roll-back.  The pieces of a step are in
+the order of its manifests, which never change, so a number names the same piece in every run.
+
+**A snapshot alone** says what it changed: its own manifests have the entries that it added and
+those that it deleted.  So its parent may have expired.  A jump needs both snapshots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    _inherit_from_manifest,
+)
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import IdentityTransform
+
+from godwit.model.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from godwit.sources.source import Position
+
+Part: TypeAlias = Literal["", "all", "step", "jump"]
+_MAX_STEPS: Final = 64  # whose pieces are remembered
+_PATH_ID: Final = 2147483546  # of the column of delete files with the path of a data file
+_REFERENCED: Final = 17  # place, in an entry of format 3, of the only data file of deletes
+_BLOB: Final = 18  # and of the offset of a deletion vector in its file, before its size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Progress in a table."""
+
+    table: str  # UUID, which a table that is dropped and created again does not have
+    snapshot: int | None  # whose rows are read; ``None``: before the first
+    part: Part = ""  # of the step that is not read to its end
+    since: int | None = None  # snapshot before that step
+    file: int = 0  # piece of the step
+    row: int = 0  # of the piece's file
+
+    @classmethod
+    def decoded(cls, position: Position) -> Place:
+        """Return a decoded position."""
+        return cls(**position)
+
+    def encoded(self) -> Position:
+        """Return the position as plain values."""
+        place = {"table": self.table, "snapshot": self.snapshot}
+        if not self.part:
+            return place
+        return {**place, "part": self.part, "since": self.since, "file": self.file, "row": self.row}
+
+    @property
+    def step(self) -> Step | None:
+        """The step that is not read to its end."""
+        return Step(self.part, self.since, self.snapshot) if self.part else None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Way from the rows of a snapshot to those of another."""
+
+    part: Part
+    since: int | None
+    snapshot: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletes:
+    """A file of deleted rows of data files, by position."""
+
+    path: str
+    file_format: str
+    rows: int
+    blob: tuple[int, int] | None = None  # offset and bytes of the deletion vector of a data file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows of a data file that a step adds or takes away; a value that can be pickled."""
+
+    path: str
+    size: int
+    rows: int  # of the whole file
+    sign: int  # of the rows
+    snapshot: int
+    timestamp_ms: int  # of the snapshot
+    constants: tuple[tuple[int, Any], ...]  # field ids of identity partitions → values
+    skipped: bool  # it has no rows for the filters
+    gone: tuple[Deletes, ...] = ()  # rows that are not among those of the piece
+    among: tuple[Deletes, ...] | None = None  # only these rows; ``None``: all
+    start: int = 0
+    stop: int | None = None  # ``None``: to the end
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the piece is not about the whole file."""
+        return self.start > 0 or self.stop is not None
+
+    @property
+    def end(self) -> int:
+        """Row of the file after the last one of the piece."""
+        return self.rows if self.stop is None else self.stop
+
+    @property
+    def max_rows(self) -> int:
+        """Upper bound of its rows; exact unless rows are deleted."""
+        whole = self.end - self.start
+        return whole if self.among is None else min(whole, sum(d.rows for d in self.among))
+
+    @property
+    def is_exact(self) -> bool:
+        """True if no row of the range is left out."""
+        return not self.gone and self.among is None
+
+
+class History:
+    """Steps and pieces of one version of a table's metadata."""
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        io: FileIO,
+        *,
+        shown: str,
+        branch: str,
+        changes: bool,
+        skips: bool,
+        may_have_rows: Callable[[DataFile], bool],
+        known: OrderedDict[Step, list[Piece]],
+    ) -> None:
+        self.metadata, self.io = metadata, io
+        self._shown, self._branch = shown, branch
+        self._changes, self._skips = changes, skips
+        self._may_have_rows = may_have_rows
+        self._known = known  # pieces of steps, which stay the same
+
+    @property
+    def head(self) -> int | None:
+        """Newest snapshot of the branch; ``None`` if the table has none."""
+        if (ref := self.metadata.refs.get(self._branch)) is not None:
+            return ref.snapshot_id
+        if self._branch == "main":
+            return self.metadata.current_snapshot_id
+        raise SourceError(
+            f"The Iceberg table {self._shown!r} has no branch {self._branch!r}.",
+            remedy="Create the branch, or give another one, branch=.",
+            table=self._shown,
+        )
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def path(self, begin: Place, target: Place) -> Iterator[tuple[Step, int, int, Place | None]]:
+        """Yield the steps between two places.
+
+        Each with the piece and row to begin at, and the place within it to end at (``None``: to its
+        end). Raises if the table's history does not lead from one to the other.
+        """
+        snapshot, first = begin.snapshot, begin.step
+        if first is not None:
+            if first == target.step:
+                yield first, begin.file, begin.row, target
+                return
+            yield first, begin.file, begin.row, None
+        last = target.step
+        goal = target.snapshot if last is None else last.since
+        if last is not None and last.part == "all":
+            raise self._error(
+                f"has been read up to snapshot {snapshot}, which does not lead to {target}",
+                "Start the query again.",
+            )
+        for step in self._chain(snapshot, goal):
+            yield step, 0, 0, None
+        if last is not None:
+            yield last, 0, 0, target
+
+    def _chain(self, snapshot: int | None, goal: int | None) -> list[Step]:
+        """Return the steps from the rows of one snapshot to those of another."""
+        if snapshot == goal:
+            return []
+        steps: list[Step] = []
+        oldest = None if goal is None else self.metadata.snapshot_by_id(goal)
+        if goal is not None and oldest is None:
+            raise self._expired(goal)
+        while oldest is not None:
+            number = oldest.parent_snapshot_id
+            parent = None if number is None else self.metadata.snapshot_by_id(number)
+            if parent is None and snapshot is None:
+                # Snapshots before it may have expired, which pyiceberg does not leave as a parent.
+                return [Step("jump", None, oldest.snapshot_id), *steps[::-1]]
+            steps.append(Step("step", number, oldest.snapshot_id))
+            if number == snapshot:
+                return steps[::-1]
+            oldest = parent
+        if snapshot is not None and self.metadata.snapshot_by_id(snapshot) is None:
+            raise self._expired(snapshot)
+        if self._changes:
+            return [Step("jump", snapshot, goal)]
+        raise self._error(
+            f"has been read up to snapshot {snapshot}, which did not lead to snapshot {goal} of "
+            f"branch {self._branch!r}: the table was rolled back or replaced, or snapshots in "
+            "between have expired",
+            "Read changes=True, which deletes the rows that left the table; or start a new query, "
+            "with a new checkpoint.",
+        )
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def pieces(self, step: Step) -> list[Piece]:
+        """Return the pieces of a step; raise if they cannot be read."""
+        if step not in self._known:
+            self._known[step] = self._find_pieces(step)
+            if len(self._known) > _MAX_STEPS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(step)
+        return self._known[step]
+
+    def _find_pieces(self, step: Step) -> list[Piece]:
+        if step.part == "all":
+            return self._difference(None, step.snapshot)
+        if step.part == "jump":
+            return self._difference(step.since, step.snapshot)
+        snapshot = self._snapshot(step.snapshot)
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE:
+            return []  # the same rows in other files
+        pieces = self._changed_pieces(snapshot)
+        if self._changes or all(piece.sign == 1 for piece in pieces):
+            return pieces
+        if self._skips:
+            return []
+        raise self._error(
+            f"has snapshot {snapshot.snapshot_id}, which updates or deletes rows",
+            'Read changes=True; or leave such snapshots out, on_change="skip"; or start a new '
+            "query, with a new checkpoint, from a later snapshot.",
+        )
+
+    def _changed_pieces(self, snapshot: Snapshot) -> list[Piece]:
+        """Return what a snapshot changed of its parent, from its own manifests."""
+        manifests = snapshot.manifests(self.io)
+        number = snapshot.snapshot_id
+        own = [m for m in manifests if m.added_snapshot_id == number]
+        added, removed = [], []
+        for entry in self._entries(own, ManifestContent.DATA):
+            if entry.status == ManifestEntryStatus.DELETED:
+                removed.append(entry)
+            elif entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == number:
+                added.append(entry)
+        changed = [
+            entry
+            for entry in self._entries(own, ManifestContent.DELETES)
+            if _is_change(entry, number)
+        ]
+        if not removed and not changed:
+            return [self._piece(entry, 1, snapshot) for entry in added]
+        deletes = list(self._entries(manifests, ManifestContent.DELETES))
+        before = self._index(e for e in deletes if not _is_added(e, number))
+        after = self._index(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
+        pieces = [self._piece(entry, -1, snapshot, gone=before.deletes(entry)) for entry in removed]
+        if changed:
+            stays = (
+                entry
+                for entry in self._entries(manifests, ManifestContent.DATA)
+                if entry.status != ManifestEntryStatus.DELETED and not _is_added(entry, number)
+            )
+            for entry in stays:
+                pieces += self._moved_deletes(
+                    entry, before.deletes(entry), after.deletes(entry), snapshot
+                )
+        plus = [self._piece(e, 1, snapshot, gone=after.deletes(e)) for e in added]
+        return sorted([*pieces, *plus], key=lambda piece: piece.sign)  # which is stable
+
+    def _moved_deletes(
+        self,
+        entry: ManifestEntry,
+        before: tuple[Deletes, ...],
+        after: tuple[Deletes, ...],
+        snapshot: Snapshot,
+    ) -> Iterator[Piece]:
+        """Yield the rows of a file that a change of its deletes takes away, or gives back."""
+        if before == after:
+            return
+        if set(after) - set(before):
+            yield self._piece(entry, -1, snapshot, gone=before, among=after)
+        if set(before) - set(after):
+            yield self._piece(entry, 1, snapshot, gone=after, among=before)
+
+    def _difference(self, since: int | None, until: int | None) -> list[Piece]:
+        """Return the difference between all rows of two snapshots; ``None``: no rows."""
+        if since is None and until is None:
+            return []
+        stamp = self._snapshot(until if until is not None else since)
+        old, new = self._live(since), self._live(until)
+        left, right = Counter(key for key, _ in old), Counter(key for key, _ in new)
+        gone, come = left - right, right - left
+        pieces: list[Piece] = []
+        for sign, counts, entries in ((-1, gone, old), (1, come, new)):
+            for key, entry in entries:
+                if counts[key]:
+                    counts[key] -= 1
+                    pieces.append(self._piece(entry, sign, stamp, gone=key[1]))
+        return pieces
+
+    def _live(
+        self, number: int | None
+    ) -> list[tuple[tuple[str, tuple[Deletes, ...]], ManifestEntry]]:
+        """Return the files of a snapshot, each with its path and deletes."""
+        if number is None:
+            return []
+        manifests = self._snapshot(number).manifests(self.io)
+        deletes = self._entries(manifests, ManifestContent.DELETES)
+        index = self._index(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
+        files = [
+            entry
+            for entry in self._entries(manifests, ManifestContent.DATA)
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+        files.sort(key=lambda entry: entry.sequence_number or 0)  # oldest first
+        return [((entry.data_file.file_path, index.deletes(entry)), entry) for entry in files]
+
+    def _entries(
+        self, manifests: Iterable[ManifestFile], content: ManifestContent
+    ) -> Iterator[ManifestEntry]:
+        """Yield all entries of manifests of one kind, deleted ones too."""
+        for manifest in manifests:
+            if manifest.content == content:
+                yield from _entries_of(manifest, self.io)
+
+    def _index(self, entries: Iterable[ManifestEntry]) -> _DeleteIndex:
+        """Return an index of delete files; raise if some cannot be read."""
+        index = _DeleteIndex()
+        for entry in entries:
+            file = entry.data_file
+            if file.content == DataFileContent.EQUALITY_DELETES:
+                raise self._unreadable(
+                    "has equality deletes, as Flink writes them, which are not read",
+                    "Let the engine that wrote them compact the table (CALL "
+                    "system.rewrite_data_files), and start a new query from that snapshot.",
+                )
+            is_vector = file.file_format.name == "PUFFIN" and file[_BLOB] is not None
+            if file.file_format.name != "PARQUET" and not is_vector:
+                raise self._unreadable(
+                    f"has deletes in {file.file_format.name}, which are not read",
+                    "Let the engine that wrote them compact the table, and start a new query from "
+                    "that snapshot.",
+                )
+            self._check_not_encrypted(file)
+            index.add(entry)
+        return index
+
+    def _piece(
+        self,
+        entry: ManifestEntry,
+        sign: int,
+        snapshot: Snapshot,
+        *,
+        gone: tuple[Deletes, ...] = (),
+        among: tuple[Deletes, ...] | None = None,
+    ) -> Piece:
+        """Return a piece of a data file; raise if the file cannot be read."""
+        file = entry.data_file
+        if file.file_format.name != "PARQUET":
+            raise self._unreadable(
+                f"has data files in {file.file_format.name}, and only Parquet is read",
+                "Rewrite them: set 'write.format.default' = 'parquet', and CALL "
+                "system.rewrite_data_files with rewrite-all.",
+            )
+        self._check_not_encrypted(file)
+        return Piece(
+            path=file.file_path,
+            size=file.file_size_in_bytes,
+            rows=file.record_count,
+            sign=sign,
+            snapshot=snapshot.snapshot_id,
+            timestamp_ms=snapshot.timestamp_ms,
+            constants=tuple(self._constants(file).items()),
+            skipped=not self._may_have_rows(file),
+            gone=gone,
+            among=among,
+        )
+
+    def _constants(self, file: DataFile) -> Mapping[int, Any]:
+        """Return the values of identity partitions, which files need not have, by field id."""
+        spec = self.metadata.specs()[file.spec_id]
+        return {
+            field.source_id: file.partition[place]
+            for place, field in enumerate(spec.fields)
+            if isinstance(field.transform, IdentityTransform)
+        }
+
+    def _check_not_encrypted(self, file: DataFile) -> None:
+        """Raise if a file is encrypted."""
+        if file.key_metadata is not None:
+            raise self._unreadable(
+                "is encrypted, which is not read", "Read a copy that is not encrypted."
+            )
+
+    def _snapshot(self, number: int | None) -> Snapshot:
+        """Return a snapshot; raise if it has expired."""
+        snapshot = None if number is None else self.metadata.snapshot_by_id(number)
+        if snapshot is None:
+            raise self._expired(number)
+        return snapshot
+
+    def _expired(self, number: int | None) -> SourceError:
+        return self._error(
+            f"no longer has snapshot {number}, from which the query continues: it has expired, or "
+            "the table's history was replaced",
+            "Start a new query, with a new checkpoint, from the newest snapshot. Let snapshots "
+            "expire later than a query stops or lags behind (history.expire.max-snapshot-age-ms), "
+            "or keep them by a tag.",
+        )
+
+    def _unreadable(self, what: str, remedy: str) -> SourceError:
+        return self._error(what, remedy)
+
+    def _error(self, what: str, remedy: str) -> SourceError:
+        return SourceError(
+            f"The Iceberg table {self._shown!r} {what}.", remedy=remedy, table=self._shown
+        )
+
+
+def _is_added(entry: ManifestEntry, snapshot: int) -> bool:
+    """Return whether a snapshot added a file."""
+    return entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot
+
+
+def _is_change(entry: ManifestEntry, snapshot: int) -> bool:
+    """Return whether an entry of a snapshot's own manifest is a change of it."""
+    return entry.status == ManifestEntryStatus.DELETED or _is_added(entry, snapshot)
+
+
+def _entries_of(manifest: ManifestFile, io: FileIO) -> Iterator[ManifestEntry]:
+    """Yield all entries of a manifest; those of deletes with the fields of format 3."""
+    if manifest.content == ManifestContent.DATA:
+        yield from manifest.fetch_manifest_entry(io, discard_deleted=False)
+        return
+    with AvroFile[ManifestEntry](
+        io.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[3],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as entries:
+        for entry in entries:
+            yield _inherit_from_manifest(entry, manifest)
+
+
+class _DeleteIndex:
+    """Delete files by the data files that they apply to.
+
+    Not the library's, which compares partitions as values, so that NaN is none, and which takes the
+    deletion vectors of one Puffin file for one.
+    """
+
+    def __init__(self) -> None:
+        self._of_file: dict[str, list[tuple[int, Deletes]]] = {}
+        self._of_partition: dict[tuple[Any, ...], list[tuple[int, DataFile, Deletes]]] = {}
+
+    def add(self, entry: ManifestEntry) -> None:
+        """Add a delete file."""
+        file, sequence = entry.data_file, entry.sequence_number or 0
+        path = file[_REFERENCED]
+        deletes = Deletes(
+            path=file.file_path,
+            file_format=file.file_format.name,
+            rows=file.record_count,
+            blob=None if file[_BLOB] is None else (file[_BLOB], file[_BLOB + 1]),
+        )
+        if path is not None:
+            self._of_file.setdefault(path, []).append((sequence, deletes))
+        else:
+            self._of_partition.setdefault(_partition(file), []).append((sequence, file, deletes))
+
+    def deletes(self, entry: ManifestEntry) -> tuple[Deletes, ...]:
+        """Return the delete files that apply to a data file, in a fixed order."""
+        file, since = entry.data_file, entry.sequence_number or 0
+        own = [d for sequence, d in self._of_file.get(file.file_path, ()) if sequence >= since]
+        if self._of_partition:
+            own += [
+                deletes
+                for sequence, of_deletes, deletes in self._of_partition.get(_partition(file), ())
+                if sequence >= since and _may_name(of_deletes, file.file_path)
+            ]
+        return tuple(sorted(own, key=lambda deletes: deletes.path))
+
+
+def _partition(file: DataFile) -> tuple[Any, ...]:
+    """Return a partition so that NaN equals itself, and 0.0 is not -0.0."""
+    values = [file.partition[place] for place in range(len(file.partition))]
+    return (file.spec_id, *map(repr, values))
+
+
+def _may_name(file: DataFile, path: str) -> bool:
+    """Return whether a delete file may have rows of a data file, by the bounds of its paths."""
+    low, high = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
+    text = path.encode()
+    return low.get(_PATH_ID, text) <= text <= high.get(_PATH_ID, text)
+
+
+def cut(piece: Piece, start: int, stop: int | None) -> Piece:
+    """Return the rows of a piece between two rows of its file."""
+    return replace(piece, start=start, stop=stop)
