@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.api.stand_in import stream
 from godwit.model.naming import no_such_name
+from godwit.sinks.conformance import check_sink
 from godwit.sources.conformance import check_source
 from godwit.testing.flows import Run, cluster, run
 from godwit.testing.functions import Processed, process
 
-__all__ = ["Processed", "Run", "check_source", "cluster", "process", "run", "stream"]
+__all__ = ["Processed", "Run", "check_sink", "check_source", "cluster", "process", "run", "stream"]
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from godwit.columns.signed import Kind
     from godwit.sinks.sink import Sink, SinkContext
 
 deltalake = pytest.importorskip("deltalake", reason="one of the targets")
 pytest.importorskip("psycopg", reason="one of the targets")
 pytest.importorskip("pyiceberg", reason="one of the targets")
+sqlalchemy = pytest.importorskip("sqlalchemy", reason="one of the targets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,19 @@ def _sqlite(path: Path) -> Target:
     return Target(partial(to_table, str(path / "totals.db"), "rows"), read, keeps_results=True)
 
 
+def _sql(place: Any) -> Target:
+    url = place if isinstance(place, str) else f"sqlite:///{place}/t.db"
+
+    def read() -> pa.Table:
+        engine = sqlalchemy.create_engine(url)
+        with engine.connect() as connection:
+            table = connection.execute(sqlalchemy.text("SELECT plane, total FROM target")).all()
+        engine.dispose()
+        return rows(0, *(tuple(row) for row in table)).table
+
+    return Target(partial(gw.sinks.sql, url, "target"), read)
+
+
 TARGETS: dict[str, Callable[[Any], Target]] = {
     "parquet": _parquet,
     "delta": _delta,
@@ -130,10 +145,21 @@ TARGETS: dict[str, Callable[[Any], Target]] = {
 }
 KNOWING_ALL = [name for name in TARGETS if name != "postgres"]  # which knows its last epoch only
 UPSERTING = ("delta", "iceberg", "postgres")
-MODES = [
-    *(pytest.param(name, {}, False, id=f"{name}-append") for name in TARGETS),
-    *(pytest.param(name, {}, True, id=f"{name}-complete") for name in TARGETS),
-    *(pytest.param(name, {"mode": "upsert"}, False, id=f"{name}-upsert") for name in UPSERTING),
+SERVERS = {"postgres": "postgres", "mariadb": "mariadb"}
+MORE = {"sql": _sql, "mariadb": _sql}
+CHECKED = [
+    *(pytest.param(name, "append", "rows", id=f"{name}-append") for name in TARGETS | MORE),
+    *(
+        pytest.param(name, "complete", "rows", id=f"{name}-complete")
+        for name in ("delta", "iceberg", "postgres", "sql")
+    ),
+    *(
+        pytest.param(name, "upsert", kind, id=f"{name}-upsert-{kind}")
+        for name, kind in [
+            *itertools.product((*UPSERTING, "sql"), ("rows", "changes")),
+            *itertools.product(("postgres", "mariadb"), ("upserts",)),
+        ]
+    ),
 ]
 EPOCHS = [
     rows(0, ("N1", 1), ("N2", 2), (None, 3)),
@@ -146,20 +172,22 @@ FORK = [replace(epoch, history="fork") for epoch in EPOCHS]
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
-    on_server = request.param == "postgres"
-    found = TARGETS[request.param](request.getfixturevalue("postgres") if on_server else tmp_path)
-    yield found
-    for sink in found.sinks:
+    make = (TARGETS | MORE)[request.param]
+    server = SERVERS.get(request.param)
+    target = make(request.getfixturevalue(server) if server else tmp_path)
+    yield target
+    for sink in target.sinks:
         sink.close()
 
 
 @pytest.fixture(params=[name for name in TARGETS if name in UPSERTING])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     """Yield a target to which others write, too."""
-    on_server = request.param == "postgres"
-    found = TARGETS[request.param](request.getfixturevalue("postgres") if on_server else tmp_path)
-    yield found
-    for sink in found.sinks:
+    make = (TARGETS | MORE)[request.param]
+    server = SERVERS.get(request.param)
+    target = make(request.getfixturevalue(server) if server else tmp_path)
+    yield target
+    for sink in target.sinks:
         sink.close()
 
 
@@ -172,46 +200,31 @@ def expected(*epochs: int) -> list[tuple[Any, ...]]:
     return ordered(pa.concat_tables([rows(0).table, *(EPOCHS[n].table for n in epochs)]))
 
 
-def left_by(target: Target, options: dict[str, str], complete: bool, last: int) -> list[Any]:
-    """What the mode of a sink leaves of epochs up to the last one."""
-    if complete and not target.keeps_results:
-        return expected(last)
-    pairs = [tuple(row.values()) for n in range(last + 1) for row in EPOCHS[n].table.to_pylist()]
-    newest = dict(pairs) if options else None
-    return expected(*range(last + 1)) if newest is None else ordered(rows(0, *newest.items()).table)
-
-
 def go_on(sink: Sink, committed: Committed, way: Way = "refuse", before: int = -1) -> str | None:
     position = Position(before=before, stays=True, copied=False)
     return continue_delivery(sink, "by_plane", committed, position, way)
 
 
-@pytest.mark.parametrize(("target", "options", "complete"), MODES, indirect=["target"])
-def test_epochs_are_there_once_however_often_they_come(
-    target: Target, options: dict[str, str], complete: bool
+@pytest.mark.parametrize(("target", "mode", "kind"), CHECKED, indirect=["target"])
+def test_epochs_are_there_once_however_often_they_come_and_wherever_the_process_dies(
+    target: Target, mode: Literal["append", "upsert", "complete"], kind: Kind
 ) -> None:
-    ctx = context(complete=complete)
-    sink = target.opened(ctx, **options)
-    for epoch in [*EPOCHS[:3], EPOCHS[2], EPOCHS[0], rows(0, ("N9", 9))]:
-        sink.deliver(epoch)
-    target.opened(ctx, **options).deliver(EPOCHS[2])
-    assert target.rows == left_by(target, options, complete, 2)
-    assert sink.last_delivered() in {point(2), None}  # as of its opening, or as of now
-    assert target.opened(ctx, **options).last_delivered() == point(2)
+    def make() -> Sink:
+        return target.make(mode="upsert") if mode == "upsert" else target.make()
 
-
-def test_a_start_after_a_crash_goes_on_where_the_target_is(target: Target) -> None:
-    target.delivered(EPOCHS[0])
-    again = target.opened()
-    assert go_on(again, Committed(latest_epoch=1), before=0) is None
-    for epoch in EPOCHS[1:3]:
-        again.deliver(epoch)
-    assert target.rows == expected(0, 1, 2)
-
-
-def test_epochs_without_rows_leave_no_trace(target: Target) -> None:
-    target.delivered(EPOCHS[0], rows(1), EPOCHS[2])
-    assert target.rows == expected(0, 2)
+    is_slow = type(make()).__module__.split(".")[2] in {"delta", "iceberg"} or "maria" in repr(
+        make()
+    )
+    gw.testing.check_sink(
+        make,
+        target.read,
+        mode=mode,
+        kind=kind,
+        columns=("plane", "total"),
+        null_keys=mode != "upsert" or "sinks.sql" not in repr(make()),
+        epochs=2 if is_slow else 4,
+        crashes=3 if is_slow else 6,
+    )
 
 
 def test_a_whole_result_without_rows_is_empty(target: Target) -> None:
@@ -280,29 +293,6 @@ def test_a_new_writer_goes_on_beside_what_is_there(target: Target) -> None:
         sink.deliver(epoch)
     assert target.rows == expected(0, 1, 3)
     assert target.opened().last_delivered() == point(3)
-
-
-@pytest.mark.parametrize(("target", "options", "complete"), MODES, indirect=["target"])
-def test_an_error_at_any_batch_leaves_the_target_as_it_was(
-    target: Target, options: dict[str, str], complete: bool
-) -> None:
-    sink = target.opened(context(complete=complete), **options)
-    sink.deliver(EPOCHS[0])
-    for last in count():
-        batches = count()
-
-        def fail(_: int, last: int = last, batches: Iterator[int] = batches) -> None:
-            if next(batches) == last:
-                raise SinkError("The checkpoint is damaged.", remedy="Mend it.")
-
-        try:
-            sink.deliver(replace(EPOCHS[1], on_batch=fail))
-        except SinkError:
-            assert target.rows == expected(0)
-        else:
-            break
-    assert last >= 3
-    assert target.rows == left_by(target, options, complete, 1)
 
 
 OTHERS = [(None, 7), ("N0", 1), ("N0", 1), ("N25", 5), ("zz", -1)]  # keys of no epoch, one twice
