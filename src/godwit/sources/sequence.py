@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from godwit.sources.source import Position
 
 _OLD, _NEW = 0, 1
-_FILLED: Final = {CHANGE.name: pa.scalar(1, CHANGE.type), UNCHANGED.name: None}
+_FILLED: Final = {CHANGE.name: 1, UNCHANGED.name: None}  # no scalars, which load pandas
 
 
 class SequenceSource(Source):
@@ -283,8 +283,7 @@ def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         if index >= 0:
             columns.append(batch.column(index))
         else:
-            value = _FILLED[field.name]
-            scalar = pa.scalar(None, field.type) if value is None else value
+            scalar = pa.scalar(_FILLED[field.name], field.type)
             columns.append(pa.repeat(scalar, batch.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
