@@ -1,7 +1,7 @@
 """Compare drawn queries with Spark: ``python -m tests.adopted --queries 1000 --seed 1``.
 
 Prints each query that differs, and how many were refused, by reason.  ``--seconds 480`` begins no
-further queries after that time.
+further queries after that time.  Lanes run in this process; with ``--jobs``, as Spark jobs.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 
 from pyspark.sql import SparkSession
 from tests.adopted.drawn import Outcome, compare_drawn
+from tests.adopted.lanes_here import lanes_here
 
 _AT_A_TIME = 24  # queries between two lines of progress
 
@@ -23,14 +25,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--jobs", action="store_true")
     options = parser.parse_args()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.getOrCreate()
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     outcome, begin = Outcome(), time.monotonic()
     for first in range(options.seed, options.seed + options.queries, _AT_A_TIME):
         last = min(first + _AT_A_TIME, options.seed + options.queries)
-        part = compare_drawn(spark, range(first, last), at_once=options.at_once)
+        with nullcontext() if options.jobs else lanes_here():
+            part = compare_drawn(spark, range(first, last), at_once=options.at_once)
         for name, text in part.different.items():
             print(f"\n{name}\n{text[:3000]}")
         outcome.add(part)

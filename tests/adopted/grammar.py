@@ -314,6 +314,76 @@ def several_watermarks_of(draw: random.Random) -> tuple[str, str]:
     return f"{first}.join({renamed}, F.expr({condition!r}), {how!r})", "append"
 
 
+_STATIC = (
+    "s.sparkSession.createDataFrame([(1, 'p'), (2, None), (2, 'q'), (None, 'z')], "
+    "'n3 int, side string')"
+)
+
+
+def with_rows_changed(draw: random.Random, text: str) -> str:
+    """Add a stateless node that leaves rows out or repeats them."""
+    return text + draw.choice(
+        (
+            f".join({_STATIC}, F.expr('n = n3'), 'left')",
+            f".join({_STATIC}, F.expr('n = n3 AND side IS NOT NULL'), 'inner')",
+            f".join({_STATIC}, F.expr('n <=> n3'), 'leftsemi')",
+            f".join({_STATIC}, F.expr('n = n3'), 'leftanti')",
+            ".withColumn('n', F.explode('ar'))",
+            ".withColumn('n', F.explode_outer('ar'))",
+            ".selectExpr('*', 'size(ar) AS wide').drop('n').withColumnRenamed('wide', 'n')",
+            ".dropna(subset=['n'])",
+            ".fillna({'n': 7, 'k': 'none'})",
+            ".replace({'a': 'b'}, subset=['k'])",
+            ".filter(F.expr('exists(ar, x -> x > 1)'))",
+            ".unionByName(u)",
+            ".unionByName(u.where('b'))",
+            ".repartition(2).sortWithinPartitions('l')",
+        )
+    )
+
+
+def stateless_then_stateful_of(draw: random.Random) -> tuple[str, str]:
+    """Draw a query whose rows are changed on both sides of its watermark, and its output mode."""
+    text = with_rows_changed(draw, "s")
+    text += f".withWatermark('ts', {draw.choice(_DELAYS)!r})"
+    if draw.random() < 0.4 and "(u" not in text:
+        text = with_rows_changed(draw, text)
+    if draw.random() < 0.25:
+        return f"{text}.dropDuplicates(['k', 'n', 'ts'])", "append"
+    key = draw.choice(("'k'", "'n'", "F.expr('n % 2')", "'id'"))
+    parts = _some(draw, _AGGREGATES, 3)
+    named = ", ".join(f"F.expr({part!r}).alias('r{n}')" for n, part in enumerate(parts))
+    return (
+        f"{text}.groupBy({draw.choice(_WINDOWS)}, {key}).agg({named})",
+        draw.choice(("append", "append", "update", "complete")),
+    )
+
+
+def longer_chain_of(draw: random.Random) -> tuple[str, str]:
+    """Draw two or three stateful operators of different kinds in a row, and the output mode."""
+    text = f"s.withWatermark('ts', {draw.choice(_DELAYS)!r})"
+    first = draw.random()
+    if first < 0.4:
+        text += f".dropDuplicates(['{draw.choice(('k', 'id', 'n'))}', 'ts'])"
+    elif first < 0.6:
+        text += ".dropDuplicatesWithinWatermark(['id', 'n'])"
+    elif first < 0.8:
+        other = f"t.withWatermark('ts2', {draw.choice(_DELAYS)!r})"
+        how = draw.choice(("inner", "left"))
+        text += f".join({other}, F.expr('k = k2 AND ({draw.choice(_RANGES)})'), {how!r})"
+    if draw.random() < 0.3:
+        text += f".where({draw.choice(_LATER_FILTERS)!r})"
+    key = draw.choice(("'k'", "'id'", "F.expr('n % 2').alias('h')"))
+    text += f".groupBy({draw.choice(_WINDOWS)}, {key})"
+    text += ".agg(F.expr('count(*)').alias('c'), F.expr('sum(n)').alias('r'))"
+    if draw.random() < 0.6:
+        time = draw.choice(("F.window_time('window')", "F.col('window')"))
+        size = draw.choice(("10 minutes", "1 hour"))
+        text += f".withColumn('wt', {time}).groupBy(F.window('wt', {size!r}))"
+        text += ".agg(F.sum('c').alias('c'), F.max('r').alias('r'), F.count('*').alias('n'))"
+    return text, "append"
+
+
 def text_of(draw: random.Random) -> tuple[str, str]:
     """Draw a query as text, and its output mode."""
     node = draw.random()
@@ -321,8 +391,12 @@ def text_of(draw: random.Random) -> tuple[str, str]:
         return join_of(draw)
     if node < 0.2:
         return chain_of(draw)
-    if node < 0.35:
+    if node < 0.3:
         return several_watermarks_of(draw)
+    if node < 0.4:
+        return stateless_then_stateful_of(draw)
+    if node < 0.47:
+        return longer_chain_of(draw)
     text = "s"
     if draw.random() < 0.4:
         text += f".where({draw.choice(_FILTERS)!r})"
@@ -335,7 +409,7 @@ def text_of(draw: random.Random) -> tuple[str, str]:
             text += f".where({draw.choice(_LATER_FILTERS)!r})"
     if draw.random() < 0.06:
         return f"{text}.selectExpr('k', 'n * 2 AS m', 'st.p', 'ts')", "append"
-    if node < 0.3:
+    if node < 0.55:
         return duplicates_of(draw, text, has_watermark)
     keys = [] if draw.random() < 0.1 else _some(draw, _KEYS, 2)
     kind = draw.random()
@@ -389,7 +463,7 @@ def draw_case(draw: random.Random) -> tuple[str, Case]:
     if ".join(t" in text:
         others = [draw_others(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
         streams["t"] = Stream(schema=OTHERS, batches=others)
-    if "u." in text:
+    if "u." in text or "(u" in text:
         others = [draw_rows(draw, batch, draw.choice((0, 4, 8))) for batch in range(4)]
         streams["u"] = Stream(schema=COLUMNS, batches=others)
     return f"{text} [{mode}{', restarted' if parts > 1 else ''}]", Case(

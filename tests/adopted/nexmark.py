@@ -154,8 +154,8 @@ QUERIES: dict[str, tuple[str, str]] = {
         AS dir2 FROM {bid}""",
     ),
 }
-"""Query → output mode and text.  q6 has windows of rows, which Spark has not in a stream; the windows
-of the clock of q12 are so long here that every run falls into one of them."""
+"""Query → output mode and text.  q6 has windows of rows, which streams of Spark do not have; the
+windows of the clock in q12 are so long here that every run falls into one of them."""
 
 
 def _rows(draw: random.Random, table: str, batch: int, size: int) -> list[tuple[Any, ...]]:

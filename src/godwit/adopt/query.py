@@ -33,11 +33,18 @@ class SparkQuery(Query):
     """
 
     def __init__(
-        self, *args: Any, named: bool, temporary: str | None, sink: str, **kwargs: Any
+        self,
+        *args: Any,
+        named: bool,
+        temporary: str | None,
+        sink: str,
+        metrics: Mapping[str, Mapping[str, int]],
+        **kwargs: Any,
     ) -> None:
         self._named = named
         self._temporary = temporary  # directory that ends with the query
         self._sink = sink  # format
+        self._metrics = metrics  # operator → figures of its own
         super().__init__(*args, **kwargs)
 
     @property
@@ -99,7 +106,9 @@ class SparkQuery(Query):
             "batchDuration": round(seconds * 1e3),
             "eventTime": {"watermark": min(watermarks)} if watermarks else {},
             "stateOperators": [
-                _state_operator(name, entry) for name in entry["loads"] if name != "sources"
+                _state_operator(name, entry, self._metrics.get(name, {}))
+                for name in entry["loads"]
+                if name != "sources"
             ],
             "sources": sources,
             "sink": {"description": self._sink, "numOutputRows": entry["numOutputRows"]},
@@ -132,8 +141,13 @@ _SOURCE = {
 """Progress of a source by Spark's keys, with the values of keys that own sources do not have."""
 
 
-def _state_operator(component: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a component with state, by Spark's names; -1: not counted."""
+def _state_operator(
+    component: str, entry: Mapping[str, Any], metrics: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the figures of a component with state, by Spark's names; -1: not counted.
+
+    `metrics`: figures of its own.
+    """
     load = entry["loads"][component]
     late = sum(counts.get("late", 0) for counts in entry["leftOutRows"].values())
     return {
@@ -148,5 +162,5 @@ def _state_operator(component: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "numRowsDroppedByWatermark": late,
         "numShufflePartitions": load["keyGroups"],
         "numStateStoreInstances": load["keyGroups"],
-        "customMetrics": {},
+        "customMetrics": dict(metrics),
     }

@@ -90,5 +90,10 @@ class FunctionState:
     keys: Columns  # of the operator, over these
     spec: ProcessorSpec | GroupFunctionSpec
 
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Figures that the progress of Spark's operator has beside those of all operators."""
+        return dict(getattr(self.spec, "metrics", {}))
+
 
 OperatorState: TypeAlias = AggregateState | FirstRowsState | JoinState | FunctionState

@@ -97,6 +97,17 @@ class ProcessorSpec:
         return Timing(clock=clock, on_timer=on_timer, order="after_rows")
 
     @property
+    def metrics(self) -> dict[str, int]:
+        """Numbers of state variables, by the names of Spark's metrics."""
+        counts = {"numDeletedStateVars": len(self.deleted)}
+        for kind in ("value", "list", "map"):
+            own = [variable for variable in self.variables if variable.kind == kind]
+            counts[f"num{kind.title()}StateVars"] = len(own)
+            timed = [variable for variable in own if variable.ttl_ms is not None]
+            counts[f"num{kind.title()}StateWithTTLVars"] = len(timed)
+        return counts
+
+    @property
     def states_text(self) -> str:
         """State variables as text, such as ``states seen (value), recent (list)``."""
         if not self.variables:

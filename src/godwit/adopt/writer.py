@@ -19,6 +19,7 @@ from godwit.adopt.own_checkpoint import check_same_operators, chosen_checkpoint,
 from godwit.adopt.query import SparkQuery
 from godwit.adopt.spark_checkpoint import initial_state_from
 from godwit.adopt.spark_progress import began_in_spark, has_epochs
+from godwit.adopt.spark_states import FunctionState
 from godwit.adopt.targets import (
     FORMATS,
     WAYS_OUT,
@@ -553,6 +554,11 @@ class StreamWriter:
             named=self._name is not None,
             temporary=checkpoint if temporary else None,
             sink="foreachBatch" if self._batches is not None else self._chosen_format,
+            metrics={
+                state.operator: state.metrics
+                for state in query.states
+                if isinstance(state, FunctionState)
+            },
         )
         started = query.flow.start(
             checkpoint=checkpoint,

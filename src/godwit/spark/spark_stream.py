@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from godwit.runtime.settings import is_bounded, is_once
+from godwit.runtime.settings import is_bounded, is_once, known_interval_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,9 +50,7 @@ class SparkStream:
         if is_once(self._trigger) and self._batches():
             return True
         try:
-            # Set when Spark has looked for more input and found none, which ends such a query.
-            execution: Any = self._query._jsq.streamingQuery()  # noqa: SLF001  no public way
-            return bool(execution.noNewData())
+            return self._has_seen_no_rows()  # which ends such a query
         except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
             _logger.warning(
                 "It cannot be told whether the input has ended or somebody has stopped the query, "
@@ -66,11 +64,21 @@ class SparkStream:
         return not self.is_active and not self.input_has_ended()
 
     def is_quiet(self) -> bool:
-        """Return whether Spark has no micro-batch to run."""
+        """Return whether Spark has no micro-batch to run, so far as it has looked.
+
+        Between two triggers it has none. Without an interval between them, only a look that has
+        shown no rows says so: Spark's status is the same while it looks.
+        """
         if not self.is_active:
             return not self.has_failed
-        status = self._query.status
-        return not (status["isTriggerActive"] and status["isDataAvailable"])
+        if known_interval_s(self._trigger):
+            return not self._query.status["isTriggerActive"] or self._has_seen_no_rows()
+        return self._has_seen_no_rows()
+
+    def _has_seen_no_rows(self) -> bool:
+        """Return whether Spark's last look at its sources has shown no rows."""
+        execution: Any = self._query._jsq.streamingQuery()  # noqa: SLF001  no public way
+        return bool(execution.noNewData())
 
 
 def query_of(spark: SparkSession) -> StreamingQuery | None:

@@ -18,7 +18,7 @@ import godwit as gw
 from godwit.adopt.spark_functions import RowColumns, SparkFunctionOperator
 from godwit.adopt.spark_rows import read_spark_schema
 from godwit.adopt.state_variables import Variable
-from godwit.adopt.stateful_processor import state_name
+from godwit.adopt.stateful_processor import spec_of, state_name
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError, UserFunctionError
 from godwit.time.event_time import EpochTime
 
@@ -157,6 +157,37 @@ def test_what_init_may_not_do_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(UserFunctionError, match=condition):
         Processed(Written(declare, says_before), time_mode=mode)
+
+
+def test_metrics_count_the_variables_by_sparks_names() -> None:
+    class Several:
+        def init(self, handle: Any) -> None:
+            handle.getValueState("seen", "n int")
+            handle.getListState("recent", "n int", 1000)
+            handle.getMapState("by_name", "name string", "n int")
+            handle.deleteIfExists("old")
+
+        def handleInputRows(self, key: Any, rows: Any, times: Any) -> Any:
+            return iter(())
+
+        def close(self) -> None:
+            pass
+
+    spec = spec_of(
+        Several(),
+        time_mode="ProcessingTime",
+        pandas=False,
+        initial=None,
+        where="transformWithState",
+        operator="several",
+    )
+    assert {name: count for name, count in spec.metrics.items() if count} == {
+        "numDeletedStateVars": 1,
+        "numValueStateVars": 1,
+        "numListStateVars": 1,
+        "numListStateWithTTLVars": 1,
+        "numMapStateVars": 1,
+    }
 
 
 def test_what_a_call_may_not_do_fails_the_epoch_with_spark_s_condition() -> None:

@@ -86,18 +86,21 @@ class SparkQuery:
     def __init__(self) -> None:
         self.isActive, self.has_rows, self.input_ended = True, False, False
         self.seen = threading.Event()  # somebody has looked while it had rows
-        execution = SimpleNamespace(noNewData=lambda: self.input_ended)
+        execution = SimpleNamespace(noNewData=self.has_seen_no_rows)
         self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
 
     def exception(self) -> None:
         return None
 
-    @property
-    def status(self) -> dict[str, bool]:
+    def has_seen_no_rows(self) -> bool:
         has_rows = self.has_rows
         if has_rows:
             self.seen.set()
-        return {"isTriggerActive": has_rows, "isDataAvailable": has_rows}
+        return self.input_ended or (self.isActive and not has_rows)
+
+    @property
+    def status(self) -> dict[str, bool]:
+        return {"isTriggerActive": self.has_rows, "isDataAvailable": False}
 
     def stop(self) -> None:
         self.isActive = False

@@ -16,6 +16,7 @@ from godwit.spark import micro_batch_query
 from godwit.spark.failures import comes_of_cancelled_jobs
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs
 from godwit.spark.micro_batch_query import MicroBatchQuery
+from godwit.spark.spark_stream import SparkStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,10 +64,13 @@ class Run:
 class SparkQuery:
     def __init__(self) -> None:
         self.active = True
-        self.found_nothing = False
+        self.found_nothing, self.has_looked = False, True
         self.error: Exception | None = None
-        execution = SimpleNamespace(noNewData=lambda: self.found_nothing)
+        execution = SimpleNamespace(noNewData=self.has_seen_no_rows)
         self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
+
+    def has_seen_no_rows(self) -> bool:
+        return self.found_nothing or (self.active and self.has_looked)
 
     @property
     def isActive(self) -> bool:  # noqa: N802  Spark's own spelling
@@ -239,3 +243,22 @@ def test_an_interval_that_only_spark_can_read_is_nobody_else_s_business() -> Non
     story.gate.close()
     assert query.wait(PATIENCE_S)
     assert story.gate.failure is None
+
+
+@pytest.mark.parametrize("trigger", [None, {"processingTime": "0 seconds"}])
+def test_spark_is_not_quiet_while_it_looks_for_rows_after_a_batch(
+    trigger: Mapping[str, object] | None,
+) -> None:
+    spark = SparkQuery()
+    spark.has_looked = False  # its status says the same as between two triggers
+    stream = SparkStream(cast("Any", spark), trigger, batches=lambda: 1)
+    assert not stream.is_quiet()
+    spark.has_looked = True
+    assert stream.is_quiet()
+
+
+def test_spark_is_quiet_between_two_triggers() -> None:
+    spark = SparkQuery()
+    spark.has_looked = False
+    stream = SparkStream(cast("Any", spark), {"processingTime": "1 minute"}, batches=lambda: 1)
+    assert stream.is_quiet()
