@@ -391,11 +391,16 @@ def _with_columns_of(wide: ComputeOperator, states: pa.RecordBatch) -> pa.Record
 
 
 def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return a mask of equal rows; null equals null, nested values never count as equal."""
+    """Return a mask of equal rows; null equals null, NaN equals nothing."""
     same = np.ones(left.num_rows, np.bool_)
     for before, after in zip(left.columns, right.columns, strict=True):
         if pa.types.is_nested(before.type):
-            return np.zeros(left.num_rows, np.bool_)
+            which = np.flatnonzero(same)
+            pairs = zip(
+                *(c.take(pa.array(which)).to_pylist() for c in (before, after)), strict=True
+            )
+            same[which] = [former == new for former, new in pairs]
+            continue
         equal = pc.fill_null(pc.equal(before, after), fill_value=False)
         both_null = pc.and_(pc.is_null(before), pc.is_null(after))
         same &= pc.or_(equal, both_null).to_numpy(zero_copy_only=False)

@@ -76,6 +76,7 @@ class MessageFormat(ABC):
     reads_keys: ClassVar[bool] = False  # whether `decode` needs the keys of messages
     # Whether `encode` takes changes: rows with a sign, and the former row of each key.
     writes_changes: ClassVar[bool] = False
+    max_rows: int = 1  # that a message may have
     has_tombstones: bool = False  # whether a message without a value follows each delete
 
     @property

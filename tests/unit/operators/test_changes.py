@@ -59,10 +59,11 @@ def test_a_result_that_stays_what_it_is_does_not_change() -> None:
     assert changes(of, ("a", 3.0), ("c", None)) == []
 
 
-def test_results_that_cannot_be_compared_are_taken_to_change() -> None:
+def test_lists_are_compared_and_nan_is_taken_to_change() -> None:
     of = lane(seen=gw.collect_set("delay"))
     changes(of, ("a", 1.0))
-    assert changes(of, ("a", 1.0)) == [("a", [1.0], -1), ("a", [1.0], 1)]
+    assert changes(of, ("a", 1.0)) == []
+    assert changes(of, ("a", 2.0)) == [("a", [1.0], -1), ("a", [1.0, 2.0], 1)]
     nan = lane(worst=gw.max("delay"))
     changes(nan, ("a", float("nan")))
     assert [sign for *_, sign in changes(nan, ("a", 0.0))] == [-1, 1]

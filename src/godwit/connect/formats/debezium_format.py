@@ -97,6 +97,7 @@ class DebeziumMessages(MessageFormat):
         tombstones: bool,
     ) -> None:
         self.has_tombstones = tombstones
+        self.max_rows = 2 if has_before else 1  # an update is two changes
         self._table, self._key, self._has_before = schema, key, has_before
         self._include, self._schemas = dict(include), schemas
         self._check(types)

@@ -552,7 +552,7 @@ class KafkaSource(Source):
         rows = _num_offsets(ranges)
         more = f" and {len(ranges) - 3} more" if len(ranges) > 3 else ""
         return Split(
-            rows=rows,
+            rows=rows * self._format.max_rows,
             exact=False,
             size_bytes=round(rows * self._bytes_per_row),
             what=", ".join(map(str, ranges[:3])) + more,
