@@ -61,6 +61,15 @@ class Writer:
         self._connection.commit()
         return rows
 
+    def fill(self) -> None:
+        """Insert most of the rows that transactions draw."""
+        self.execute(
+            "INSERT INTO items SELECT i / 4, (ARRAY['a', 'B', E'é\\n', '%s'])[i % 4 + 1], 'first', "
+            f"repeat('x', {_LARGE}) FROM generate_series(0, 47) i",
+        )
+        self._connection.commit()
+        self.states.append(self.rows())
+
     def transaction(self) -> None:
         """Commit a transaction, or roll it back."""
         for _ in range(self._rng.choice([1, 1, 3, 10])):
@@ -164,9 +173,13 @@ def test_the_target_has_the_rows_of_the_table_over_crashes_at_any_step(
     postgres: str, monkeypatch: pytest.MonkeyPatch, seed: int, before: bool
 ) -> None:
     rng = random.Random(f"{seed} {before}")
+    num_moments: set[int] = set()  # of snapshots that were interrupted
     slot = f"mirror_{seed}_{before}".lower()
     writer, target = Writer(postgres, rng, full=before), Target()
     faults = Faults(rng, monkeypatch)
+    interrupts = seed % 2 == 0  # the snapshot
+    if interrupts:
+        writer.fill()
     for _ in range(rng.choice([0, 5, 20])):
         writer.transaction()
     whole = rng.random() < 0.5
@@ -185,15 +198,15 @@ def test_the_target_has_the_rows_of_the_table_over_crashes_at_any_step(
     if not before:
         rows = rows.key_by("part", "id").latest()
     flow.sink("items", rows, gw.sinks.noop())
-    size = rng.choice([1, 3, 50])
+    size = rng.choice([3, 7]) if interrupts else rng.choice([1, 3, 50])
     with contextlib.ExitStack() as stack:
         stack.callback(drop_slots, postgres, slot)
         run = stack.enter_context(gw.testing.cluster(flow))
-        seen = 0
+        state = 0  # of the table, that the target has
 
         def step() -> bool:
             """Run an epoch; return whether there was one."""
-            nonlocal seen
+            nonlocal state
             number = len(run.epochs)
             try:
                 run._play({}, limit=size)
@@ -204,13 +217,18 @@ def test_the_target_has_the_rows_of_the_table_over_crashes_at_any_step(
                     raise
             target.rows.clear()
             target.apply(run.rows("items"))
+            position = run._driver.sources.positions.get("items")
+            if position is not None:
+                num_moments.add(len(position["segments"]))
+                if whole and position["snapshot"] is None and not position["segments"]:
+                    state = writer.states.index(target.rows, state)
             return len(run.epochs) > number
 
-        for _ in range(25):
+        for number in range(25):
             writer.transaction()
             faults.share = rng.choice([0.0, 0.0, 0.1])
             step()
-            if rng.random() < 0.15:
+            if rng.random() < (0.4 if number < 8 else 0.1):
                 run.restart()
         faults.share = 0.0
         for _ in range(2000):
@@ -218,3 +236,5 @@ def test_the_target_has_the_rows_of_the_table_over_crashes_at_any_step(
                 break
         assert target.rows == writer.states[-1]
     writer.close()
+    if seed in {0, 2}:
+        assert max(num_moments) > 1, "an interrupted snapshot"
