@@ -56,6 +56,11 @@ class Server:
 
     def connect(self, *, replication: bool = False) -> Connection:
         """Return a connection whose values are written as `SETTINGS` say."""
+        with self.translating("cannot be reached"):
+            return self.try_connect(replication=replication)
+
+    def try_connect(self, *, replication: bool = False) -> Connection:
+        """Return a connection, as `connect`; raise the library's errors."""
         given = {} if isinstance(self.dsn, str) else dict(self.dsn)
         first = self.dsn if isinstance(self.dsn, str) else ""
         known: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(first, **given)
@@ -68,8 +73,7 @@ class Server:
         known.setdefault("application_name", "godwit")
         if replication:
             known["replication"] = "database"
-        with self.translating("cannot be reached"):
-            return psycopg.Connection.connect(**known, autocommit=True)
+        return psycopg.Connection.connect(**known, autocommit=True)
 
     def error(self, what: str, remedy: str, **context: object) -> SourceError:
         """Return an error about the source."""
@@ -87,16 +91,18 @@ class Server:
 
 def _remedy_of(error: psycopg.Error) -> str:
     """Return the way out of an error of the server."""
-    text = str(error)
-    if error.sqlstate == "42501" or "REPLICATION" in text or "permission denied" in text:
-        return (
-            "The source's user needs LOGIN and REPLICATION (ALTER ROLE ... REPLICATION), SELECT on "
-            "the tables, and to own them if the publication is to be created."
-        )
+    text = str(error).lower()
     if error.sqlstate == "53400":
         return (
             "Raise max_replication_slots, or drop slots that are not used any more; a snapshot "
             "needs one for a moment."
+        )
+    if error.sqlstate == "42501" or any(
+        said in text for said in ("permission denied", "walsender", "wal sender")
+    ):
+        return (
+            "The source's user needs LOGIN and REPLICATION (ALTER ROLE ... REPLICATION), SELECT on "
+            "the tables, and to own them if the publication is to be created."
         )
     return "Correct that, and start the query again: it continues from its checkpoint."
 

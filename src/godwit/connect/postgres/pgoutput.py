@@ -35,6 +35,7 @@ class RelationColumn:
     name: str
     type_oid: int
     modifier: int
+    in_key: bool  # of the replica identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Relation:
     """A table when it was changed."""
 
     oid: int
+    whole: bool  # changes have the whole former row
     columns: tuple[RelationColumn, ...]
 
 
@@ -62,15 +64,17 @@ def read_relation(message: bytes) -> Relation:
     (oid,) = struct.unpack_from("!I", message, 1)
     _, offset = _read_text(message, 5)
     _, offset = _read_text(message, offset)
+    whole = message[offset : offset + 1] == b"f"
     (num_columns,) = struct.unpack_from("!H", message, offset + 1)
     offset += 3
     columns = []
     for _ in range(num_columns):
+        in_key = bool(message[offset] & 1)
         name, offset = _read_text(message, offset + 1)
         type_oid, modifier = struct.unpack_from("!Ii", message, offset)
-        columns.append(RelationColumn(name, type_oid, modifier))
+        columns.append(RelationColumn(name, type_oid, modifier, in_key))
         offset += 8
-    return Relation(oid, tuple(columns))
+    return Relation(oid, whole, tuple(columns))
 
 
 def read_truncate(message: bytes) -> tuple[int, ...]:

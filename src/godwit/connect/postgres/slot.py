@@ -71,7 +71,23 @@ class Transaction:
     end: int = 0  # position after its commit; 0: that has not arrived
     relations: list[Any] = field(default_factory=list)  # of each change: what `read` made of it
     messages: list[bytes] = field(default_factory=list)
+    freed: int = 0  # number of first changes that are committed, and not in the lists any more
     problem: SourceError | None = None  # of what follows the changes
+
+    @property
+    def number(self) -> int:
+        """Number of changes that have arrived."""
+        return self.freed + len(self.messages)
+
+    def size(self, start: int, stop: int) -> int:
+        """Return the bytes of some of the changes."""
+        return sum(map(len, self.messages[start - self.freed : stop - self.freed]))
+
+    def free(self, number: int) -> None:
+        """Forget the first `number` changes."""
+        count = max(0, number - self.freed)
+        del self.messages[:count], self.relations[:count]
+        self.freed += count
 
 
 class ChangeStream:
@@ -151,7 +167,7 @@ class ChangeStream:
 
     def _has_started(self, begin: Place) -> bool:
         """Ask the server to stream; return ``False`` if another connection has the slot."""
-        connection = self._server.connect(replication=True)
+        connection = self._server.try_connect(replication=True)
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
             sql.Identifier(self._slot),
             sql.SQL(lsn_text(begin.lsn)),
@@ -188,7 +204,10 @@ class ChangeStream:
         self._confirmed = max(self._confirmed, place.lsn)
         while self.transactions and 0 < self.transactions[0].end <= place.lsn:
             self.transactions.pop(0)
-        self._begin = max(self._begin, place)
+        if self._begin < place:
+            self._begin = place
+            if place.within and self.transactions:
+                self.transactions[0].free(place.within)
         self._send_status()
 
     def _send_status(self, *, asks: bool = False) -> None:
@@ -209,15 +228,23 @@ class ChangeStream:
     # -- reading ----------------------------------------------------------------------------------
 
     def pump(
-        self, control: Connection, begin: Place, *, changes: int, until: Place | None, whole: bool
+        self,
+        connect: Callable[[], Connection],
+        begin: Place,
+        *,
+        changes: int,
+        until: Place | None,
+        whole: bool,
     ) -> bool:
         """Read on from `begin`, without waiting for what the log does not have yet.
 
-        Return whether the stream is up to date with the log. `changes`: number that is enough.
+        Return whether the stream is up to date with the log. `connect`: returns a connection for
+        questions. `changes`: number that is enough.
         `until`: place that is far enough. `whole`: only transactions that have ended count.
         Without a connection to the server, nothing is read for a while, before the error is raised.
         """
         try:
+            control = connect()
             if self._connection is None or begin < self._begin or begin.lsn > self.reached:
                 self._start(control, begin)
             up_to_date = self._pump(control, begin, changes, until, whole=whole)
@@ -240,11 +267,9 @@ class ChangeStream:
         count = sum(stop - start for _, start, stop in self.between(begin, None))
         if begin.within:  # which may have to arrive again
             first = next(self.between(begin, None), None)
-            count -= begin.within - min(begin.within, len(first[0].messages) if first else 0)
+            count -= begin.within - min(begin.within, first[0].number if first else 0)
         size = sum(
-            len(message)
-            for transaction, start, stop in self.between(begin, None)
-            for message in transaction.messages[start:stop]
+            transaction.size(start, stop) for transaction, start, stop in self.between(begin, None)
         )
         target = None if until is None or until.within else until.lsn
         deadline_s = time.monotonic() + _WAIT_S
@@ -286,7 +311,7 @@ class ChangeStream:
         if not place.within or self.reached < place.lsn:
             return self.reached >= place.lsn
         following = next((t for t in self.transactions if not 0 < t.end <= place.lsn), None)
-        return following is not None and len(following.messages) >= place.within
+        return following is not None and following.number >= place.within
 
     def _take(self, data: bytes) -> int:
         """Add a message to the buffer; return the size of a change, 0 of other messages."""
@@ -308,7 +333,7 @@ class ChangeStream:
             self.transactions.append(self._open)
         elif kind == COMMIT and self._open is not None:
             self._open.end = self.reached = read_commit(message)
-            if not self._open.messages and self._open.problem is None:
+            if not self._open.number and self._open.problem is None:
                 self.transactions.pop()
             self._open = None
         elif kind == RELATION:
@@ -333,7 +358,7 @@ class ChangeStream:
         for transaction in self.transactions:
             if 0 < transaction.end <= begin.lsn:
                 continue
-            number = max(skipped, len(transaction.messages))  # some may not have arrived yet
+            number = max(skipped, transaction.number)  # some may not have arrived yet
             if end is not None and not 0 < transaction.end <= end.lsn:
                 if end.within > skipped:
                     yield transaction, skipped, min(end.within, number)
@@ -349,7 +374,7 @@ class ChangeStream:
         place, count, size = begin, 0, 0
         for transaction, start, stop in self.between(begin, until):
             ended = transaction.end > 0 and transaction.problem is None
-            complete = ended and stop == len(transaction.messages)
+            complete = ended and stop == transaction.number
             if whole and not complete:
                 break
             left = changes - count
@@ -361,7 +386,7 @@ class ChangeStream:
             if size > MAX_BYTES:
                 return place
             count += taken
-            size += sum(map(len, transaction.messages[start:stop]))
+            size += transaction.size(start, stop)
             if not complete or (until is not None and transaction.end > until.lsn):
                 place = Place(place.lsn, stop)
                 break

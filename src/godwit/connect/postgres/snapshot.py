@@ -10,6 +10,7 @@ moment than its commit.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -54,7 +55,8 @@ class Snapshot:
     def __init__(self, server: Server) -> None:
         slot = f"godwit_{uuid.uuid4().hex}"
         self._connection = server.connect()
-        with server.translating("cannot take a snapshot"):
+        with contextlib.ExitStack() as failing, server.translating("cannot take a snapshot"):
+            failing.callback(self._connection.close)
             with server.connect(replication=True) as exporting:
                 row = exporting.execute(
                     sql.SQL(
@@ -64,6 +66,7 @@ class Snapshot:
                 assert row is not None
                 begin_at(self._connection, str(row[2]))
             self.token = str(scalar(self._connection, "SELECT pg_export_snapshot()"))
+            failing.pop_all()
         high, low = str(row[1]).split("/")
         self.lsn = (int(high, 16) << 32) + int(low, 16)
 

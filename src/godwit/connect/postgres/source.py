@@ -175,11 +175,6 @@ class PostgresSource(Source):
             return (self._include["table"], *keys)
         return keys
 
-    @property
-    def arrival_time(self) -> str | None:  # type: ignore[override]
-        """Name of the column with the time of a change's commit, if it is included."""
-        return self._include.get("time")
-
     def _read_tables(self, connection: Connection) -> tuple[SourceTable, ...]:
         """Return the tables as the catalogue describes them; raise if they cannot be read."""
         with self._server.translating("cannot be described"):
@@ -307,7 +302,7 @@ class PostgresSource(Source):
     def _connection(self) -> Connection:
         """Return the connection for questions, opened again if it was lost."""
         if self._control is None or self._control.closed:
-            self._control = self._server.connect()
+            self._control = self._server.try_connect()
         return self._control
 
     # -- positions --------------------------------------------------------------------------------
@@ -360,7 +355,7 @@ class PostgresSource(Source):
         changes = (1 << 62) if most is None else most
         with self._server.translating("cannot be read"):
             up_to_date = stream.pump(
-                self._connection(), begin, changes=changes, until=stop, whole=self._whole
+                self._connection, begin, changes=changes, until=stop, whole=self._whole
             )
         place = stream.place_after(begin, changes=changes, until=stop, whole=self._whole)
         now_s = time.monotonic()
@@ -541,6 +536,15 @@ class PostgresSource(Source):
                 raise self._column_error(
                     table, field, f"has a type in its changes that {field.type} does not hold"
                 )
+        keys = {column.name for column in relation.columns if column.in_key}
+        if not relation.whole and keys != set(table.keys):
+            raise self._server.error(
+                f"reads changes of {table.name} by {listing(list(table.keys))}, and the table's "
+                f"replica identity is {listing(sorted(keys))} now",
+                "Start with a new slot and a new checkpoint, so that the query begins with a "
+                "snapshot.",
+                table=table.name,
+            )
         known = {column.name for column in table.columns}
         if (added := [name for name in places if name not in known]) and table.name not in (
             self._warned
@@ -577,14 +581,15 @@ class PostgresSource(Source):
         stream = self._opened_stream()
         first, last = _place(begin), _place(end)
         with self._server.translating("cannot be read"):
-            stream.pump(self._connection(), first, changes=1 << 62, until=last, whole=self._whole)
+            stream.pump(self._connection, first, changes=1 << 62, until=last, whole=self._whole)
         blocks: list[Block] = []
         for transaction, start, stop in stream.between(first, last):
             for number in range(start, stop):
-                reading = transaction.relations[number]
+                place = number - transaction.freed
+                reading = transaction.relations[place]
                 if not blocks or blocks[-1].reading is not reading:
                     blocks.append(Block(reading))
-                blocks[-1].messages.append(transaction.messages[number])
+                blocks[-1].messages.append(transaction.messages[place])
                 blocks[-1].lsns.append(transaction.lsn)
                 blocks[-1].times_us.append(transaction.time_us)
                 blocks[-1].xids.append(transaction.xid)

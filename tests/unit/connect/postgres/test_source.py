@@ -583,3 +583,109 @@ def test_a_row_of_a_message_has_nulls_values_and_what_is_left_out() -> None:
     assert values[:2] == [None, b"ab"]
     assert end == len(message)
     assert PostgresValueType("numeric", -1).natural == pa.string()
+
+
+def test_a_lost_connection_is_opened_again(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    end = (
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+        "WHERE application_name = 'godwit'"
+    )
+    keys: list[int] = []
+    for number in range(4):
+        execute(postgres, f"INSERT INTO t VALUES ({number})", end)
+        for _ in range(100):
+            after = source.latest(position)
+            keys += [row["id"] for row in rows_between(source, position, after)]
+            position = after
+            if len(keys) > number:
+                break
+    assert keys == [0, 1, 2, 3]
+
+
+def test_a_transaction_is_forgotten_as_it_is_read(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    execute(postgres, "INSERT INTO t SELECT generate_series(1, 500)")
+    keys: list[int] = []
+    sizes = set()
+    while (after := source.latest(position, limit=50)) != position:
+        keys += [row["id"] for row in rows_between(source, position, after)]
+        source.committed(after)
+        assert source._stream is not None
+        sizes.add(sum(len(t.messages) for t in source._stream.transactions))
+        position = after
+    assert keys == list(range(1, 501))
+    assert max(sizes) < 100
+
+
+def test_another_replica_identity_is_refused(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE)",
+        "INSERT INTO t VALUES (1, 1)",
+    )
+    source = make()
+    _, position = snapshot_and_place(source)
+    execute(
+        postgres,
+        "UPDATE t SET other = 2",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_other_key",
+        "UPDATE t SET other = 3",
+    )
+    keys, error = changes_before_error(source, position)
+    assert keys == [1]
+    assert "replica identity is 'other' now" in error
+
+
+def test_a_slot_whose_log_was_removed_is_refused(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    source.close()
+    switch = ["INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t", "SELECT pg_switch_wal()"]
+    execute(
+        postgres,
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'",
+        "SELECT pg_reload_conf()",
+    )
+    try:
+        execute(postgres, *switch * 3, "CHECKPOINT")
+        assert "removed log that the query has not read" in _refused(source, position)
+    finally:
+        execute(postgres, "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def test_missing_privileges_are_named(postgres: str, make: Callable[..., PostgresSource]) -> None:
+    schema = execute(postgres, "SELECT current_schema()")[0][0]
+    execute(
+        postgres,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE ROLE reader LOGIN",
+        f"GRANT USAGE ON SCHEMA {schema} TO reader",
+    )
+    as_reader = postgres.replace("user=postgres", "user=reader")
+    source = gw.sources.postgres(as_reader, "t", slot="as_reader")
+    try:
+        assert "ALTER ROLE ... REPLICATION" in _refused(source)
+        execute(postgres, "ALTER ROLE reader REPLICATION")
+        assert "GRANT SELECT" in _refused(source)
+        execute(postgres, "GRANT SELECT ON t TO reader")
+        assert "cannot create the publication" in _refused(source)
+        execute(postgres, "CREATE PUBLICATION as_reader FOR TABLE t")
+        assert snapshot_and_place(source)[0] == []
+    finally:
+        source.close()
+        drop_slots(postgres, "as_reader")
+        execute(postgres, "DROP OWNED BY reader", "DROP ROLE reader")
