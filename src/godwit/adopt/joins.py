@@ -51,6 +51,14 @@ _HOW: Final[dict[str, How]] = {
     "FullOuter": "full",
     "LeftSemi": "semi",
 }
+_FILTERED: Final[dict[How, tuple[int, ...]]] = {
+    "inner": (0, 1),
+    "left": (1,),
+    "right": (0,),
+    "full": (),
+    "semi": (0, 1),
+}
+"""Sides whose rows with a null in a column of a key Spark leaves out before it joins."""
 _NOT_STORED: Final = (LATE_BY, EXPIRES, PASSES_OWN_CONDITION)
 _SOME_TIME_MS: Final = 1_000_000_000_000
 
@@ -79,7 +87,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
         _Side(plan=child, own={id_of(a) for a in to_list(child.output())})
         for child in children_of(node)
     ]
-    both = _split(translation, node, sides)
+    both = _split(translation, node, sides, how)
     marked = [any(kind_of(p) == "EventTimeWatermark" for p in walk(s.plan)) for s in sides]
     timed = any(marked)
     key_names: list[str] = []
@@ -137,8 +145,13 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     return translation.rows_at(node, operator, [pair for side in shown for pair in side.places])
 
 
-def _split(translation: Translator, node: Any, sides: list[_Side]) -> list[Any]:
-    """Divide a join's condition; return the parts that concern both sides and are no keys."""
+def _split(translation: Translator, node: Any, sides: list[_Side], how: How) -> list[Any]:
+    """Divide a join's condition; return the parts that concern both sides and are no keys.
+
+    Spark compares keys of streams as bytes, so that null equals null, and leaves rows out before by
+    the nulls of the columns that it finds in the condition.  A key that is null though these are
+    not meets another one.
+    """
     condition = option(node.condition())
     both = []
     for part in [] if condition is None else translation.conjuncts(condition):
@@ -160,8 +173,19 @@ def _split(translation: Translator, node: Any, sides: list[_Side]) -> list[Any]:
         if order is None:
             both.append(part)
             continue
-        for side, number in zip(sides, order, strict=True):
-            side.keys += _compared(translation, node, ends[number], kind_of(part))
+        ends = [ends[number] for number in order]
+        safely = kind_of(part) == "EqualNullSafe"
+        filtered = _FILTERED[how]
+        nulls_meet = safely or (
+            bool(filtered) and not any(_has_no_null(ends[number]) for number in filtered)
+        )
+        for number, (side, end) in enumerate(zip(sides, ends, strict=True)):
+            translation.check_collation(node, end)
+            if not nulls_meet:
+                side.keys.append(end)
+                continue
+            needed = [] if safely or number not in filtered else _surely_read(end)
+            side.keys += _compared_with_null(translation, end, needed)
     if not sides[0].keys:
         raise translation.refused(
             node, "Spark joins streams by equal columns only", "Add an equality to its condition."
@@ -184,13 +208,37 @@ def _add_columns(translation: Translator, side: _Side, key_names: list[str] | No
     side.names = [name for name, _ in rows]
 
 
-def _compared(translation: Translator, node: Any, key: Any, kind: str) -> list[Any]:
-    """Return a key as Spark's join compares it: by ``<=>`` as two keys that are never null."""
+def _compared_with_null(translation: Translator, key: Any, needed: Sequence[Any]) -> list[Any]:
+    """Return a key as one whose null equals null: as two keys that are null in no row.
+
+    `needed`: values without which Spark leaves a row out; there, both keys are null.
+    """
     catalyst = translation.catalyst
-    translation.check_collation(node, key)
-    if kind != "EqualNullSafe":
-        return [key]
-    return [catalyst.coalesced(key, catalyst.default_of(key)), catalyst.is_null(key)]
+    both = [catalyst.coalesced(key, catalyst.default_of(key)), catalyst.is_null(key)]
+    if not needed:
+        return both
+    return [catalyst.null_where_any_is_null(needed, value) for value in both]
+
+
+def _has_no_null(key: Any) -> bool:
+    """Return whether no row of a side whose nulls Spark leaves out has a null in a key."""
+    return not key.nullable() or _is_taken_out(key)
+
+
+def _is_taken_out(value: Any) -> bool:
+    """Return whether a value is a column, or a field of a struct in one."""
+    while kind_of(value) == "GetStructField":
+        value = value.child()
+    return kind_of(value) == "AttributeReference"
+
+
+def _surely_read(value: Any) -> list[Any]:
+    """Return the columns of which Spark knows that a value is null if they are."""
+    if _is_taken_out(value):
+        return [value]
+    if not value.nullIntolerant():
+        return []
+    return [part for child in children_of(value) for part in _surely_read(child)]
 
 
 def _key_columns(translation: Translator, key: Any) -> list[tuple[str, Any]]:

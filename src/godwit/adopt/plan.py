@@ -195,6 +195,11 @@ class Catalyst:
         """Return the test that a value is null."""
         return self.expressions.IsNull(value)
 
+    def null_where_any_is_null(self, tested: Sequence[Any], value: Any) -> Any:
+        """Return a value where none of some others is null, else null."""
+        is_missing = reduce(self.expressions.Or, map(self.is_null, tested))
+        return self.expressions.If(is_missing, self.null(value.dataType()), value)
+
     def state_watermark(
         self, own: Sequence[Any], others: Sequence[Any], condition: Any, watermark_ms: int
     ) -> int | None:

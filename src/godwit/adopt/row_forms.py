@@ -11,6 +11,7 @@ import bisect
 import functools
 import operator
 from abc import ABC, abstractmethod
+from collections import namedtuple
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -169,8 +170,10 @@ class _RowBatches(KeyBatches):
 @functools.lru_cache(maxsize=256)
 def _row_class(names: tuple[str, ...]) -> type[Row]:
     """Return a class of rows that finds these columns by name several times as fast as ``Row``."""
+    # A named tuple's fields read the tuple itself, and not by ``Row.__getitem__``.
+    fields = vars(namedtuple("Fields", [f"c{number}" for number in range(len(names))]))  # noqa: PYI024
     columns = {
-        name: property(operator.itemgetter(names.index(name)))
+        name: fields[f"c{names.index(name)}"]
         for name in names
         if not (name.startswith("__") or hasattr(Row, name))
     }

@@ -75,6 +75,7 @@ _OWN_NAMES: Final = (
 )
 """Columns that operators add to those of the plan."""
 POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+_NO_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 
@@ -158,6 +159,8 @@ class Translation:
         self.plan = self._with_own_marks(self.catalyst.without_ctes(analysed(dataframe)))
         self.flow = Flow(name)
         self.flow._query_watermark = self._policy()  # noqa: SLF001  users do not choose it
+        no_data = str(self.catalyst.spark.conf.get(_NO_DATA, "true")).lower()
+        self.flow._waits_for_input = no_data != "true"  # noqa: SLF001
         self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
         self.states: list[OperatorState] = []
         self._order: dict[str, int] = {}  # operator → Spark's number of it

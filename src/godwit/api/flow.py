@@ -58,6 +58,7 @@ class LogicalFlow:
         "_query_watermark",
         "_sinks",
         "_sources",
+        "_waits_for_input",
         "name",
         "num_key_groups",
     )
@@ -89,8 +90,9 @@ class LogicalFlow:
         self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
         self._feedbacks: dict[str, FeedbackNode] = {}
-        # Spark's rule for adopted queries; see `CompiledFlow.query_watermark`
+        # Spark's rules for adopted queries; see `CompiledFlow`
         self._query_watermark: QueryWatermark | None = None
+        self._waits_for_input = False
         # creates the running query; ``None``: `godwit.runtime.query.Query`
         self._query_type: Callable[..., Any] | None = None
 
@@ -469,6 +471,7 @@ class LogicalFlow:
             sinks=self.sinks,
             feedbacks=tuple(self._feedbacks.values()),
             query_watermark=self._query_watermark,
+            waits_for_input=self._waits_for_input,
         )
 
     def compiled(self) -> CompiledFlow:

@@ -419,7 +419,7 @@ class EventTimes:
 
         The parameters are those of `epoch_times`.
         """
-        if not self._windowed and not self._timed:
+        if self._flow.waits_for_input or not (self._windowed or self._timed):
             return False
         epoch_times = self.epoch_times(
             clock_us=clock_us, silence_us=silence_us, components=components

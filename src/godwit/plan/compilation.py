@@ -181,6 +181,7 @@ class _Compilation:
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
             times={name: time for name, time in self.times.items() if name in self.timed},
             query_watermark=self.flow.query_watermark,
+            waits_for_input=self.flow.waits_for_input,
         )
         windowed = [node for node in self.flow.operators if isinstance(node, WindowedNode)]
         return split_windows(

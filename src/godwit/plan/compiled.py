@@ -176,6 +176,8 @@ class CompiledFlow:
     # The lowest watermark of all sources, or the greatest, is that of the whole query, as in Spark;
     # ``None``: every operator has the lowest of those upstream of it.
     query_watermark: QueryWatermark | None = None
+    # Timers fire, and windows close, in epochs with input alone.
+    waits_for_input: bool = False
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:

@@ -326,7 +326,8 @@ class FlowGraph:
     operators: tuple[OperatorNode, ...]  # upstream before downstream
     sinks: tuple[SinkNode, ...]
     feedbacks: tuple[FeedbackNode, ...] = ()
-    query_watermark: QueryWatermark | None = None  # see `CompiledFlow.query_watermark`
+    query_watermark: QueryWatermark | None = None  # see `CompiledFlow`, as the next
+    waits_for_input: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

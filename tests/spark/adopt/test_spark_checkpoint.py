@@ -190,6 +190,44 @@ def _processed(s: DataFrame, *, mode: str) -> DataFrame:
     return rows.groupBy("k").transformWithState(Seen(), "k string, said string", "Append", mode)
 
 
+def _aging(s: DataFrame) -> DataFrame:
+    """A processor whose states have a time to live, with timers of the clock."""
+
+    class Aging(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.short = handle.getValueState("short", "n long", 1)
+            self.list = handle.getListState("list", "n int", 3_600_000)
+            self.map = handle.getMapState("map", "n int", "times long", 3_600_000)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            yield self._said(key, "rows")
+            read = sorted(rows, key=repr)
+            for row in read:
+                self.list.appendValue((row.n,))
+                if row.n is not None:
+                    self.map.updateValue((row.n,), (len(read),))
+            self.short.update((len(read),))
+            now = timerValues.getCurrentProcessingTimeInMs()
+            for later in (1, 10**10) if key[0] == "b" else (1,):
+                self.handle.registerTimer(now + later)
+
+        def _said(self, key: Any, what: str) -> Row:
+            listed, items = list(map(str, self.list.get())), sorted(map(str, self.map.iterator()))
+            timers = len([*self.handle.listTimers()])
+            said = f"{what} {self.short.exists()} {listed} {items} {timers}"
+            return Row(k=key[0], said=said)
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            yield self._said(key, "timer")
+
+        def close(self) -> None:
+            pass
+
+    columns = "k string, said string"
+    return s.groupBy("k").transformWithState(Aging(), columns, "Update", "ProcessingTime")
+
+
 def _waiting(s: DataFrame, *, timeout: str) -> DataFrame:
     """A function with a ``GroupState``."""
 
@@ -225,6 +263,7 @@ class Stopped:
     killed: bool = False  # while the last batch ran: it is planned, and not committed
     unplanned: bool = False  # the last batch, which has no rows, was not even planned
     conf: dict[str, str] = field(default_factory=dict)  # with which Spark runs it
+    no_data_batches: bool = True
 
 
 _CASES: dict[str, Stopped] = {
@@ -271,6 +310,9 @@ _CASES: dict[str, Stopped] = {
         build=partial(_processed, mode="EventTime"), rocksdb=True, killed=True
     ),
     "processor": Stopped(build=partial(_processed, mode="None"), rocksdb=True),
+    "processor with times to live": Stopped(
+        build=_aging, mode="update", rocksdb=True, no_data_batches=False
+    ),
     "function with time-outs": Stopped(
         build=partial(_waiting, timeout="EventTimeTimeout"), mode="update"
     ),
@@ -341,6 +383,8 @@ def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
     old, new, copy = (str(directory / part) for part in ("old", "new", "copy"))
     provider = {_PROVIDER: _ROCKSDB} if case.rocksdb else {}
     with settings(spark), written(spark, before) as frames:
+        if not case.no_data_batches:
+            spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         for key, value in {**provider, **case.conf}.items():
             spark.conf.set(key, value)
         query = case.build(**frames)
