@@ -32,7 +32,14 @@ from godwit.operators.in_order import HELD
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
-from godwit.plan.nodes import SourceNode, branches_of, sources_of
+from godwit.plan.nodes import (
+    MapNode,
+    ProcessNode,
+    SourceNode,
+    WindowedNode,
+    branches_of,
+    sources_of,
+)
 from godwit.store.columns import can_be_state
 from godwit.time.durations import microseconds, signed_microseconds
 from godwit.values.records import hint_text, is_row_class, row_class
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.columns.signed import Kind
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
-    from godwit.plan.nodes import Branch, StreamNode, WindowedNode
+    from godwit.plan.nodes import Branch, StreamNode
     from godwit.time.durations import Duration
 
 
@@ -289,6 +296,32 @@ def check_late(late: object, where: str) -> None:
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
             remedy='Give an instance of a sink, such as late=gw.sinks.parquet("late/").',
         )
+
+
+def node_that_may_divert(sink: str, node: StreamNode) -> MapNode | ProcessNode | WindowedNode:
+    """Return a stream's node if rows for which its function fails can go to `sink`; or raise."""
+    what, remedy = "", ""
+    if isinstance(node, MapNode):
+        if not all(branch.has_arrow_maps for branch in branches_of(node)):
+            what = "a map over a DataFrame: Spark runs it, and does not say for which rows it fails"
+            remedy = (
+                "Read a source of Godwit's own (gw.sources), whose maps get Arrow tables; or map "
+                "after a keyed operator."
+            )
+    elif isinstance(node, ProcessNode):
+        states = [*node.states.values(), *([] if node.state is None else [node.state])]
+        if any(state.merge is not None for state in states):
+            what = f"operator {node.name!r}, whose states have merge="
+            remedy = "Leave merge= out, or catch errors in the function."
+    elif not (isinstance(node, WindowedNode) and node.function is not None):
+        what = f"{describe(node)}, which calls no function of yours"
+        remedy = "Give the stream that map, process or process_batch returned."
+    if what:
+        raise InvalidFlowError(
+            f"Sink {sink!r} of failed calls was given {what}.", remedy=remedy, sink=sink
+        )
+    assert isinstance(node, MapNode | ProcessNode | WindowedNode)
+    return node
 
 
 def check_one_of(

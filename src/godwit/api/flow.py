@@ -11,7 +11,7 @@ import html
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from godwit.api.checks import check_formerly, is_sink
+from godwit.api.checks import check_formerly, describe, is_sink, node_that_may_divert
 from godwit.api.names import no_such_flow_name
 from godwit.api.stand_in import map_rows
 from godwit.api.streams import Stream
@@ -24,6 +24,7 @@ from godwit.plan.compilation import compile_flow
 from godwit.plan.event_times import source_time
 from godwit.plan.feedback import DEFAULT_MAX_ROUNDS, FeedbackSource
 from godwit.plan.nodes import (
+    ErrorsNode,
     FeedbackNode,
     FlowGraph,
     OperatorNode,
@@ -52,6 +53,7 @@ class LogicalFlow:
     """Sources, keyed operators and sinks, as declared; users build `Flow`, which adds `start`."""
 
     __slots__ = (
+        "_errors",
         "_feedbacks",
         "_operators",
         "_query_type",
@@ -90,6 +92,7 @@ class LogicalFlow:
         self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
         self._feedbacks: dict[str, FeedbackNode] = {}
+        self._errors: dict[str, ErrorsNode] = {}
         # Spark's rules for adopted queries; see `CompiledFlow`
         self._query_watermark: QueryWatermark | None = None
         self._waits_for_input = False
@@ -385,29 +388,8 @@ class LogicalFlow:
         >>> [sink.sink is results for sink in flow.sinks]
         [True]
         """
-        check_unique("sink", check_name("sink", name), self._sinks, self.name)
-        if not isinstance(stream, Stream):
-            raise InvalidFlowError(
-                f"Sink {name!r} was given a value of type {type_name(stream)}, not a stream.",
-                remedy="Give it a stream from compute or process, as in "
-                f"flow.sink({name!r}, stream, sink).",
-                sink=name,
-            )
-        if stream.flow is not self:
-            raise InvalidFlowError(
-                f"Sink {name!r} of flow {self.name!r} was given a stream of another flow, "
-                f"{stream.flow.name!r}.",
-                remedy=f"Build the stream from a source of flow {self.name!r}; a stream cannot "
-                "leave the flow that made it.",
-                sink=name,
-            )
+        self._check_sink(name, stream, sink)
         feeds = [branch.feed for branch in branches_of(stream.node)]
-        if not is_sink(sink):
-            raise InvalidFlowError(
-                f"Sink {name!r} was given {type_name(sink)}, which is not a sink.",
-                remedy='Give an instance of a sink, such as gw.sinks.parquet("out/").',
-                sink=name,
-            )
         check_formerly(name, formerly, "Sink")
         others = [other.name for other in self._sinks.values() if other.formerly == formerly]
         if formerly and others:
@@ -429,6 +411,95 @@ class LogicalFlow:
             )
             self._add_operator(node)
         self._sinks[name] = SinkNode(name=name, upstream=node, sink=sink, formerly=formerly or "")
+
+    @user_call
+    def divert_errors(
+        self, name: str, stream: Stream, sink: Any, *, max_error_share: float = 0.1
+    ) -> None:
+        """Write the rows for which a function of yours fails to a sink, in place of stopping.
+
+        A call that raises, or emits rows that do not fit, is undone: state, timers and emitted rows
+        are as before it. Its rows go to the sink, exactly once, and the other calls go on.
+
+        Parameters
+        ----------
+        name
+            Name of the sink, unique in the flow.
+        stream
+            What ``map``, ``process`` or ``process_batch`` returned: the stream of the function.
+            Not of a map over DataFrames, which Spark runs, nor of states with ``merge=``.
+        sink
+            The sink that gets the rows. Its columns are texts: ``operator``, ``function``, ``key``
+            and ``row`` (JSON), ``error``, ``message``, and ``traceback`` in the first row of a
+            call. A call of a timer has one row, whose ``row`` is empty.
+        max_error_share
+            The query stops all the same, before the commit, if more than this share of the recent
+            rows (of 1,000 at least) would be diverted.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the name is taken, `sink` is not a sink, or the stream has no such function, or one
+            whose errors are diverted already.
+
+        Examples
+        --------
+        >>> def count(key, rows, seen: gw.types.State[int]):
+        ...     seen.value += sum(row.delay for row in rows)
+        ...     return [(*key, 100 // seen.value)]
+        >>> keyed = of_rows.key_by("plane")
+        >>> shares = keyed.process(count, state=int, output="plane string, s long")
+        >>> delays.sink("shares", shares, gw.sinks.noop())
+        >>> delays.divert_errors("failed", shares, gw.sinks.memory())
+        >>> rows = [{"plane": "N1", "delay": 0}, {"plane": "N2", "delay": 50}]
+        >>> played = gw.testing.run(delays, {"flights": rows})
+        >>> played.rows("shares").to_pylist(), played.rows("failed")["error"].to_pylist()
+        ([{'plane': 'N2', 's': 2}], ['ZeroDivisionError'])
+        """
+        self._check_sink(name, stream, sink)
+        node = node_that_may_divert(name, stream.node)
+        if any(other.function_of is node for other in self._errors.values()):
+            raise InvalidFlowError(
+                f"Sink {name!r} was given {describe(node)}, whose errors have a sink already.",
+                remedy="Leave one of the two out.",
+                sink=name,
+            )
+        share: object = max_error_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise InvalidFlowError(
+                f"Sink {name!r} was given max_error_share={share!r}.",
+                remedy="Give a share of the rows above 0 and up to 1, such as 0.01.",
+                sink=name,
+            )
+        self._errors[name] = ErrorsNode(
+            name=name, function_of=node, sink=sink, max_error_share=float(share)
+        )
+
+    def _check_sink(self, name: str, stream: object, sink: object) -> None:
+        """Raise unless a sink may have this name, stream and object."""
+        taken = {**self._sinks, **self._errors}
+        check_unique("sink", check_name("sink", name), taken, self.name)
+        if not isinstance(stream, Stream):
+            raise InvalidFlowError(
+                f"Sink {name!r} was given a value of type {type_name(stream)}, not a stream.",
+                remedy="Give it a stream from compute or process, as in "
+                f"flow.sink({name!r}, stream, sink).",
+                sink=name,
+            )
+        if stream.flow is not self:
+            raise InvalidFlowError(
+                f"Sink {name!r} of flow {self.name!r} was given a stream of another flow, "
+                f"{stream.flow.name!r}.",
+                remedy=f"Build the stream from a source of flow {self.name!r}; a stream cannot "
+                "leave the flow that made it.",
+                sink=name,
+            )
+        if not is_sink(sink):
+            raise InvalidFlowError(
+                f"Sink {name!r} was given {type_name(sink)}, which is not a sink.",
+                remedy='Give an instance of a sink, such as gw.sinks.parquet("out/").',
+                sink=name,
+            )
 
     def compile(
         self, resolve: Resolver, retimed: Retimed = no_retimed_map, *, zone: str = "UTC"
@@ -470,6 +541,7 @@ class LogicalFlow:
             operators=self.operators,
             sinks=self.sinks,
             feedbacks=tuple(self._feedbacks.values()),
+            errors=tuple(self._errors.values()),
             query_watermark=self._query_watermark,
             waits_for_input=self._waits_for_input,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.cluster import AttemptLostError, SourceLook
+from godwit.engine.error_shares import ErrorShares, calls_failed
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.messages import senders_that_differ
@@ -101,6 +102,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
         self.times.hold_back(_held_watermarks(self.flow, log.latest))
         self._counting = counted_inputs(self.flow)
+        self._error_shares = ErrorShares(self.flow)
         self.meter = meter or LatencyMeter(cluster.now_us())
 
     # -- between epochs ---------------------------------------------------------------------------
@@ -196,6 +198,7 @@ class FlowEpochs(Generic[RowsT]):
                 "After the loss of an executor, an operator that is not repeatable ran again, and "
                 "emitted other rows than some lanes have"
             )
+        self._error_shares.check(self._reports)
 
     def commit(self) -> None:
         """Write the commit record, which commits the epoch."""
@@ -213,6 +216,7 @@ class FlowEpochs(Generic[RowsT]):
             )
         )
         self._committed = self._batch, self._reports, self._planned_us
+        self._error_shares.committed()
         self.times.after_commit(
             times, self._epoch_times, self._reports, self.cluster.monotonic_us()
         )
@@ -267,6 +271,7 @@ class FlowEpochs(Generic[RowsT]):
             for kind, every in (
                 (events.RowsLeftOut, rows_left_out(outcome.left_out, self.flow)),
                 (events.RowsUnreadable, unreadable),
+                (events.CallsFailed, calls_failed(reports)),
                 (events.DeletesWaited, deletes_waited(reports)),
             )
             for values in every

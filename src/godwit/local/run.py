@@ -68,8 +68,11 @@ if TYPE_CHECKING:
     from godwit.plan.staging import RowCheck
     from godwit.store.local_store import LocalState
 
-    LocalRows = Mapping[LaneInput, Sequence[pa.RecordBatch]]
-    """Input of an operator → its rows in memory, a batch per source partition."""
+    LocalRows = Mapping[LaneInput | str, Sequence[pa.RecordBatch]]
+    """Input of an operator → its rows in memory, a batch per source partition.
+
+    Sink → rows of failed calls of maps before.
+    """
 
 _PATIENCE = 3_000
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from godwit.columns.tables import is_table, not_rows_error
 from godwit.engine.lane.lane_flow import source_feeds
-from godwit.engine.lane.source_side import after_maps, input_rows
+from godwit.engine.lane.source_side import MappedRows, input_rows
 from godwit.model.errors import InvalidInputError
 from godwit.model.naming import did_you_mean, listing, type_name
 
@@ -91,28 +91,32 @@ def lane_inputs(
     ),
     *,
     partitions: int = 1,  # source partitions that the rows of a source come in
-) -> dict[LaneInput, list[pa.RecordBatch]]:
+) -> dict[LaneInput | str, list[pa.RecordBatch]]:
     """Apply maps to the sources' tables; return input of an operator → its batches.
 
     `tables`: source → its rows in an epoch. `partitions`: number of batches to divide them into.
+    Rows for which a map fails are added by the name of their sink.
     """
-
-    def after(feed: Feed, rows: pa.Table) -> pa.Table:
-        """Apply a feed's maps to rows."""
-        if feed.source in flow.own_sources:
-            return after_maps(feed, rows)
-        return mapped(feed.source, feed.maps, rows)
-
     feeds = source_feeds(flow)
-    inputs: dict[LaneInput, list[pa.RecordBatch]] = {}
+    inputs: dict[LaneInput | str, list[pa.RecordBatch]] = {}
     for source, table in tables.items():
-        for lane_input, rows in input_rows(feeds, source, table, after):
+        own = MappedRows(table)
+
+        def after(feed: Feed, own: MappedRows = own, rows: pa.Table = table) -> pa.Table:
+            """Return the source's rows after a feed's maps."""
+            if feed.source in flow.own_sources:
+                return own.of_feed(feed)
+            return mapped(feed.source, feed.maps, rows)
+
+        for lane_input, rows in input_rows(feeds, source, after):
             edges = [rows.num_rows * part // partitions for part in range(partitions + 1)]
             inputs.setdefault(lane_input, []).extend(
                 rows.slice(start, stop - start)
                 for start, stop in itertools.pairwise(edges)
                 if stop > start
             )
+        for failed_map, failed in own.diverted:
+            inputs.setdefault(failed_map.failures_to, []).append(failed)
     return inputs
 
 

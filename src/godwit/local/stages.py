@@ -14,7 +14,7 @@ from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.source_side import ship_input, ship_splits
-from godwit.engine.lane.wire import ship_arrivals, split_by_level
+from godwit.engine.lane.wire import FAILED, ship_arrivals, ship_unreadable, split_by_level
 from godwit.time.event_time import Arrivals
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ Boxes = list[list[bytes]]
 def ship_rows(
     flow: LaneFlow,
     instruction: EpochInstruction,
-    # input of an operator → its rows, a batch per source partition
-    rows: Mapping[LaneInput, Sequence[pa.RecordBatch]],
+    # input of an operator → its rows, a batch per source partition; sink → rows of failed calls
+    rows: Mapping[LaneInput | str, Sequence[pa.RecordBatch]],
     # number of a watermark → event time, in microseconds, that it is to be moved by although no row
     # has it
     newest: Mapping[int, int] | None = None,
@@ -49,6 +49,13 @@ def ship_rows(
     shipped = shipments(flow, instruction)
     for lane_input, batches in rows.items():
         for partition, batch in enumerate(batches):
+            if isinstance(lane_input, str):
+                origin = (0, partition, 0, 0)
+                for place, payload in ship_unreadable(
+                    shipped[0], lane_input, batch, origin, keep=True, kind=FAILED
+                ):
+                    boxes[place].append(payload)
+                continue
             shipment = shipped[lane_input.index]
             for place, payload in ship_input(shipment, lane_input, batch, partition):
                 boxes[place].append(payload)

@@ -58,6 +58,7 @@ from godwit.model.migration_events import (
 )
 from godwit.model.run_events import (
     BackgroundFailed,
+    CallsFailed,
     DeletesWaited,
     EpochAborted,
     EpochCommitted,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AssignmentSwitched",
     "BackgroundFailed",
+    "CallsFailed",
     "ComponentsRegrouped",
     "DecisionJudged",
     "DecisionSkipped",

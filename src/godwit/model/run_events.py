@@ -258,6 +258,47 @@ class RowsUnreadable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallsFailed(Event):
+    """Calls of a user's function failed in an epoch, and their rows were diverted.
+
+    Only of functions that `Flow.divert_errors` names.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator; of a map, the operator or source before it.
+    function
+        Name of the function.
+    calls
+        Number of failed calls.
+    rows
+        Number of their rows; calls of timers have none.
+    error
+        First error: its type and message.
+    key
+        Key of that call, as JSON; empty for a map.
+    sink
+        Name of the sink that got the rows.
+    """
+
+    operator: str
+    function: str
+    calls: int
+    rows: int
+    error: str
+    key: str = ""
+    sink: str = ""
+
+    def _one_line_text(self) -> str:
+        key = f" for key {self.key}" if self.key else ""
+        return (
+            f"function {self.function} of operator {self.operator} failed in epoch {self.epoch} in "
+            f"{counted(self.calls, 'call')}, first{key} with {self.error}; sink {self.sink} has "
+            f"the {counted(self.rows, 'row')}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeletesWaited(Event):
     """An operator got more deletes of some keys than rows: the deletes wait for their rows.
 

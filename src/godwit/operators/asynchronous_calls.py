@@ -41,6 +41,7 @@ from godwit.model.errors import GodwitError, UserFunctionError
 from godwit.model.frames import function_failed, user_traceback
 from godwit.model.naming import error_line, type_name
 from godwit.model.signatures import awaiting_hint
+from godwit.operators.failed_calls import is_divertible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
@@ -115,6 +116,10 @@ class AsyncCalls:
                 error = failed.error
                 again = isinstance(error, settings.retry_on) and not isinstance(error, GodwitError)
                 if attempt > settings.retries or not again:
+                    if work.failed is not None and is_divertible(error):
+                        work.divert(group, failed.call, error, timers)
+                        attempt = 1
+                        continue
                     raise function_failed(
                         self._calls.operator,
                         failed.call.function,

@@ -32,11 +32,12 @@ from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing
 from godwit.model.signatures import awaiting_hint
+from godwit.operators.failed_calls import MAX_SEARCH_CALLS, FailedCalls, is_divertible
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -103,31 +104,90 @@ class BatchProcess(KeyedOperator):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
         known, prior = data.state.find(keys, groups.key_groups)
-        result = self._call_function(data, groups, keys, self.prior_or_new(known, prior))
-        output, states, dropped = self._unpack_result(result)
-        which, values = self._new_states(states, keys, groups)
-        removed = np.zeros(groups.count, np.bool_)
-        if dropped is not None:
-            removed = self._keys_to_drop(dropped, groups.count)
-            which, values = self._add_dropped(which, values, removed)
+        failed = FailedCalls.of(self, data.rows, groups.order)
+        called = _Called(
+            rows=_side_by_side(data.rows.keys, data.rows.values),
+            keys=keys,
+            states=self.prior_or_new(known, prior),
+            groups=groups,
+        )
+        results = self._results(called, (0, groups.count), failed)
+        result = results[0] if len(results) == 1 else self._joined(results)
+        which = result.which
         return OperatorOutput(
-            output=None if output is None else self._to_batch(output, self.output, "rows to emit"),
+            output=result.output,
+            failed=None if failed is None else failed.to_batch(),
             groups=groups,
             changed=changed_by_key(
-                groups, which, keys.take(pa.array(which)), values, removed[which]
+                groups, which, keys.take(pa.array(which)), result.values, result.removed
             ),
         )
 
-    def _call_function(
-        self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
-    ) -> Any:
-        """Call the user's function with all rows and states; raise `UserFunctionError`."""
-        as_frame = _READERS[self.frames]
-        rows = _side_by_side(data.rows.keys, data.rows.values)
+    def _joined(self, results: Sequence[_Result]) -> _Result:
+        """Join the results of calls for parts of the keys."""
+        outputs = [result.output for result in results if result.output is not None]
+        return _Result(
+            output=pa.concat_batches(outputs) if outputs else None,
+            which=np.concatenate([np.empty(0, np.int64), *(each.which for each in results)]),
+            values=pa.concat_batches([self.new_columns(STATE, 0), *(r.values for r in results)]),
+            removed=np.concatenate([np.empty(0, np.bool_), *(each.removed for each in results)]),
+        )
+
+    def _results(
+        self, called: _Called, span: tuple[int, int], failed: FailedCalls | None
+    ) -> list[_Result]:
+        """Call the function for a span of keys; if it fails, for both halves of them.
+
+        Keys for which it fails alone, or together once `MAX_SEARCH_CALLS` calls were made, are
+        `failed` (``None``: raise). A function may be called with any set of keys, so the results of
+        the others are as if it had been called with all.
+        """
         try:
-            return self.function(
-                as_frame(rows), as_frame(_side_by_side(keys, states)), groups.of_row
-            )
+            called.count += 1
+            return [self._result(called, span)]
+        except UserFunctionError as error:
+            cause = error if error.__cause__ is None else error.__cause__
+            if failed is None or not (cause is error or is_divertible(cause)):
+                raise
+            first, end = span
+            if end - first == 1 or called.count >= MAX_SEARCH_CALLS:
+                starts = called.groups.starts
+                failed.add(self.function, cause, (int(starts[first]), int(starts[end])))
+                return []
+        middle = (first + end) // 2
+        return [
+            *self._results(called, (first, middle), failed),
+            *self._results(called, (middle, end), failed),
+        ]
+
+    def _result(self, called: _Called, span: tuple[int, int]) -> _Result:
+        """Call the function for a span of keys; return its result, checked."""
+        rows, keys, states, key_of_row = called.of(span)
+        result = self._call_function(rows, keys, states, key_of_row)
+        output, new_states, dropped = self._unpack_result(result)
+        which, values = self._new_states(new_states, keys)
+        removed = np.zeros(keys.num_rows, np.bool_)
+        if dropped is not None:
+            removed = self._keys_to_drop(dropped, keys.num_rows)
+            which, values = self._add_dropped(which, values, removed)
+        return _Result(
+            output=None if output is None else self._to_batch(output, self.output, "rows to emit"),
+            which=which + span[0],
+            values=values,
+            removed=removed[which],
+        )
+
+    def _call_function(
+        self,
+        rows: pa.Table,
+        keys: pa.RecordBatch,
+        states: pa.RecordBatch,
+        key_of_row: npt.NDArray[np.int64],
+    ) -> Any:
+        """Call the user's function with rows and states; raise `UserFunctionError`."""
+        as_frame = _READERS[self.frames]
+        try:
+            return self.function(as_frame(rows), as_frame(_side_by_side(keys, states)), key_of_row)
         except BaseException as error:
             raise function_failed(
                 self.name,
@@ -135,7 +195,7 @@ class BatchProcess(KeyedOperator):
                 None,
                 error,
                 called=CALLED,
-                rows_of=f"{len(groups.of_row)} rows of {groups.count} keys",
+                rows_of=f"{len(key_of_row)} rows of {keys.num_rows} keys",
             ) from error
 
     def _unpack_result(self, result: Any) -> tuple[Any, Any, Any]:
@@ -156,7 +216,7 @@ class BatchProcess(KeyedOperator):
         )
 
     def _new_states(
-        self, states: Any, keys: pa.RecordBatch, groups: Groups
+        self, states: Any, keys: pa.RecordBatch
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Convert the states that the function returned; raise for a wrong number.
 
@@ -170,29 +230,29 @@ class BatchProcess(KeyedOperator):
         has_keys = table is not None and bool(names) and names <= set(table.schema.names)
         if not has_keys:
             values = self._to_batch(table, columns, "states", returned=states)
-            if values.num_rows != groups.count:
+            if values.num_rows != keys.num_rows:
                 raise self._wrong_result(
-                    f"{values.num_rows} states for {groups.count} keys",
+                    f"{values.num_rows} states for {keys.num_rows} keys",
                     f"Return a row for each row of `states`, in order; or add the key columns, "
                     f"{listing(keys.schema.names)}, and return those that changed.",
                 )
-            return np.arange(groups.count), values
+            return np.arange(keys.num_rows), values
         both = self._to_batch(table, pa.schema([*keys.schema, *columns]), "states")
         own = both.select(keys.schema.names)
         values = both.select(columns.names)
         if own.equals(keys):
-            return np.arange(groups.count), values
-        return self._positions_of_keys(own, keys, groups), values
+            return np.arange(keys.num_rows), values
+        return self._positions_of_keys(own, keys), values
 
     def _positions_of_keys(
-        self, returned: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
+        self, returned: pa.RecordBatch, keys: pa.RecordBatch
     ) -> npt.NDArray[np.int64]:
         """Return the position in `keys` of each returned key; refuse unknown and repeated keys."""
         every = pa.concat_batches([keys, returned])
         group_of = group_rows(hash_keys(every), every, 1).of_row
         place = np.full(int(group_of.max(initial=-1)) + 1, -1, np.int64)
-        place[group_of[: groups.count]] = np.arange(groups.count)
-        positions: npt.NDArray[np.int64] = place[group_of[groups.count :]]
+        place[group_of[: keys.num_rows]] = np.arange(keys.num_rows)
+        positions: npt.NDArray[np.int64] = place[group_of[keys.num_rows :]]
         times = np.bincount(positions[positions >= 0], minlength=1)
         wrong, what = np.flatnonzero(positions < 0), "of a key that has no row in the epoch"
         if not len(wrong) and times.max() > 1:
@@ -299,6 +359,39 @@ class BatchProcess(KeyedOperator):
             operator=self.name,
             **context,
         )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Called:
+    """The rows and states of all keys of an epoch, of which a call may get a part."""
+
+    rows: pa.Table  # in order of arrival
+    keys: pa.RecordBatch
+    states: pa.RecordBatch  # of each key, before the epoch
+    groups: Groups
+    count: int = 0  # calls so far
+
+    def of(
+        self, span: tuple[int, int]
+    ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Return rows, keys, states and key of each row for the keys of a span."""
+        first, end = span
+        if end - first == self.groups.count:
+            return self.rows, self.keys, self.states, self.groups.of_row
+        of_row = self.groups.of_row
+        rows = np.flatnonzero((of_row >= first) & (of_row < end))
+        keys, states = (each.slice(first, end - first) for each in (self.keys, self.states))
+        return self.rows.take(pa.array(rows)), keys, states, of_row[rows] - first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """Checked result of a call."""
+
+    output: pa.RecordBatch | None
+    which: npt.NDArray[np.int64]  # number of the key of each entry to write
+    values: pa.RecordBatch  # states of these keys
+    removed: npt.NDArray[np.bool_]  # which of these are deleted
 
 
 def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:

@@ -197,6 +197,7 @@ class BroadcastOperator(KeyedOperator):
     def __init__(self, inner: KeyedOperator, broadcasts: Sequence[Broadcast]) -> None:
         self.inner, self.broadcasts = inner, tuple(broadcasts)
         self.name, self.function, self.output = inner.name, inner.function, inner.output
+        self.failures_to = inner.failures_to
         self.inputs, self.schema, self.repeatable = inner.inputs, inner.schema, inner.repeatable
         self.broadcast_inputs = frozenset(n for b in self.broadcasts for n in b.inputs)
         self._by_state = {broadcast.state: broadcast for broadcast in self.broadcasts}

@@ -12,7 +12,7 @@ import contextlib
 import datetime as dt
 import gc
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,17 +22,19 @@ from godwit.columns.arrays import boundaries_of
 from godwit.columns.python_values import FIRST, LAST, Columns, KeyRows, KeysOfRows, R, datetime_of
 from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed, no_such_attribute
+from godwit.operators.failed_calls import FailedCalls, is_divertible
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import KeyedOperator
+    from godwit.operators.operator import KeyedOperator, OperatorInput
     from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime
+    from godwit.values.records import RowClass
 
 TimerClock: TypeAlias = Literal["event", "processing"]
 TimerOrder: TypeAlias = Literal["before_rows", "after_rows"]
@@ -221,6 +223,48 @@ def columns_of_rows(
     return read
 
 
+def without_misfits(
+    operator: KeyedOperator, data: OperatorInput
+) -> tuple[OperatorInput, pa.RecordBatch | None]:
+    """Return an operator's input without rows that do not fit its class of rows, and these.
+
+    They are left in, for `columns_of_rows` to raise, if the operator does not divert errors.
+    """
+    row_class, failed = operator.row_class, FailedCalls.of(operator, data.rows)
+    if failed is None or row_class is None:
+        return data, None
+    count = len(data.rows.hashes)
+    fits = np.ones(count, np.bool_)
+    names = data.rows.values.schema.names
+    for name in row_class.names:
+        column = (data.rows.values if name in names else data.rows.keys).column(name)
+        if row_class.admits_all(name, column) or _misfit(row_class, name, column) is None:
+            continue
+        for row in np.flatnonzero(fits).tolist():
+            error = _misfit(row_class, name, column.slice(row, 1))
+            if error is not None:
+                fits[row] = False
+                failed.add(operator.function, error, (row, row + 1))
+    if fits.all():
+        return data, None
+    rows = data.rows.take(np.flatnonzero(fits))
+    moments = None if data.moments is None else data.moments[fits]
+    return replace(data, rows=rows, moments=moments), failed.to_batch()
+
+
+def _misfit(row_class: RowClass, name: str, column: pa.Array) -> ValueError | None:
+    """Return the error about the first value of a column that a field does not admit, if any."""
+    try:
+        row_class.values(name, column)
+    except MisfitError as error:
+        hint = hint_text(row_class.field(name).hint)
+        return ValueError(
+            f"the row does not fit {row_class.cls.__qualname__}.{name}, which is {hint}: "
+            f"{error.reason}"
+        )
+    return None
+
+
 @dataclass(slots=True)
 class FiredTimer:
     """A timer whose time has come.
@@ -279,10 +323,18 @@ class CalledKey:
     timers: list[int]  # the times that they are set to, ascending
     touched: bool = False
     dropped: bool = False
+    calls: int = 0  # calls so far, including those that are left out
+    left_out: Collection[int] = ()  # numbers, from 1, of calls that failed and are left out
 
     def restart(self, timers: list[int]) -> None:
         """Reset the key, with these timers, to its state before the first call."""
         self.timers, self.touched, self.dropped = list(timers), False, False
+        self.calls = 0
+
+    def leaves_out_call(self) -> bool:
+        """Count the next call, and return whether it failed before and is left out."""
+        self.calls += 1
+        return self.calls in self.left_out
 
     def is_due(self, due: int) -> bool:
         """Return whether a timer is set to a time up to `due`."""
@@ -314,6 +366,33 @@ class KeysToCall:
     reset: Callable[[int], None] = lambda _: None
     # Arguments passed by name, beside key, rows and state.
     named: Mapping[str, Any] = field(default_factory=dict)
+    failed: FailedCalls | None = None  # ``None``: a failed call stops the epoch
+
+    def divert(self, group: int, call: Call, error: BaseException, timers: list[int]) -> None:
+        """Restore a key before a repetition of its calls without this one, which failed.
+
+        `timers`: the key's, before the epoch.
+        """
+        assert self.failed is not None
+        of_key, argument, span = self.called[group], call.argument, (0, 0)
+        if isinstance(argument, KeyRows):
+            span = argument._start, argument._stop  # noqa: SLF001 - for operators alone
+        self.failed.add(call.function, error, span, self.keys[group], group)
+        of_key.left_out = {*of_key.left_out, of_key.calls}
+        self.reset(group)
+        of_key.restart(timers)
+
+    def undo(self, group: int, function: Any, error: BaseException, timers: list[int]) -> None:
+        """Undo all calls for a key; timers that were due are gone, and its rows are diverted.
+
+        `timers`: the key's, before the epoch.
+        """
+        assert self.failed is not None
+        self.failed.forget(group)
+        span = self.starts[group], self.starts[group + 1]
+        self.failed.add(function, error, span, self.keys[group], group)
+        self.reset(group)
+        self.called[group].restart([time for time in timers if time > self.after.due])
 
 
 class TimerTime(NamedTuple):
@@ -352,13 +431,33 @@ class Calls:
         begin = 0
         for end in meter.ends:
             for group in range(begin, end):
-                for call in self.of_key(work, group):
-                    emitted += self._call_function(call, work.keys[group], work.named)
+                emitted += self._call_key(work, group)
                 ends.append(len(emitted))
                 work.done(group)
             begin = end
             meter.end_key_group()
         return emitted, ends
+
+    def _call_key(self, work: KeysToCall, group: int) -> list[Any]:
+        """Run all calls for key number `group`, without those that are diverted."""
+        key, named = work.keys[group], work.named
+        timers = [] if work.failed is None else list(work.called[group].timers)
+        while True:
+            emitted: list[Any] = []
+            for call in self.of_key(work, group):
+                try:
+                    result = call.function(key, call.argument, call.state, **named)
+                    if result is not None:
+                        emitted += result
+                except BaseException as error:
+                    if work.failed is None or not is_divertible(error):
+                        raise function_failed(
+                            self.operator, call.function, key, error, called=call.text(named)
+                        ) from error
+                    work.divert(group, call, error, timers)
+                    break
+            else:
+                return emitted
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
         """Yield the calls for key number `group` in order; each is completed before the next."""
@@ -387,6 +486,8 @@ class Calls:
     ) -> Generator[Call, None, Any]:
         """Yield the call for a span of rows of a key; return the key's state for later calls."""
         of_key = work.called[group]
+        if of_key.leaves_out_call():
+            return state
         if of_key.dropped:
             state = work.renewed(group)
         rows = (
@@ -430,6 +531,8 @@ class Calls:
                     key=key,
                 )
             moment = of_key.timers.pop(0)
+            if of_key.leaves_out_call():
+                continue
             if work.moments is not None and now is None:
                 timers._now = moment  # noqa: SLF001 - for operators alone
             fired = FiredTimer(datetime_of(moment), timers)
@@ -437,18 +540,6 @@ class Calls:
             assert self.timing.on_timer is not None, "timers have a function"
             yield Call(self.timing.on_timer, fired, state)
             of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
-
-    def _call_function(
-        self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
-    ) -> list[Any]:
-        """Call a user's function, and return the emitted rows; an error names the key."""
-        try:
-            result = call.function(key, call.argument, call.state, **named)
-            return [] if result is None else list(result)
-        except BaseException as error:
-            raise function_failed(
-                self.operator, call.function, key, error, called=call.text(named)
-            ) from error
 
 
 def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from godwit.values.checks import short_repr
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from godwit.operators.operator import KeyedOperator
     from godwit.values.records import RowClass
@@ -41,6 +42,32 @@ def emitted_batch(
         zone=operator.zone,
         row_class=operator.output_class,
     ).to_batch()
+
+
+def emitted_or_undone(
+    operator: KeyedOperator,
+    rows: list[Any],
+    ends: list[int],
+    keys: list[tuple[Any, ...]],
+    undo: Callable[[int, UserFunctionError], None] | None,
+) -> pa.RecordBatch:
+    """Convert emitted rows as `emitted_batch` does; leave out keys of which some do not fit.
+
+    `undo`: called with the number of such a key, and the error about it; ``None``: raise that.
+    """
+    try:
+        return emitted_batch(operator, rows, ends, keys)
+    except UserFunctionError:
+        if undo is None:
+            raise
+        batches = []
+        for group, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+            of_key = rows[begin:end]
+            try:
+                batches.append(emitted_batch(operator, of_key, [len(of_key)], [keys[group]]))
+            except UserFunctionError as error:
+                undo(group, error)
+        return pa.concat_batches([pa.RecordBatch.from_pylist([], operator.output), *batches])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

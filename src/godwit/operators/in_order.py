@@ -59,6 +59,7 @@ class InOrder(EventTimeOperator):
     def __init__(self, inner: KeyedOperator, *, arriving: pa.Schema, time: RowTime) -> None:
         self.inner, self.arriving, self.time = inner, arriving, time
         self.name, self.function, self.output = inner.name, inner.function, inner.output
+        self.failures_to = inner.failures_to
         self.row_class, self.output_class = inner.row_class, inner.output_class
         self.zone, self.repeatable, self.schema = inner.zone, inner.repeatable, inner.schema
         self.broadcasts, self.broadcast_inputs = inner.broadcasts, inner.broadcast_inputs

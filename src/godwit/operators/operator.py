@@ -186,8 +186,17 @@ class OperatorOutput:
     windows: WindowWork | None = None  # where the cost of windows is measured
     duplicate_partials: int = 0  # partials, of windows that are over, of keys in both slots
     waiting_deletes: int = 0  # deletes of changes that wait for their rows
+    # rows of calls that failed, with the columns of `godwit.operators.failed_calls.FAILED`
+    failed: pa.RecordBatch | None = None
     # Which keys have most work, where time does not tell it, as of a join, whose pairs count too.
     key_work: OperatorWork | None = None
+
+    def with_failed(self, others: pa.RecordBatch | None) -> OperatorOutput:
+        """Return the output with further rows of failed calls, before those of the function."""
+        if others is None:
+            return self
+        both = [others] if self.failed is None else [others, self.failed]
+        return replace(self, failed=pa.concat_batches(both))
 
     @classmethod
     def of_groups(
@@ -254,6 +263,7 @@ class KeyedOperator(ABC):
     complete: bool = False  # complete mode: every epoch emits the results of all keys
     changes: bool = False  # changelog: emits a changed result with the one that it replaces
     function: Any = None  # the user's function, if any
+    failures_to: str = ""  # sink of the rows of calls that fail; empty: a failed call stops all
     # Classes of the rows that the function gets, and of the rows that it returns, if any.
     row_class: RowClass | None = None
     output_class: RowClass | None = None

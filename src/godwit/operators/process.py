@@ -38,8 +38,10 @@ from godwit.operators.calls import (
     columns_of_rows,
     timer_times,
     without_garbage_collection,
+    without_misfits,
 )
-from godwit.operators.emitted import emitted_batch
+from godwit.operators.emitted import emitted_batch, emitted_or_undone
+from godwit.operators.failed_calls import FailedCalls
 from godwit.operators.initial import (
     encoded_states,
     expiries_in,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
     from godwit.columns.python_values import Columns
+    from godwit.model.errors import UserFunctionError
     from godwit.operators.asynchronous import Async
     from godwit.operators.asynchronous_calls import AsyncCalls
     from godwit.operators.calls import TimerClock, Timing
@@ -192,6 +195,11 @@ class ProcessOperator(KeyedOperator):
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the functions for every key with rows, due timers or expired state."""
+        fitting, misfits = without_misfits(self, data)
+        return self._process(fitting).with_failed(misfits)
+
+    def _process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the functions for rows that fit their class."""
         due = self._due_columns(data.time)
         if data.time.due and due:
             parts = [EntryRange(column=timers.column, end=timers.until + 1) for timers in due]
@@ -234,11 +242,14 @@ class ProcessOperator(KeyedOperator):
         meter.add_by_bytes(prior.column(0))
         if prepare is not None:
             prepare(of_keys, known, keys)
-        starts, called = groups.starts.tolist(), list[CalledKey]()
-        if self._by_rows and data.moments is None:
+        starts, failed = groups.starts.tolist(), FailedCalls.of(self, data.rows, groups.order)
+        called: list[CalledKey] = []
+        if self._by_rows and data.moments is None and failed is None:
             emitted, ends, removed = self._call_by_rows(columns, starts, keys, of_keys, meter)
+            output = emitted_batch(self, emitted, ends, keys)
         else:
-            called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
+            timers = column.get(_TIMERS)
+            called = [CalledKey(of_key) for of_key in timers_of(timers, in_store)]
 
             def renewed(group: int) -> Any:
                 """Return a new state of a key whose state was dropped."""
@@ -265,14 +276,22 @@ class ProcessOperator(KeyedOperator):
                 renewed=renewed,
                 reset=reset,
                 named=data.named,
+                failed=failed,
             )
             emitted, ends = self._calls.run(work, meter)
+
+            def undo(group: int, error: UserFunctionError) -> None:
+                """Undo the calls for a key that emitted rows that do not fit."""
+                of_key = None if timers is None else timers.slice(group, 1)
+                (timers_before,) = timers_of(of_key, in_store[group : group + 1])
+                work.undo(group, self.function, error, timers_before)
+
+            output = emitted_or_undone(self, emitted, ends, keys, None if failed is None else undo)
             removed = [
                 i
                 for i, key in enumerate(called)
                 if key.dropped or not (key.touched or key.timers or known[i])
             ]
-        output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             of_keys = [state.value for state in of_keys]
         meter.skip()
@@ -292,6 +311,7 @@ class ProcessOperator(KeyedOperator):
             pa.RecordBatch.from_arrays(written, schema=self.schema.values),
             removed=dropped,
             output=output,
+            failed=None if failed is None else failed.to_batch(),
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )

@@ -97,6 +97,13 @@ METRICS: Final[Mapping[str, Metric]] = {
         "godwit.rows.unreadable",
         "{row}",
     ),
+    "godwit_rows_diverted": Metric(
+        "counter",
+        "Rows for which a user's function failed, and which a sink got",
+        ("operator",),
+        "godwit.rows.diverted",
+        "{row}",
+    ),
     "godwit_deletes_waited": Metric(
         "counter",
         "Deletes of changes without a row, counted in each epoch in which they wait and their key "
@@ -292,6 +299,9 @@ def _of_event(values: Mapping[str, Any]) -> Iterator[Figure]:
         case "RowsUnreadable":
             source = printable(values["source"])
             yield Figure("godwit_rows_unreadable", values["rows"], (source,))
+        case "CallsFailed":
+            operator = printable(values["operator"])
+            yield Figure("godwit_rows_diverted", values["rows"], (operator,))
         case "DeletesWaited":
             operator = printable(values["operator"])
             yield Figure("godwit_deletes_waited", values["deletes"], (operator,))

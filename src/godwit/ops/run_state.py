@@ -603,6 +603,13 @@ def _apply_rows_unreadable(state: RunState, values: Mapping[str, Any]) -> RunSta
     return replace(state, frame=replace(state.frame, left_out=left_out))
 
 
+def _apply_calls_failed(state: RunState, values: Mapping[str, Any]) -> RunState:
+    """Return the state with rows counted for which a user's function failed."""
+    left_out = dict(state.frame.left_out)
+    _add_rows(left_out, (text(values["operator"]), "failed"), values.get("rows"))
+    return replace(state, frame=replace(state.frame, left_out=left_out))
+
+
 def _apply_migration_started(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with a migration, and the pause expected by its size and strategy."""
     size, strategy = count(values.get("state_bytes")), text(values["strategy"])
@@ -815,6 +822,7 @@ _EVENTS: Final[Mapping[str, Callable[[RunState, Mapping[str, Any]], RunState]]] 
     "ExecutorLost": _apply_executor_change,
     "ExecutorAdded": _apply_executor_change,
     "RowsUnreadable": _apply_rows_unreadable,
+    "CallsFailed": _apply_calls_failed,
     "MigrationStarted": _apply_migration_started,
     "MigrationFinished": _apply_migration_ended,
     "MigrationCancelled": _apply_migration_ended,

@@ -292,7 +292,7 @@ _STYLES = {"running": "green", "stopped": "yellow"}
 _ALARMING = (
     *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
     *("ListenerFailed", "BackgroundFailed", "ResidentLanesFailed"),
-    *("RowsLeftOut", "RowsUnreadable", "FeedbackPaused"),
+    *("RowsLeftOut", "RowsUnreadable", "CallsFailed", "FeedbackPaused"),
 )
 
 

@@ -26,6 +26,7 @@ from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.compute_changes import ComputeChanges
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
+from godwit.operators.failed_calls import FAILED
 from godwit.operators.hot_keys.grid import PART
 from godwit.operators.in_order import InOrder
 from godwit.operators.latest import LatestOperator
@@ -63,6 +64,7 @@ from godwit.plan.nodes import (
     DropDuplicatesNode,
     JoinNode,
     LatestNode,
+    MapNode,
     OperatorNode,
     PassNode,
     ProcessNode,
@@ -146,7 +148,8 @@ class _Compilation:
     def __init__(self, flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> None:
         self.flow, self.retimed, self.zone = flow, retimed, zone
         self.operators: dict[str, KeyedOperator] = {}
-        self.columns = StreamColumns(self.operators, resolve)
+        self.errors = {id(errors.function_of): errors.name for errors in flow.errors}
+        self.columns = StreamColumns(self.operators, resolve, self.errors)
         self.times = {source.name: source.time for source in flow.sources if source.time}
         self.timed: set[str] = set()  # sources whose event time some operator uses
         self.own = {source.name: source.own for source in flow.sources if source.own is not None}
@@ -312,6 +315,7 @@ class _Compilation:
             self.operators[node.name] = keyed_operator(node, own, inputs, self.zone)
             if not exchanged.names:  # rows are counted by a column, whichever it is
                 exchanged = pa.schema([schema.field(0)])
+        self.operators[node.name].failures_to = self.errors.get(id(node), "")
         if isinstance(node, ProcessNode) and node.in_order:
             does = "processes rows in order of event time"
             time = event_time_of(node.upstream, schema, origin, operator=node.name, does=does)
@@ -585,9 +589,30 @@ class _Compilation:
                 )
                 yield from self.rejects_of(name, node.name, node.late)
 
+        yield from self.error_outputs()
         for source, own in self.own.items():
             if own.rejects is not None:
                 yield from self.unreadable_of(source, own)
+
+    def error_outputs(self) -> Iterable[SinkOutput]:
+        """Yield the outputs for rows of failed calls of operators and maps."""
+        for errors in self.flow.errors:
+            node = errors.function_of
+            operator = node.upstream if isinstance(node, MapNode) else node
+            (feed, *_) = (branch.feed for branch in branches_of(operator))
+            if isinstance(feed, SourceNode):
+                every = self.flow.operators  # of which one at least reads a source
+                feed = next((o for o in every if feed.name in self.sources_read_by(o)), every[0])
+            yield SinkOutput(
+                name=errors.name,
+                operator=feed.name,
+                maps=(),
+                schema=FAILED,
+                keys=(),
+                sink=errors.sink,
+                max_error_share=errors.max_error_share,
+            )
+            yield from self.rejects_of(errors.name, feed.name, errors.sink)
 
     def unreadable_of(self, source: str, origin: Source) -> Iterable[SinkOutput]:
         """Yield the output for rows that a source cannot read, if the user gave a sink for them.
@@ -660,7 +685,9 @@ class _Compilation:
 
     def check_sink_name(self, sink: str) -> None:
         """Raise if the user has given the name of a derived sink to another sink."""
-        check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
+        taken = {other.name for other in self.flow.sinks}
+        taken |= {other.name for other in self.flow.errors}
+        check_unique("sink", sink, taken, self.flow.name)
 
 
 def _with_expressions(

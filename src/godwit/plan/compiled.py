@@ -105,6 +105,8 @@ class SinkOutput:
     left_out: bool = False  # the rows that the operator left out, and not its output
     # source whose rows these are that could not be read; `operator` is one that it feeds
     unreadable_of: str = ""
+    # of rows of failed calls of the operator, or of a map: share above which the query stops
+    max_error_share: float | None = None
     formerly: str = ""  # name that the user says it had before
     kind: Kind = "rows"  # whether rows have a sign; see `godwit.columns.signed`
     # columns that identify a row of the table whose changes these are; empty: not known
@@ -113,7 +115,8 @@ class SinkOutput:
     @property
     def is_result(self) -> bool:
         """True for rows that the operator emits, and rows that a sink rejects."""
-        return not self.left_out and not self.unreadable_of
+        others = self.left_out or self.unreadable_of or self.max_error_share is not None
+        return not others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -522,9 +522,11 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
 
 
 def _rows_of_sink(output: SinkOutput) -> str:
-    """Return which rows a sink gets: ``results``, ``left out``, ``rejected`` or ``unreadable``."""
+    """Return which rows a sink gets: ``results``, ``left out``, ``rejected`` and the like."""
     if output.rejects_of is not None:
         return "rejected"
     if output.unreadable_of:
         return "unreadable"
+    if output.max_error_share is not None:
+        return "failed"
     return "left out" if output.left_out else "results"

@@ -19,6 +19,7 @@ from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.frames import user_traceback
 from godwit.model.naming import check_column_names, error_line, function_name, listing, type_name
 from godwit.model.signatures import awaiting_hint, passed_on_hint
+from godwit.operators.failed_calls import MAX_SEARCH_CALLS, FailedCalls, is_divertible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,11 +35,49 @@ class ArrowMap:
     is_source: bool = False  # it is a source
     function: Callable[[pa.Table], pa.Table]
     schema: pa.Schema  # columns of the result
+    failures_to: str = ""  # sink of the rows for which it fails; empty: an error stops the epoch
 
     @property
     def name(self) -> str:
         """Name of the user's function."""
         return function_name(self.function)
+
+    def apply_or_divert(
+        self, table: pa.Table, divert: Callable[[ArrowMap, pa.RecordBatch], object]
+    ) -> pa.Table:
+        """Return the map's rows as `apply` does; `divert` gets rows for which it fails, if any.
+
+        Tables are parts of an epoch's rows that the user does not choose: so, if the function fails
+        for a table, it is called for both halves of it, until it fails for single rows, or
+        `MAX_SEARCH_CALLS` calls were made. `divert` gets the columns `failed_calls.FAILED`.
+        """
+        if not self.failures_to:
+            return self.apply(table)
+        try:
+            return self.apply(table)
+        except UserFunctionError as error:
+            _check_divertible(error)
+        failed, calls = FailedCalls(self.feed, table), 1
+        parts: list[pa.Table] = []
+        spans = [(0, table.num_rows // 2), (table.num_rows // 2, table.num_rows)]
+        while spans:
+            first, end = spans.pop(0)
+            if first == end:
+                continue
+            calls += 1
+            try:
+                parts.append(self.apply(table.slice(first, end - first)))
+            except UserFunctionError as error:
+                _check_divertible(error)
+                middle = (first + end) // 2
+                if end - first > 1 and calls < MAX_SEARCH_CALLS:
+                    spans[:0] = [(first, middle), (middle, end)]
+                else:
+                    failed.add(self.function, error.__cause__ or error, (first, end))
+        diverted = failed.to_batch()
+        if diverted is not None:
+            divert(self, diverted)
+        return pa.concat_tables([self.schema.empty_table(), *parts])
 
     def apply(self, table: pa.Table) -> pa.Table:
         """Call the user's function; return its rows with exactly the columns of `schema`.
@@ -84,6 +123,12 @@ class ArrowMap:
             ) from error
 
 
+def _check_divertible(error: UserFunctionError) -> None:
+    """Raise the error of a map's call unless it may be about the rows of the call."""
+    if error.__cause__ is not None and not is_divertible(error.__cause__):
+        raise error
+
+
 def bind_map(
     function: Callable[[pa.Table], pa.Table],
     *,
@@ -91,17 +136,25 @@ def bind_map(
     inputs: pa.Schema,
     schema: pa.Schema | None,
     is_source: bool = False,
+    failures_to: str = "",
 ) -> ArrowMap:
     """Return a map over Arrow tables, with the columns of its result.
 
     Without a `schema`, the columns are found by calling it on a table of `inputs` without rows.
-    `feed`: name of the operator (`is_source`: of the source) before the map.
+    `feed`: name of the operator (`is_source`: of the source) before the map. `failures_to`: sink of
+    the rows for which it fails.
     """
     if schema is None:
         where = f"The map {function_name(function)!r} {_position_text(feed, is_source)}"
         schema = _infer_schema(function, where, _error_context(function, feed, is_source), inputs)
     check_column_names(schema.names, f"The result of the map {function_name(function)!r}")
-    return ArrowMap(feed=feed, is_source=is_source, function=function, schema=plain_schema(schema))
+    return ArrowMap(
+        feed=feed,
+        is_source=is_source,
+        function=function,
+        schema=plain_schema(schema),
+        failures_to=failures_to,
+    )
 
 
 def _position_text(feed: str, is_source: bool) -> str:

@@ -296,6 +296,16 @@ class SinkNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ErrorsNode:
+    """A sink of the rows for which a user's function fails."""
+
+    name: str
+    function_of: MapNode | ProcessNode | WindowedNode
+    sink: Any
+    max_error_share: float  # of the rows; above it the query stops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FeedbackNode:
     """A stream whose rows a loop's source has in the next epoch."""
 
@@ -326,6 +336,7 @@ class FlowGraph:
     operators: tuple[OperatorNode, ...]  # upstream before downstream
     sinks: tuple[SinkNode, ...]
     feedbacks: tuple[FeedbackNode, ...] = ()
+    errors: tuple[ErrorsNode, ...] = ()
     query_watermark: QueryWatermark | None = None  # see `CompiledFlow`, as the next
     waits_for_input: bool = False
 

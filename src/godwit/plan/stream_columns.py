@@ -55,8 +55,13 @@ def no_retimed_map(_source: str, _maps: DataFrameMaps, _column: str) -> int:
 class StreamColumns:
     """Columns of the streams of one flow; operators are added as they are bound."""
 
-    def __init__(self, operators: Mapping[str, KeyedOperator], resolve: Resolver) -> None:
-        self._operators, self._resolve = operators, resolve
+    def __init__(
+        self,
+        operators: Mapping[str, KeyedOperator],
+        resolve: Resolver,
+        errors: Mapping[int, str],  # id of a node → sink of the rows for which its function fails
+    ) -> None:
+        self._operators, self._resolve, self._errors = operators, resolve, errors
         self._maps: dict[tuple[str, tuple[MapNode, ...]], ArrowMap] = {}
         self.of_sources: dict[tuple[str, SourceMaps], pa.Schema] = {}
 
@@ -124,6 +129,7 @@ class StreamColumns:
                     is_source=isinstance(feed, SourceNode),
                     inputs=schema,
                     schema=m.schema,
+                    failures_to=self._errors.get(id(m), ""),
                 )
             bound.append(self._maps[place])
             schema = bound[-1].schema

@@ -31,7 +31,7 @@ from godwit.columns.whole_stream import without_hidden_key
 from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.lane_flow import shipments
-from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
+from godwit.engine.lane.messages import FailedRows, LaneReport, OperatorReport, PassedOn
 from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.packing import hot_schema, merge_hot_keys
 from godwit.engine.lane.rows import buffer_suspended_rows, prepend_waiting_rows, unpack_payloads
@@ -42,6 +42,7 @@ from godwit.engine.lane.wire import (
     BROADCAST,
     DIGEST,
     EMITTED,
+    FAILED,
     HOT,
     LEFT_OUT,
     PARTIAL,
@@ -103,7 +104,7 @@ def run_lane(
         header = Header.of(payload)
         if header.kind == DIGEST:
             digests.append((header, payload))
-        elif header.kind == UNREADABLE:
+        elif header.kind in (UNREADABLE, FAILED):
             unreadable.append((header, payload))
         elif header.kind == AGES:
             ages.append((header, payload))
@@ -155,6 +156,10 @@ class _Lane:
         staged: dict[str, list[pa.RecordBatch]] = {}
         for header, payload in payloads:
             source, rows = read_unreadable(header, payload)
+            if header.kind == FAILED:
+                assert rows is not None
+                self._stage_failed(source, rows)
+                continue
             counts[source] = counts.get(source, 0) + header.rows
             if rows is not None and source in self.flow.unreadable:
                 staged.setdefault(source, []).append(rows)
@@ -197,6 +202,23 @@ class _Lane:
         if batches:
             rows = without_hidden_key(pa.Table.from_batches(batches))
             self._stage_output(member, member.left_out, rows)
+
+    def _stage_failed(self, sink: str, rows: pa.RecordBatch | None, rows_in: int = 0) -> None:
+        """Count failed calls of an operator's or map's function, and stage their rows.
+
+        `rows`: with the columns `failed_calls.FAILED`. `rows_in`: of a map, the rows that it got.
+        """
+        failed = FailedRows(rows_in=rows_in) if rows is None else FailedRows.of(rows, rows_in)
+        self.report.failed.setdefault(sink, FailedRows()).add(failed)
+        if rows is not None and sink in self.flow.errors:
+            stage_output(
+                self.flow.errors[sink],
+                pa.Table.from_batches([rows]),
+                self.files,
+                where="failed calls",
+                epoch=self.instruction.epoch,
+                place=self.place,
+            )
 
     def _stage_output(self, member: LaneOperator, sink: StagedSink, rows: pa.Table) -> None:
         """Stage rows of an operator for one of its sinks."""
@@ -280,6 +302,8 @@ class _Lane:
             )
         at_s = lap("process", at_s)
         processed_cpu = time.process_time()
+        if processed.failed is not None:
+            self._stage_failed(operator.failures_to, processed.failed)
         for state in copies:
             if state.state in processed.changed:
                 self.files.write_changes(state, *processed.changed[state.state])
@@ -443,7 +467,12 @@ class _Lane:
             """Apply maps to the output; the result of each sequence of maps is computed once."""
             # A map before several readers is one object and runs once.
             if maps not in after:
-                after[maps] = maps[-1].apply(mapped(maps[:-1]))
+                before, last = mapped(maps[:-1]), maps[-1]
+                diverted: list[pa.RecordBatch] = []
+                after[maps] = last.apply_or_divert(before, lambda _, rows: diverted.append(rows))
+                if last.failures_to:
+                    failed = diverted[0] if diverted else None
+                    self._stage_failed(last.failures_to, failed, before.num_rows)
             return after[maps]
 
         self.report.rows_out += output.num_rows

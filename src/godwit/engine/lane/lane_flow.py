@@ -87,6 +87,8 @@ class LaneFlow:
     arrival: Mapping[str, str] = field(default_factory=dict)
     # source → sink of its unreadable rows
     unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
+    # name → sink of rows of failed calls, of an operator or a map
+    errors: Mapping[str, StagedSink] = field(default_factory=dict)
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
@@ -136,6 +138,11 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
             o.unreadable_of: staged[o.name]
             for o in flow.outputs
             if o.unreadable_of and o.name in staged
+        },
+        errors={
+            o.name: staged[o.name]
+            for o in flow.outputs
+            if o.max_error_share is not None and o.name in staged
         },
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+import pyarrow.compute as pc
 
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef, StateId
 from godwit.model.key_groups import NO_LOAD, NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKeyGroup
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     import numpy.typing as npt
+    import pyarrow as pa
 
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.storage import CheckpointStorage
@@ -153,6 +155,33 @@ class PassedOn:
 
 
 @dataclass(slots=True, kw_only=True)
+class FailedRows:
+    """Failed calls of a user's function, in one lane or over all lanes."""
+
+    rows: int = 0  # of these calls
+    calls: int = 0
+    # rows that the function got, where they are not those of the operator
+    rows_in: int = 0
+    first: Mapping[str, str] = field(default_factory=dict)  # first row, by column
+
+    def add(self, other: FailedRows) -> None:
+        """Add the failed calls of another lane, or of another part of the rows."""
+        self.rows, self.calls = self.rows + other.rows, self.calls + other.calls
+        self.rows_in += other.rows_in
+        self.first = self.first or other.first
+
+    @classmethod
+    def of(cls, failed: pa.RecordBatch, rows_in: int = 0) -> FailedRows:
+        """Count calls and their rows, in the columns `failed_calls.FAILED`."""
+        rows, calls = (
+            failed.num_rows - pc.sum(pc.equal(failed.column(name), "")).as_py()
+            for name in ("row", "traceback")
+        )
+        first = {name: str(column[0]) for name, column in failed.to_pydict().items()}
+        return cls(rows=rows, calls=calls, rows_in=rows_in, first=first)
+
+
+@dataclass(slots=True, kw_only=True)
 class LaneReport:
     """Work of one lane task."""
 
@@ -172,6 +201,8 @@ class LaneReport:
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
     # source → number of unreadable rows
     unreadable: dict[str, int] = field(default_factory=dict)
+    # sink of rows of failed calls → these calls
+    failed: dict[str, FailedRows] = field(default_factory=dict)
     # source with arrival times → ages of its rows by the driver's clock of the epoch; each row is
     # in one report
     ages: dict[str, LatencyHistogram] = field(default_factory=dict)

@@ -6,15 +6,14 @@ its commit, or goes to the sink for rejected rows; it is never dropped.
 
 from __future__ import annotations
 
-import json
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.staged_output import WrittenFiles
 from godwit.columns.failures import naming
+from godwit.columns.json_texts import ascii_text, json_rows
 from godwit.model.errors import SinkError
 from godwit.plan.staging import REJECTED
 
@@ -93,15 +92,11 @@ def rejected_rows(
     `keys`: names of the key columns. The schema is `godwit.plan.staging.REJECTED`.
     """
     refused = rows.take(pa.array(rejections.rows))
-    columns = {  # values outside of Python's ranges are written as Arrow writes them
-        name: [_json_value(value) for value in column]
-        for name, column in zip(refused.schema.names, refused.columns, strict=True)
-    }
     texts: dict[str, list[str]] = {
         "sink": [sink] * refused.num_rows,
-        "reason": [r.encode("ascii", "backslashreplace").decode() for r in rejections.reasons],
-        "key": _json_objects({name: columns[name] for name in keys}, refused.num_rows),
-        "row": _json_objects(columns, refused.num_rows),
+        "reason": [ascii_text(reason) for reason in rejections.reasons],
+        "key": json_rows(refused, keys),
+        "row": json_rows(refused, refused.schema.names),
     }
     return pa.table(texts, schema=REJECTED)
 
@@ -123,31 +118,3 @@ def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: st
         reason=first["reason"],
         rows=rejected.num_rows,
     )
-
-
-def _json_objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
-    """Return each row as a JSON object; `rows`: their number."""
-    names = list(columns)
-    if not names:
-        return ["{}"] * rows
-    return [
-        json.dumps(dict(zip(names, values, strict=True)), default=str)
-        for values in zip(*columns.values(), strict=True)
-    ]
-
-
-def _json_value(value: pa.Scalar) -> Any:
-    """Return a value as a type of JSON."""
-    if not value.is_valid:
-        return None
-    try:
-        plain = value.as_py()
-    except UnicodeDecodeError:
-        return value.cast(pa.binary()).as_py().decode("utf-8", "backslashreplace")
-    except (ValueError, OverflowError):  # a date outside of Python's calendar
-        return str(value.cast(pa.string()).as_py())
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return str(plain)
-    if isinstance(plain, bytes):
-        return plain.hex()
-    return plain

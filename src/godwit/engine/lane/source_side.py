@@ -21,6 +21,7 @@ from godwit.columns.digest import RowsDigest
 from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.lane.wire import (
     EMITTED,
+    FAILED,
     ship,
     ship_ages,
     ship_arrivals,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane_flow import Feed, LaneFlow, LaneInput
     from godwit.engine.lane.messages import LaneReport
     from godwit.engine.lane.wire import Blob, Shipment
+    from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source, Split
 
 _MAX_AGES = 8192  # approximate number of sampled rows of a table
@@ -57,28 +59,43 @@ class NumberedSplit:
     split: Split
 
 
-def after_maps(feed: Feed, rows: pa.Table) -> pa.Table:
-    """Return rows of a source after the maps over Arrow tables of a feed."""
-    for arrow_map in feed.maps:
-        rows = arrow_map.apply(rows)
-    return rows
+class MappedRows:
+    """A table of a source after maps over Arrow tables; each sequence of maps runs once."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._after: dict[tuple[ArrowMap, ...], pa.Table] = {(): rows}
+        # rows for which a map failed that diverts them, and the map
+        self.diverted: list[tuple[ArrowMap, pa.RecordBatch]] = []
+
+    def after(self, maps: tuple[ArrowMap, ...]) -> pa.Table:
+        """Return the rows after some maps."""
+        if maps not in self._after:
+            before = self.after(maps[:-1])
+            self._after[maps] = maps[-1].apply_or_divert(before, self._divert)
+        return self._after[maps]
+
+    def of_feed(self, feed: Feed) -> pa.Table:
+        """Return the rows after the maps of a feed."""
+        return self.after(feed.maps)
+
+    def _divert(self, failed_map: ArrowMap, rows: pa.RecordBatch) -> None:
+        self.diverted.append((failed_map, rows))
 
 
 def input_rows(
     feeds: Iterable[Feed],
     source: str,
-    rows: pa.Table,
-    mapped: Callable[[Feed, pa.Table], pa.Table] = after_maps,
+    mapped: Callable[[Feed], pa.Table],
 ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
     """Yield the rows of each operator input that a source feeds, after its maps.
 
-    Rows of an input keep their order; many rows are divided into several batches. `rows`: of the
-    source, before its maps. `mapped`: applies a feed's maps.
+    Rows of an input keep their order; many rows are divided into several batches. `mapped`: returns
+    the source's rows after a feed's maps.
     """
     for feed in feeds:
         if feed.source != source:
             continue
-        table = mapped(feed, rows)
+        table = mapped(feed)
         if not table.num_rows:
             continue
         table = table.select(feed.schema.names).cast(feed.schema).combine_chunks()
@@ -144,9 +161,13 @@ def ship_splits(
             if places:
                 for batch in table.to_batches():
                     digest.update(batch)
-            for lane_input, rows in input_rows(flow.feeds, name, table):
+            mapped = MappedRows(table)
+            for lane_input, rows in input_rows(flow.feeds, name, mapped.of_feed):
                 shipment = shipments[lane_input.index]
                 yield from ship_input(shipment, lane_input, rows, numbered.number, next(chunks))
+            for failed_map, failed in mapped.diverted:
+                to, origin = failed_map.failures_to, (0, numbered.number, next(chunks), 0)
+                yield from ship_unreadable(shipments[0], to, failed, origin, keep=True, kind=FAILED)
         value = digest.value ^ (unreadable.value if unreadable.rows else 0)
         yield from ship_digest(value, (0, numbered.number), level=1, places=places)
         if arrived_us and rows_read and name not in flow.arrival:

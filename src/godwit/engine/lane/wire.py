@@ -47,11 +47,10 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """Rows or arrivals for an operator: as bytes if they crossed an exchange."""
 
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow needs aligned buffers
-ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE, BROADCAST, AGES = range(9)
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE, BROADCAST, AGES, FAILED = range(10)
 """Kinds of payloads: raw rows, partial states, left-out rows, event times of sent rows, hot keys,
 digest of a sender's rows, unreadable rows of a source, rows of a broadcast table, ages of a
-source's
-rows. 0xFF is reserved for the transport."""
+source's rows, rows for which a map failed. 0xFF is reserved for the transport."""
 EMITTED = 1 << 31
 """Added to the number of a sender whose digest is of emitted rows, not of rows it has read."""
 _LEVEL = 1  # its offset in the header
@@ -65,8 +64,7 @@ _MAX_CHUNK_ROWS = 1_000_000
 class Header:
     """Kind, destination and origin of a payload."""
 
-    # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT`, `DIGEST`, `UNREADABLE` or `AGES`
-    kind: int
+    kind: int  # such as `ROWS`
     level: int  # of the receiving component
     operator: int  # index of the receiving operator
     # sender: at the source side (0, partition, chunk, number), in a lane (level, operator, place,
@@ -152,16 +150,18 @@ def ship_unreadable(
     origin: tuple[int, int, int, int],
     *,
     keep: bool,
+    kind: int = UNREADABLE,
 ) -> Iterator[Blob]:
     """Yield the payload with rows that a source could not read, for a lane that stages them.
 
     `shipment`: of any operator; any of its lanes may stage them. `origin`: the sender (see
     `Header`).
-    `keep`: a sink gets the rows; otherwise they are only counted.
+    `keep`: a sink gets the rows; otherwise they are only counted. `kind`: `FAILED` for rows for
+    which a map failed; `source` is then the name of their sink.
     """
     place, name = int(shipment.places[origin[1] % len(shipment.places)]), source.encode()
     to = shipment.level, shipment.index
-    header = _HEADER.pack(UNREADABLE, *to, *origin, rows.num_rows, len(name))
+    header = _HEADER.pack(kind, *to, *origin, rows.num_rows, len(name))
     yield place, header + name + (encode_batch(rows).to_pybytes() if keep else b"")
 
 

@@ -27,8 +27,10 @@ from godwit.operators.calls import (
     columns_of_rows,
     timer_times,
     without_garbage_collection,
+    without_misfits,
 )
-from godwit.operators.emitted import emitted_batch
+from godwit.operators.emitted import emitted_or_undone
+from godwit.operators.failed_calls import FailedCalls
 from godwit.operators.initial import (
     encoded_states,
     expiries_in,
@@ -285,6 +287,11 @@ class ProcessOfStates(KeyedOperator):
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key with rows, due timers or expired state."""
+        fitting, misfits = without_misfits(self, data)
+        return self._process(fitting).with_failed(misfits)
+
+    def _process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the functions for rows that fit their class."""
         due_columns = self._due_columns(data.time)
         scanned = {
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
@@ -334,6 +341,7 @@ class ProcessOfStates(KeyedOperator):
             rows=columns,
             starts=groups.starts.tolist(),
             clock=time.clock,
+            failed=FailedCalls.of(self, data.rows, groups.order),
         )
         cells = {
             name: stored.cells(stored, lane, states[name], expired.get(name, ()))
@@ -357,6 +365,7 @@ class ProcessOfStates(KeyedOperator):
                 changed[TIMERS] = self._timers_written(lane, timers, differ)
         return OperatorOutput(
             output=output,
+            failed=None if lane.failed is None else lane.failed.to_batch(),
             groups=groups,
             changed=changed,
             next_due=next_due(self._due_columns(time), data, changed),
@@ -375,7 +384,7 @@ class ProcessOfStates(KeyedOperator):
         groups: Groups,
     ) -> pa.RecordBatch:
         """Call the functions for every key of a lane; return the rows that they emitted."""
-        time = data.time
+        time, timers_before = data.time, [list(key.timers) for key in called]
         of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
 
         def renewed(group: int) -> States:
@@ -410,9 +419,16 @@ class ProcessOfStates(KeyedOperator):
             done=done,
             reset=reset,
             named=data.named,
+            failed=lane.failed,
         )
         emitted, ends = self._calls.run(work, meter)
-        return emitted_batch(self, emitted, ends, lane.tuples)
+
+        def undo(group: int, error: UserFunctionError) -> None:
+            """Undo the calls for a key that emitted rows that do not fit."""
+            work.undo(group, self.function, error, timers_before[group])
+
+        undone = None if lane.failed is None else undo
+        return emitted_or_undone(self, emitted, ends, lane.tuples, undone)
 
     def _timers_of(self, lane: LaneKeys, states: Mapping[str, StateView]) -> list[list[int]]:
         """Decode the timers of every key of the lane, in microseconds."""

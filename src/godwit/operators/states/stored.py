@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.operators.failed_calls import FailedCalls
     from godwit.values.codec import StateCodec
 
 Expired: TypeAlias = "Sequence[tuple[int, tuple[Any, ...]]]"
@@ -188,6 +189,7 @@ class LaneKeys:
     rows: Columns  # the epoch's rows, ordered by key
     starts: list[int]  # G + 1 numbers: where the rows of each key begin, and the end
     clock: int  # the driver's clock in microseconds
+    failed: FailedCalls | None = None  # ``None``: a failed call stops the epoch
 
 
 class LookAhead:

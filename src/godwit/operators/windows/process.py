@@ -32,7 +32,8 @@ from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import kept_rows
 from godwit.operators.aggregates.collected import rows_of
-from godwit.operators.emitted import emitted_batch
+from godwit.operators.emitted import emitted_batch, emitted_or_undone
+from godwit.operators.failed_calls import FailedCalls, is_divertible
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.ordering import starts_run
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
+    from godwit.model.errors import UserFunctionError
     from godwit.operators.operator import OperatorInput
     from godwit.store.changes import StateRows
     from godwit.time.event_time import EpochTime, RowTime
@@ -89,8 +91,10 @@ def call_for_windows(
     rows: pa.RecordBatch,
     order: IntArray,
     bounds: IntArray,
-) -> pa.RecordBatch:
-    """Call the user's function for n windows; return the rows that it emits.
+) -> dict[str, Any]:
+    """Call the user's function for n windows; return fields of an `OperatorOutput`.
+
+    They are the rows that it emits, and those of calls that failed.
 
     `keys`, `starts` and `ends`: n rows, key and bounds of each window. `order`, `bounds`: window i
     has the rows ``order[bounds[i]:bounds[i + 1]]`` of `rows`.
@@ -100,6 +104,7 @@ def call_for_windows(
     edges = bounds.tolist()
     named = visible_schema(keys.schema).names
     columns = Columns(rows, rows.schema, order, KeysOfRows(named, of_key, edges))
+    failed = FailedCalls(operator.name, rows, named, order) if operator.failures_to else None
     emitted: list[Any] = []
     counts: list[int] = []
     for i, (key, window) in enumerate(zip(of_key, windows, strict=True)):
@@ -109,15 +114,26 @@ def call_for_windows(
             if result is not None:
                 emitted.extend(result)
         except BaseException as error:
-            raise function_failed(
-                operator.name,
-                operator.function,
-                key,
-                error,
-                called="function(key, rows, window)",
-            ) from error
+            if failed is None or not is_divertible(error):
+                raise function_failed(
+                    operator.name,
+                    operator.function,
+                    key,
+                    error,
+                    called="function(key, rows, window)",
+                ) from error
+            failed.add(operator.function, error, (edges[i], edges[i + 1]), key)
+            del emitted[counts[-1] if counts else 0 :]
         counts.append(len(emitted))
-    return emitted_batch(operator, emitted, counts, of_key)
+    if failed is None:
+        return {"output": emitted_batch(operator, emitted, counts, of_key)}
+
+    def undo(i: int, error: UserFunctionError) -> None:
+        """Divert the rows of a window for which the function emitted rows that do not fit."""
+        failed.add(operator.function, error, (edges[i], edges[i + 1]), of_key[i])
+
+    output = emitted_or_undone(operator, emitted, counts, of_key, undo)
+    return {"output": output, "failed": failed.to_batch()}
 
 
 class WindowedProcess(EventTimeOperator):
@@ -154,7 +170,8 @@ class WindowedProcess(EventTimeOperator):
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Store an epoch's rows; call the user's function for every window that closes."""
-        groups, changed, output, closing_ms = None, None, None, 0.0
+        groups, changed, closing_ms = None, None, 0.0
+        emission: dict[str, Any] = {}
         if len(data.rows.hashes):
             rows = number_rows(data.rows, _NUMBER, data.epoch)
             groups = group_rows(rows.hashes, rows.keys, data.num_key_groups, self.pane_position)
@@ -162,12 +179,12 @@ class WindowedProcess(EventTimeOperator):
         if self.closes(data.time):
             cpu = cpu_clock.process_time()
             entries, closing = self.closing_entries(data, changed)
-            output = self._call_for_closing(
+            emission = self._call_for_closing(
                 entries if closing is None else entries.followed_by(closing), data.time
             )
             closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         return OperatorOutput(
-            output=output,
+            **emission,
             groups=groups,
             changed={}
             if groups is None or changed is None
@@ -175,8 +192,8 @@ class WindowedProcess(EventTimeOperator):
             closing_ms=closing_ms,
         )
 
-    def _call_for_closing(self, rows: StateRows, time: EpochTime) -> pa.RecordBatch:
-        """Call the user's function for every window that closes; return the rows that it emits."""
+    def _call_for_closing(self, rows: StateRows, time: EpochTime) -> dict[str, Any]:
+        """Call the user's function for every window that closes; see `call_for_windows`."""
         position = self.pane_position
         panes = values_of(rows.keys.column(position))
         numbers = values_of(rows.keys.column(position + 1))
@@ -236,8 +253,8 @@ class SessionProcess(SessionCompute):
         )
         self.earliest, self.latest = FIRST, LAST - gap_us
 
-    def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Call the user's function for the sessions that close; return the rows that it emits."""
+    def emission(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> dict[str, Any]:
+        """Call the user's function for the sessions that close; see `call_for_windows`."""
         first, last, packed = self.results(keys, state)
         opens, ends = self.bounds(first, last)
         starts, rows = rows_of(packed, self._rows)

@@ -299,9 +299,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
                 values=take_rows(merged, values),
                 removed=changed >= len(open_),
             ),
-            output=self.emitted(
-                take_rows(keys, some[over]), take_rows(merged, np.flatnonzero(over))
-            ),
+            **self.emission(take_rows(keys, some[over]), take_rows(merged, np.flatnonzero(over))),
         )
 
     def _merged_states(
@@ -326,6 +324,10 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         of_part = np.concatenate([of_stored, np.flatnonzero(with_rows)])
         parts, starts = rows_by_group(of_part, count)
         return self.merge_in_order(take_rows(pa.concat_batches([stored, fresh]), parts), starts)
+
+    def emission(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> dict[str, Any]:
+        """Return the fields of an `OperatorOutput` that have the rows of sessions that close."""
+        return {"output": self.emitted(keys, state)}
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the output rows of sessions that close, from their keys and states."""

@@ -413,7 +413,7 @@ function drawLists() {
   if (marks.length) table("watermarks", ["of the rows of", "watermark", "behind the epoch's end"], marks.map(([name, at]) => ({ cells: [name, day(at), millis(Math.max(0, 1e3 * (shown.atS - at)))] })), [2]);
   else nothing("watermarks", "No operator of this flow uses event time, or no row had one yet.");
   const left = shown ? shown.leftOut : [];
-  const reasons = { late: "late: all their windows were closed", ahead: "too far ahead of the clock", untimed: "without an event time", rejected: "refused by the sink's check", unreadable: "could not be read" };
+  const reasons = { late: "late: all their windows were closed", ahead: "too far ahead of the clock", untimed: "without an event time", rejected: "refused by the sink's check", unreadable: "could not be read", failed: "a function failed for them" };
   if (left.length) table("left", ["where", "why", "rows in all"], left.map(([where, reason, rows]) => ({ cells: [where, reasons[reason] || reason, short(rows)] })), [2]);
   else nothing("left", "Every row that was read was processed.");
 }
