@@ -57,6 +57,7 @@ class StateReader:
     chains: tuple[KeyGroupChain, ...]  # of the key groups that have state
     layouts: Mapping[StateId, EntryLayout]
     live: EntryRange | None  # panes that some open window needs; None for state without panes
+    described: StateDescription
     shown: _Shown
     num_keys: int  # key columns
     # keys may have parts, each of which is a row; the part of an undivided key is null
@@ -76,6 +77,16 @@ class StateReader:
         if self.in_parts and PART not in rows.keys.schema.names:
             rows = replace(rows, keys=_with_null_part(rows.keys, self.num_keys))
         return self.shown(chain.key_group, rows)
+
+
+def shown_at(view: StateReader, log: CommitLog, rows: StateRows) -> pa.RecordBatch:
+    """Return entries, of the last epoch of `log`, as shown to users; key groups are 0."""
+    if view.live is not None and (latest := log.latest) is not None:
+        closed = latest.expired.get(str(view.chains[0].state), BEGINNING)
+        first = first_needed_pane(view.described, closed)
+        assert first is not None, "the state has panes"
+        rows = rows.take(replace(view.live, first=first).positions(rows.keys))
+    return view.shown(0, without_derived(rows))
 
 
 def view_state(
@@ -134,6 +145,7 @@ def view_state(
         chains=tuple(with_state),
         layouts=layouts,
         live=live,
+        described=described_as,
         shown=show,
         num_keys=num_keys,
         in_parts=bool(parts),

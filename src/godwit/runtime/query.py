@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from godwit.engine.query_state import QueryState
     from godwit.migration.strategy import Bounds
     from godwit.model.events import Event
     from godwit.placement import Limits
@@ -460,6 +461,39 @@ class Query:
                 coordinator.announce(events.QueryStopped, name=self._flow_name)
             else:
                 coordinator.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
+
+    def state(self, operator: str, state: str | None = None) -> QueryState:
+        """Return an operator's state, to look up keys in while the query runs.
+
+        A look-up reads no lane and needs no Spark job: the driver copies the key groups that are
+        asked for from the checkpoint, and brings them forward at each look. All answers are of the
+        last committed epoch, also while key groups move.
+
+        Parameters
+        ----------
+        operator
+            Name of the operator.
+        state
+            Name of one of its named states; required if it has several.
+
+        Returns
+        -------
+        QueryState
+            With `get`, `get_many`, `scan` and `join`. Keep it for further look-ups.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is no such operator.
+
+        Examples
+        --------
+        >>> query.state("by_plane").get("N1")["plane"]
+        'N1'
+        """
+        from godwit.engine.query_state import QueryState  # noqa: PLC0415  few ask
+
+        return QueryState(self._run.log, self._run.flow.operator(operator), state, repr(operator))
 
     def explain(self) -> None:
         """Print the plan, as `Flow.explain` does, with the components as they are now.

@@ -54,7 +54,7 @@ def data_source(
     ...     def initialOffset(self):
     ...         return {"next": 0}
     ...     def read(self, start):
-    ...         end = min(3, start["next"] + 2)
+    ...         end = 3
     ...         return iter([(n,) for n in range(start["next"], end)]), {"next": end}
     ...     def readBetweenOffsets(self, start, end):
     ...         return iter([(n,) for n in range(start["next"], end["next"])])
