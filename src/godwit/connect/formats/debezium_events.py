@@ -270,6 +270,9 @@ def _envelope_reader(text: str, layout: Layout) -> tuple[Read, Types]:
     types: Types = {}
     for name in envelope.__struct_fields__:
         record = _record_in(fields[name].type) if name in fields else None
+        if record is None and name == "after":
+            msg = f"it is not an event of a table: its 'after' is {fields[name].type}, not a record"
+            raise ValueError(msg)
         if record is None or name == "op":
             wanted.append(_unannotated(name, fields.get(name)))
             makes.append(None)

@@ -12,7 +12,7 @@ import base64
 import binascii
 import uuid
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -129,7 +129,10 @@ def converted(values: list[Any], field: pa.Field, types: Types) -> pa.Array:
     """Return values of a column of events as an array; raise `ValueError` if one does not fit."""
     try:
         return _array(values, field.type, field.name, types)
-    except (pa.ArrowException, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+    except ArithmeticError:
+        msg = f"column {field.name!r}: a number does not fit {field.type}"
+        raise ValueError(msg) from None
+    except (pa.ArrowException, AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"column {field.name!r}: {error}"
         raise ValueError(msg) from None
 
@@ -188,6 +191,8 @@ _DECODERS: Final[Mapping[str, Callable[[str], bytes]]] = {
     "hex": binascii.unhexlify,
 }
 
+_EXACT: Final = Context(prec=76, traps=[Inexact, InvalidOperation])
+"""For decimals that fit their column; Arrow reads beyond its memory for some others."""
 _WORD: Final = 8  # bytes of an integer
 _SAFE_DIGITS: Final = 18  # that each integer of a word has
 
@@ -199,7 +204,9 @@ def _decimals(values: list[Any], dtype: pa.DataType, semantic: SemanticType) -> 
         raw = _small_unscaled(values)
         if raw is not None:
             return _of_unscaled(*raw, dtype)
-    return pa.array([_decimal_of(value, semantic.name, scale) for value in values], dtype)
+    unit = Decimal((0, (1,), -dtype.scale))
+    exact = [_decimal_of(value, semantic.name, scale) for value in values]
+    return pa.array([None if v is None else v.quantize(unit, context=_EXACT) for v in exact], dtype)
 
 
 def _small_unscaled(values: list[Any]) -> tuple[np.ndarray, np.ndarray] | None:

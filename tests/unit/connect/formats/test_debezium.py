@@ -335,6 +335,17 @@ def test_decimals_of_any_size_are_exact(precision: int, places: int) -> None:
     assert "column 'v'" in bad[0][1]
 
 
+@pytest.mark.parametrize("scale", [4, 39, -39])
+def test_decimals_of_other_scales_are_refused(scale: int) -> None:
+    variable = {"scale": scale, "value": "AeI="}
+    numbers = [variable, 1e-300, 1e300, {"scale": 3}, "12"]
+    messages = [event("c", after={"id": 1, "v": v}) for v in [*numbers, {**variable, "scale": 1}]]
+    rows, bad = decoded(*messages, columns="id long, v decimal(10, 3)")
+    assert [row["v"] for row in rows] == [Decimal("48.200")]
+    assert [place for place, _ in bad] == [0, 1, 2, 3, 4]
+    assert all("column 'v'" in reason for _, reason in bad)
+
+
 def test_a_tombstone_deletes_its_key_since_compaction_may_have_taken_the_delete() -> None:
     keys = [json.dumps({"id": n}).encode() for n in (1, 1, 2, 3)]
     framed = json.dumps({"schema": {"fields": [{"field": "id"}]}, "payload": {"id": 4}}).encode()

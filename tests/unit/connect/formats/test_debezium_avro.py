@@ -342,6 +342,15 @@ def test_messages_that_cannot_be_read_are_bad_alone(message: bytes, reason: str)
     assert "it continues after the record" in bad[1][1]
 
 
+def test_events_of_documents_are_bad() -> None:
+    fields = [{"name": "after", "type": ["null", "string"]}, {"name": "op", "type": "string"}]
+    schema = {"type": "record", "name": "Envelope", "fields": fields}
+    message = framed(1, schema, {"after": "{}", "op": "c"})
+    rows, [(_, reason)] = decoded("id long", {1: schema}, [(None, message)])
+    assert not rows
+    assert "'after' is [null, string], not a record" in reason
+
+
 def test_heartbeats_and_logged_texts_are_no_events() -> None:
     schema = envelope({"id": "long"})
     heartbeat = {"type": "record", "name": "H", "fields": [{"name": "ts_ms", "type": "long"}]}
