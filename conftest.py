@@ -83,20 +83,31 @@ _ONE_RUN = tuple(
         "programs/test_scale",
     )
 )
-# With the server that the first of them starts.
-_ON_A_SERVER = {
-    "tests/unit/connect/kafka/": "broker",
-    "tests/unit/test_kafka_": "broker",
-    "tests/unit/connect/postgres/": "database",
-    "tests/unit/sinks/test_conformance": "database",
-    "tests/unit/sinks/test_time_zones": "database",
-}
+# With the servers that the first of them starts, each of which takes seconds.
+_ON_SERVERS = tuple(
+    f"tests/unit/{place}"
+    for place in (
+        "connect/kafka/",
+        "connect/postgres/",
+        "connect/redis/",
+        "connect/sql/",
+        "sinks/test_checks_by_tests",
+        "sinks/test_conformance",
+        "sinks/test_deletes",
+        "sinks/test_further_columns",
+        "sinks/test_time_zones",
+        "sinks/test_versions",
+        "spark/test_restored_backups",
+        "test_kafka_",
+    )
+)
+_SERVERS = {"kafka", "mariadb", "postgres", "redis"}
 # Tests of milliseconds, of which each would cost as much again to be dealt out by itself.
 _BY_FILE = tuple(
     f"tests/unit/{place}"
     for place in ("api", "checkpoint", "cli", "columns", "model", "plan/", "store", "values")
 )
-_LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_A_SERVER)
+_LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -104,9 +115,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what shares a session or a cluster in one process, where tests are dealt out to several.
 
     A test on the session waits for half of its time, so there are two sessions.  What starts
-    programs or clusters goes test by test, but for files whose tests look at one run; what needs a
-    broker or a database goes together, since each process would start its own.  All of this is
-    dealt out first, and what takes milliseconds last, so that the processes end together.
+    programs or clusters goes test by test, but for files whose tests look at one run; what needs
+    servers goes together, since each process would start its own.  All of this is dealt out first,
+    and what takes milliseconds last, so that the processes end together.
     """
     config.option.loadscopereorder = False  # else the scopes of most tests come first
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
@@ -121,12 +132,18 @@ def _scope(test: str) -> str:
         return file
     if test.startswith(_ON_SPARK):
         return "first session" if file.rpartition("/")[2] < "test_n" else "second session"
-    servers = (server for place, server in _ON_A_SERVER.items() if test.startswith(place))
-    return next(servers, file if test.startswith(_BY_FILE) else test)
+    if test.startswith(_ON_SERVERS):
+        return "servers"
+    return file if test.startswith(_BY_FILE) else test
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, where tests are dealt out to several processes."""
+    known = (*_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
+    for item in items:
+        if not _SERVERS.isdisjoint(mark.name for mark in item.iter_markers()):
+            # Else each process would start servers for its share of the file.
+            assert item.nodeid.startswith(known), f"{item.nodeid} is not in _ON_SERVERS"
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
 
