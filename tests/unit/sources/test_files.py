@@ -302,10 +302,10 @@ def test_files_that_are_gone_leave_the_position_with_the_next_file(tmp_path: Pat
     assert numbers(read(source, position, after)) == [1]
 
 
-def test_each_of_a_hundred_thousand_files_is_read_once_at_twelve_bytes_in_the_position(
+def test_each_of_twenty_thousand_files_is_read_once_at_twelve_bytes_in_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {f"{number}.json" for number in range(100_000)}
+    names = {f"{number}.json" for number in range(20_000)}
     for name in names:
         (tmp_path / name).write_bytes(b'{"n":1}\n')
     listed = []
@@ -316,16 +316,16 @@ def test_each_of_a_hundred_thousand_files_is_read_once_at_twelve_bytes_in_the_po
         return list_directory(*given)
 
     monkeypatch.setattr(directory.Directory, "list", listing)
-    source = opened("json", tmp_path, max_files_per_epoch=40_000)
+    source = opened("json", tmp_path, max_files_per_epoch=8_000)
     planned, position = list[list[str]](), source.start()
     for begin, position in steps(source):
         pieces = [piece for split in source.splits(begin, position, 2) for piece in split.payload]
         assert not any(piece.is_cut for piece in pieces)
         planned.append([Path(piece.file.path).name for piece in pieces])
-    assert [len(files) for files in planned] == [40_000, 40_000, 20_000]
+    assert [len(files) for files in planned] == [8_000, 8_000, 4_000]
     assert {name for files in planned for name in files} == names
     assert len(listed) <= 3  # to open, for all that is there, and for what comes after it
-    assert len(position["keys"]) + len(position["versions"]) == 100_000 * 12
+    assert len(position["keys"]) + len(position["versions"]) == 20_000 * 12
     again = source_of("json", tmp_path)
     again.open(position)
     assert again.latest(position) == position
