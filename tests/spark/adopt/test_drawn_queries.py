@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,9 @@ _LATE_SESSIONS = 4785  # sessions in complete mode, of which a row is late
 
 
 def test_drawn_queries_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
+    seeds = range(11 if "GODWIT_LONG" in os.environ else 5)
     with lanes_here():
-        outcome = compare_drawn(spark, (*range(11), _LATE_SESSIONS))
+        outcome = compare_drawn(spark, (*seeds, _LATE_SESSIONS))
     assert not outcome.different
     assert not outcome.refused
-    assert outcome.same >= 9
+    assert outcome.same >= len(seeds) - 2

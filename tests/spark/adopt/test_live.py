@@ -82,7 +82,7 @@ def test_batches_are_those_of_spark_while_key_groups_move(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     draw = random.Random(3)
-    batches = [draw_rows(draw, batch, 12) for batch in range(4)]
+    batches = [draw_rows(draw, batch, 12) for batch in range(3)]
 
     def outcomes(name: str) -> list[list[Any]]:
         """Run a query natively, and here while its key groups move."""
