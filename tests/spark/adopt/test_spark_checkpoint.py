@@ -38,6 +38,7 @@ _START = dt.datetime(2024, 1, 1)
 _COLUMNS = "k string, ts timestamp, v double, id string, n int, d decimal(10,2)"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def _rows(draw: random.Random, batch: int) -> list[tuple[Any, ...]]:
@@ -387,6 +388,9 @@ def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
             spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         for key, value in {**provider, **case.conf}.items():
             spark.conf.set(key, value)
+        if case.unplanned:
+            # By the other one, the state of another batch of the same number would not be replaced.
+            spark.conf.unset(_FILE_MANAGER)
         query = case.build(**frames)
         run(query.writeStream, mode=case.mode, checkpoint=old)
         last = max(int(path.name) for path in Path(old, "commits").glob("[0-9]*"))
