@@ -186,7 +186,8 @@ class ComputeChanges(KeyedOperator):
         """Refuse initial state: results do not tell which rows they are of."""
         raise InvalidInputError(
             f"Operator {self.name!r} aggregates changes, and cannot begin with results.",
-            remedy="Begin with the rows of the table: as the state of latest(), or as changes.",
+            remedy="Begin with the rows of the table, which gw.sources.sequence(table, changes) "
+            "inserts before the changes.",
             operator=self.name,
         )
 
