@@ -30,6 +30,10 @@ TOP: Final = Command(
     needs="rich",
     install=_CLI,
 )
+RUN: Final = Command(
+    module="godwit.ops.supervision",
+    purpose="a program that starts a query, started again when it fails",
+)
 UI: Final = Command(
     module="godwit.ops.ui",
     purpose="a running or past stream as a page in the browser",

@@ -1,0 +1,52 @@
+"""The application that `godwit run` supervises: its process, and the exit status that says why.
+
+``python -m godwit.ops.supervised app.py ARGUMENTS`` runs the program as ``python app.py ARGUMENTS``
+does. Only the exit status after an error differs: `CANNOT_MEND` for errors that every further start
+would raise again.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Final
+
+from godwit.model import errors
+
+CANNOT_MEND: Final = 78  # EX_CONFIG of sysexits.h
+
+_LASTING: Final = (
+    SyntaxError,
+    ImportError,
+    errors.InvalidFlowError,  # and `UnsupportedQueryError`
+    errors.InvalidControlError,
+    errors.InvalidPlanError,
+    errors.InvalidProblemError,
+    errors.PluginError,
+    errors.CheckpointMismatchError,
+    errors.CorruptCheckpointError,
+    errors.ExecutorEnvironmentError,
+    errors.StateEncodingError,
+)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of a program that ends with an error."""
+    return CANNOT_MEND if isinstance(error, _LASTING) else 1
+
+
+def main(arguments: list[str]) -> int:
+    """Run a program; return its exit status."""
+    program, *_ = sys.argv[:] = arguments
+    sys.path[0] = str(Path(program).resolve().parent)
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except Exception as error:  # noqa: BLE001  any may end a program
+        sys.excepthook(type(error), error, error.__traceback__)
+        return exit_status(error)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
