@@ -167,7 +167,7 @@ def main() -> None:
             target=write, args=(server.dsn, options.rows, options.rate, stop, log)
         )
         writer.start()
-        lags_ms(connection, log, 10)  # in which lanes start
+        lags_ms(connection, log, 20)  # in which lanes start
         lags = lags_ms(connection, log, options.seconds)
         median, late = np.percentile(lags, [50, 99])
         print(

@@ -65,8 +65,8 @@ class Server:
         first = self.dsn if isinstance(self.dsn, str) else ""
         known: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(first, **given)
         settings = {**SETTINGS, **dict.fromkeys(_TIMEOUTS, "0"), "row_security": "off"}
-        if replication:  # a walsender that is not answered while an epoch runs would end
-            settings |= {"wal_sender_timeout": "0", "tcp_keepalives_idle": "30"}
+        if replication:  # which gets no answer while an epoch runs
+            settings |= {"wal_sender_timeout": "5min", "tcp_keepalives_idle": "30"}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         known["options"] = f"{known.get('options') or ''} {options}".strip()
         known["client_encoding"] = "utf8"

@@ -318,6 +318,8 @@ class ChangeStream:
         if data[0] == _KEEPALIVE:
             if self._open is None:
                 self.reached = max(self.reached, int.from_bytes(data[1:9], "big"))
+            if data[17]:  # the server asks for an answer, as before its shutdown
+                self._send_status()
             return 0
         message = data[25:]
         kind = message[0]

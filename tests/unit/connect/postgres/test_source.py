@@ -689,3 +689,41 @@ def test_missing_privileges_are_named(postgres: str, make: Callable[..., Postgre
         source.close()
         drop_slots(postgres, "as_reader")
         execute(postgres, "DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_the_slot_follows_the_log_while_other_tables_change(
+    postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.connect.postgres.source._ADVANCE_S", 0.0)
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)")
+    flow = gw.Flow("advance")
+    source = make(slot="advances")
+    flow.sink("t", flow.source("t", source), gw.sinks.noop())
+    kept = "SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots"
+    with gw.testing.cluster(flow) as run:
+        run.epoch()
+        run.epoch()
+        execute(postgres, "INSERT INTO other SELECT repeat('x', 999) FROM generate_series(1, 999)")
+        assert execute(postgres, f"{kept} WHERE slot_name = 'advances'")[0][0] > 900_000
+        for _ in range(100):
+            run.epoch()
+            if execute(postgres, f"{kept} WHERE slot_name = 'advances'")[0][0] < 100_000:
+                break
+        assert execute(postgres, f"{kept} WHERE slot_name = 'advances'")[0][0] < 100_000
+        execute(postgres, "INSERT INTO t VALUES (1)")
+        for _ in range(100):
+            if run.epoch()["t"].num_rows:
+                break
+    assert run.rows("t").column("id").to_pylist() == [1]
+
+
+def test_a_dropped_table_is_noticed(
+    postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.connect.postgres.source._ADVANCE_S", 0.0)
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    execute(postgres, "DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)")
+    _, error = changes_before_error(source, position)
+    assert "dropped, renamed, or created again" in error
