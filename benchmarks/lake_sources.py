@@ -76,8 +76,31 @@ def delta(path: Path, tables: list[pa.Table]) -> Source:
     return gw.sources.delta(path)
 
 
+def iceberg(path: Path, tables: list[pa.Table]) -> Source:
+    """Return a source of an Iceberg table to which the same files were added."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.table.name_mapping import create_mapping_from_schema
+
+    path.mkdir()
+    uri, warehouse = f"sqlite:///{path}/catalog.db", f"file://{path}/warehouse"
+    properties = {"type": "sql", "uri": uri, "warehouse": warehouse}
+    catalog = load_catalog("default", **properties)
+    catalog.create_namespace("lake")
+    table = catalog.create_table("lake.rows", tables[0].schema)
+    mapping = create_mapping_from_schema(table.schema()).model_dump_json()
+    with table.transaction() as transaction:  # the files have no field ids
+        transaction.set_properties({"schema.name-mapping.default": mapping})
+    for number, rows in enumerate(tables):
+        file = path / f"{number}.parquet"
+        pq.write_table(rows, file, compression="snappy")
+        table.add_files([f"file://{file}"])
+    catalog.close()
+    return gw.sources.iceberg("lake.rows", catalog=properties)
+
+
 LAKES: Final[Mapping[str, Callable[[Path, list[pa.Table]], Source]]] = {
     "Delta": delta,
+    "Iceberg": iceberg,
 }
 
 
