@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from godwit.connect.iceberg.filters import Filters
     from godwit.connect.iceberg.source import IcebergSource
+    from godwit.sources.row_filters import Filters
 
 
 @user_call

@@ -23,7 +23,7 @@ from pyiceberg.table import ManifestGroupPlanner
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import to_schema
-from godwit.connect.iceberg.filters import checked_filters, expression_of
+from godwit.connect.iceberg.filters import expression_of
 from godwit.connect.iceberg.history import History, Piece, Place, Step, cut
 from godwit.connect.iceberg.rows import FORMAT, INCLUDED, Access, PieceReader
 from godwit.model.errors import GodwitError, SourceError
@@ -32,6 +32,7 @@ from godwit.model.secrets import Secrets, shown_uri
 from godwit.model.text import counted
 from godwit.sources.file_formats import FileRange
 from godwit.sources.file_types import common_schema
+from godwit.sources.row_filters import checked_filters
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from godwit.sources.file_formats import FileLayout
+    from godwit.sources.row_filters import Filters
     from godwit.sources.source import Position
 
 _MIN_SPLIT_BYTES: Final = 64 << 10
@@ -63,7 +65,7 @@ class IcebergSource(Source):
         branch: str,
         existing: bool,
         columns: Sequence[str] | None,
-        filters: Any,
+        filters: Filters | None,
         include: Sequence[str] | Mapping[str, str],
         keys: Sequence[str] | None,
         on_change: str,
@@ -102,7 +104,7 @@ class IcebergSource(Source):
             self.kind = "changes"
         self._first, self._tag, self._branch, self._existing = snapshot, tag, branch, existing
         self._names = None if columns is None else tuple(columns)
-        self._filters = checked_filters(filters)
+        self._filters = checked_filters(filters, f"The source of the Iceberg table {table!r}")
         self._include = _checked_include(include)
         self._keys = None if keys is None else tuple(keys)
         if keys is not None:
