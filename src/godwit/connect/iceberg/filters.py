@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.expressions import (
@@ -17,14 +19,34 @@ from pyiceberg.expressions import (
     NotIn,
     Or,
 )
+from pyiceberg.types import (
+    DateType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.schema import Schema
 
     from godwit.sources.row_filters import Predicate
 
+_COMPARABLE: Final[Sequence[tuple[type[IcebergType], type]]] = (
+    (IntegerType, int),
+    (LongType, int),
+    (DoubleType, float),
+    (StringType, str),
+    (DateType, dt.date),
+    (TimestampType, dt.datetime),
+    (TimestamptzType, dt.datetime),
+)
 _EXPRESSIONS: Final[Mapping[str, Callable[[str, Any], BooleanExpression]]] = {
     "=": EqualTo,
     "==": EqualTo,
@@ -39,15 +61,20 @@ _EXPRESSIONS: Final[Mapping[str, Callable[[str, Any], BooleanExpression]]] = {
 
 
 def expression_of(
-    groups: Sequence[Sequence[Predicate]], names: Mapping[str, str | None]
+    groups: Sequence[Sequence[Predicate]], names: Mapping[str, str | None], schema: Schema
 ) -> BooleanExpression:
-    """Return filters as the library's expression; `names`: those of the newest schema."""
+    """Return filters as the library's expression, which holds for all rows that the filters take.
+
+    `names`: those of the columns in `schema`. A predicate is left out if the library compares its
+    value in another way than Arrow does, as a decimal or a float of 32 bits.
+    """
     alternatives: list[BooleanExpression] = []
     for group in groups:
         both: BooleanExpression = AlwaysTrue()
         for name, operator, value in group:
-            text = names[name] or name
-            both = And(both, _EXPRESSIONS[operator](text, _literal(value)))
+            current = names[name]
+            if current is not None and _is_comparable(schema.find_type(current), value):
+                both = And(both, _EXPRESSIONS[operator](current, _literal(value)))
         alternatives.append(both)
     first, *others = alternatives
     for other in others:
@@ -55,8 +82,17 @@ def expression_of(
     return first
 
 
+def _is_comparable(dtype: IcebergType, value: Any) -> bool:
+    """Return whether the library compares a value with a column as Arrow does."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return bool(value) and all(_is_comparable(dtype, item) for item in value)
+    if isinstance(value, float) and math.isnan(value):
+        return False
+    return any(isinstance(dtype, kind) and type(value) is of_type for kind, of_type in _COMPARABLE)
+
+
 def _literal(value: Any) -> Any:
     """Return a value of a filter as the library takes it: times as text."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_literal(item) for item in value]
-    return value.isoformat() if hasattr(value, "isoformat") else value
+    return value.isoformat() if isinstance(value, dt.date) else value

@@ -12,7 +12,9 @@ those that it deleted.  So its parent may have expired.  A jump needs both snaps
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pyiceberg.avro.file import AvroFile
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
     from godwit.sources.source import Position
 
 Part: TypeAlias = Literal["", "all", "step", "jump"]
-_MAX_STEPS: Final = 64  # whose pieces are remembered
+MAX_STEPS: Final = 256
+"""Steps whose pieces are remembered, and the most of an epoch."""
+_READERS: Final = 8  # of manifests at once
 _PATH_ID: Final = 2147483546  # of the column of delete files with the path of a data file
 _REFERENCED: Final = 17  # place, in an entry of format 3, of the only data file of deletes
 _BLOB: Final = 18  # and of the offset of a deletion vector in its file, before its size
@@ -231,10 +235,30 @@ class History:
         """Return the pieces of a step; raise if they cannot be read."""
         if step not in self._known:
             self._known[step] = self._find_pieces(step)
-            if len(self._known) > _MAX_STEPS:
+            if len(self._known) > MAX_STEPS:
                 self._known.popitem(last=False)
         self._known.move_to_end(step)
         return self._known[step]
+
+    def added(self, step: Step) -> tuple[int, int] | None:
+        """Return about how many rows and bytes a step adds; ``None``: unknown before it is read.
+
+        Of a step that is not read yet, the summary of its snapshot tells.
+        """
+        if step in self._known:
+            pieces = [piece for piece in self._known[step] if not piece.skipped]
+            return sum(p.max_rows for p in pieces), sum(p.size for p in pieces)
+        snapshot = None if step.snapshot is None else self.metadata.snapshot_by_id(step.snapshot)
+        if snapshot is None or snapshot.summary is None or step.part == "jump":
+            return None
+        if snapshot.summary.operation is Operation.REPLACE and step.part == "step":
+            return 0, 0
+        facts = snapshot.summary.additional_properties
+        names = ("total-records", "total-files-size")
+        if step.part == "step":
+            names = ("added-records", "added-files-size")
+        rows, size = (int(facts.get(name, 0)) for name in names)
+        return rows, size
 
     def _find_pieces(self, step: Step) -> list[Piece]:
         if step.part == "all":
@@ -342,9 +366,12 @@ class History:
         self, manifests: Iterable[ManifestFile], content: ManifestContent
     ) -> Iterator[ManifestEntry]:
         """Yield all entries of manifests of one kind, deleted ones too."""
-        for manifest in manifests:
-            if manifest.content == content:
-                yield from _entries_of(manifest, self.io)
+        chosen = [manifest for manifest in manifests if manifest.content == content]
+        if len(chosen) == 1:
+            yield from _entries_of(chosen[0], self.io)
+        elif chosen:
+            with ThreadPoolExecutor(min(len(chosen), _READERS)) as pool:
+                yield from chain.from_iterable(pool.map(_entries_of, chosen, repeat(self.io)))
 
     def _index(self, entries: Iterable[ManifestEntry]) -> _DeleteIndex:
         """Return an index of delete files; raise if some cannot be read."""
@@ -450,19 +477,17 @@ def _is_change(entry: ManifestEntry, snapshot: int) -> bool:
     return entry.status == ManifestEntryStatus.DELETED or _is_added(entry, snapshot)
 
 
-def _entries_of(manifest: ManifestFile, io: FileIO) -> Iterator[ManifestEntry]:
-    """Yield all entries of a manifest; those of deletes with the fields of format 3."""
+def _entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+    """Return all entries of a manifest; those of deletes with the fields of format 3."""
     if manifest.content == ManifestContent.DATA:
-        yield from manifest.fetch_manifest_entry(io, discard_deleted=False)
-        return
+        return manifest.fetch_manifest_entry(io, discard_deleted=False)
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     ) as entries:
-        for entry in entries:
-            yield _inherit_from_manifest(entry, manifest)
+        return [_inherit_from_manifest(entry, manifest) for entry in entries]
 
 
 class _DeleteIndex:

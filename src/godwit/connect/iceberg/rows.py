@@ -8,7 +8,7 @@ whose fields may have been renamed, added or promoted, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -64,23 +64,23 @@ class Access:
     name_mapping: NameMapping | None
     format_version: int
 
-    @cached_property
-    def _files(self) -> PyArrowFileIO:
-        return PyArrowFileIO(dict(self.properties))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_files"}
-
     def file(self, location: str, size: int) -> tuple[_Place, File]:
         """Return where a file is, and the file."""
         scheme, host, path = PyArrowFileIO.parse_location(location, dict(self.properties))
-        place = _Place(self._files.fs_by_scheme(scheme, host))
+        store = _store(tuple(sorted(self.properties.items())))
+        place = _Place(store.fs_by_scheme(scheme, host))
         return place, File(path=path, size=max(size, 1), modified_ns=0)
 
     def open_file(self, location: str) -> pa.NativeFile:
         """Open a file for reading."""
         place, file = self.file(location, 1)
         return place.filesystem.open_input_file(file.path)
+
+
+@lru_cache(8)
+def _store(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
+    """Return the files of a store, whose connections are kept in this process."""
+    return PyArrowFileIO(dict(properties))
 
 
 @dataclass(frozen=True, kw_only=True)

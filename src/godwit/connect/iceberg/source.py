@@ -24,7 +24,7 @@ from pyiceberg.table import ManifestGroupPlanner
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import to_schema
 from godwit.connect.iceberg.filters import expression_of
-from godwit.connect.iceberg.history import History, Piece, Place, Step, cut
+from godwit.connect.iceberg.history import MAX_STEPS, History, Piece, Place, Step, cut
 from godwit.connect.iceberg.rows import FORMAT, INCLUDED, Access, PieceReader
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
@@ -212,7 +212,8 @@ class IcebergSource(Source):
             return lambda _: True
         known, newest = self._look_up_columns().columns, metadata.schema()
         names = {name: newest.find_column_name(field.field_id) for name, field in known.items()}
-        planner = ManifestGroupPlanner(metadata, table.io, expression_of(self._filters, names))
+        expression = expression_of(self._filters, names, newest)
+        planner = ManifestGroupPlanner(metadata, table.io, expression)
         metrics = planner._build_metrics_evaluator()  # noqa: SLF001  the library's own test
         partitions: dict[int, Callable[[DataFile], bool]] = {}
 
@@ -410,7 +411,9 @@ class IcebergSource(Source):
         """Return the place after about `rows` rows, not beyond `target`."""
         with self._reading("metadata"):
             place, left, files = begin, rows, 0
-            for step, first, row, stop in history.path(begin, target):
+            for number_of_step, (step, first, row, stop) in enumerate(history.path(begin, target)):
+                if files and number_of_step >= MAX_STEPS:
+                    return place
                 try:
                     pieces = history.pieces(step)
                 except SourceError:
@@ -583,19 +586,23 @@ class IcebergSource(Source):
     # -- reports ----------------------------------------------------------------------------------
 
     def lag(self, position: Position) -> Lag:
-        """Return the lag: rows and bytes of pieces that are known, and the oldest one's time."""
+        """Return the lag to the newest known snapshot: rows, bytes, and the oldest one's time."""
         if (history := self._history) is None:
             return Lag()
+        rows: int | None = 0
+        size, oldest = 0, None
         try:
             place = self._checked(history, position)
-            pieces = list(self._between(history, place, self._head(history)))
+            for step, _, _, _ in history.path(place, self._head(history)):
+                added = history.added(step)
+                rows = None if added is None or rows is None else rows + added[0]
+                size += 0 if added is None else added[1]
+                if oldest is None and added != (0, 0) and step.snapshot is not None:
+                    snapshot = history.metadata.snapshot_by_id(step.snapshot)
+                    oldest = None if snapshot is None else snapshot.timestamp_ms * 1000
         except (GodwitError, OSError):
             return Lag()
-        return Lag(
-            rows=sum(piece.max_rows for piece in pieces),
-            size_bytes=int(sum(map(_size, pieces))),
-            oldest_us=min((piece.timestamp_ms * 1000 for piece in pieces), default=None),
-        )
+        return Lag(rows=rows, size_bytes=size, oldest_us=oldest)
 
     def describe(self, position: Position) -> dict[str, Any]:
         place = Place.decoded(position)

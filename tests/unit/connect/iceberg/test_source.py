@@ -37,7 +37,7 @@ from tests.support.iceberg_tables import (
 )
 
 import godwit as gw
-from godwit.connect.iceberg.files import all_files
+from godwit.connect.iceberg.files import all_files, data_files_of
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
@@ -572,6 +572,67 @@ def test_files_are_skipped_by_partition_and_metrics(tmp_path: Path) -> None:
     assert read([("id", "in", [0, 6, 9])]) == ([0, 6], 2)
     assert read([[("id", "=", 0)], [("id", ">", 5)]]) == ([0, 6], 2)
     assert read([("id", "<", 0)]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [("f", "<", 0.1)],  # of a float of 32 bits
+        [("f", "!=", float("nan"))],
+        [("d", "in", [float("nan"), 1.5])],
+        [("d", ">=", 0.0)],
+        [("n", "<", 2.5)],
+        [[("dec", "<", Decimal("1.254"))], [("s", "=", "é")]],
+        [("t", ">=", dt.datetime(2024, 5, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=2))))],
+    ],
+)
+def test_filters_choose_the_rows_that_arrow_does(tmp_path: Path, filters: Any) -> None:
+    nan, moment = float("nan"), dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+    columns = {
+        "n": pa.array([1, 2, 3, None]),
+        "f": pa.array([0.1, nan, -0.0, None], pa.float32()),
+        "d": pa.array([nan, 1.5, -0.0, None]),
+        "dec": pa.array([Decimal("1.25"), Decimal("9.00"), None, None], pa.decimal128(9, 2)),
+        "s": pa.array(["", "é", "z" * 40, None]),
+        "t": pa.array([moment, moment - dt.timedelta(1), None, None], pa.timestamp("us", "UTC")),
+    }
+    rows = pa.table(columns)
+    table = catalog_in(tmp_path).create_table(NAME, rows.schema)
+    for n in range(4):  # files that may be skipped
+        table.append(rows.slice(n, 1))
+    read, _ = epoch(source_of(tmp_path, filters=filters))
+    groups = [filters] if isinstance(filters[0], tuple) else filters
+    expected = rows.filter(pq.filters_to_expression(groups))
+    assert repr(read) == repr(expected.to_pylist())
+
+
+def test_deletes_by_position_in_a_partition_of_nan(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    table = catalog_in(tmp_path).create_table(NAME, schema)
+    with table.update_spec() as update:
+        update.add_identity("x")
+    rows = pa.table({"id": [0, 1, 2], "x": [float("nan")] * 3}, schema)
+    new = data_files_of(table, rows)
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(new[0])
+    commit_deletes(table, {new[0].file_path: [1]}, files=all_files(table))
+    assert ids(epoch(source_of(tmp_path))[0]) == [0, 2]
+
+
+def test_lag_counts_the_rows_of_unread_snapshots(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    source = source_of(tmp_path)
+    _, position = epoch(source)
+    table.append(numbers(5, 8))
+    compact(table)
+    table.append(numbers(8, 10))
+    source.open(position)
+    lag = source.lag(position)
+    assert (lag.rows, lag.size_bytes and lag.size_bytes > 0) == (5, True)
+    assert lag.oldest_us == table.metadata.snapshots[1].timestamp_ms * 1000
+    end = source.latest(position, limit=3)
+    assert source.lag(end).rows == 2
+    source.close()
 
 
 def test_filters_and_options_are_checked(tmp_path: Path) -> None:
