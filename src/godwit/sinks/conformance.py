@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -464,9 +464,10 @@ class _Steps:
         self.counts: Counter[Line] = Counter()
         self.place = "after the delivery"
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._former = sys.gettrace()
         sys.settrace(self._trace)
+        return self
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(self._former)
