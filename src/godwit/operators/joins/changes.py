@@ -217,12 +217,27 @@ class ChangesJoin(KeyedOperator):
                 none = np.full(len(position), -1)
                 i, j = (position, none) if side == LEFT else (none, position)
                 rows.append(self._part(keys, tables, i, j, sign))
-        table = pa.concat_batches([part for part, _ in rows])
-        every = np.concatenate([sign for _, sign in rows])
-        stays = rows_after_netting(np.zeros(len(every), np.int64), table, every)
+        table = pa.concat_batches([part for part, _, _ in rows])
+        every = np.concatenate([sign for _, sign, _ in rows])
+        key = np.concatenate([part for _, _, part in rows])
+        stays = np.ones(len(every), np.bool_)
+        some = np.flatnonzero(self._may_cancel_out(tables, groups.count)[key])
+        stays[some] = rows_after_netting(key[some], table.take(pa.array(some)), every[some])
         return pa.concat_batches(
             [with_sign(table.filter(pa.array(stays & (every == s))), s) for s in (-1, 1)]
         )
+
+    def _may_cancel_out(self, tables: list[Applied], count: int) -> npt.NDArray[np.bool_]:
+        """Return a mask of the keys of which joined rows may come and go in one epoch.
+
+        Changes of one table differ, and so do the joined rows that have them. Rows without a match
+        may be equal to those that are joined with nulls.
+        """
+        if self.how != "inner":
+            return np.ones(count, np.bool_)
+        left, right = (np.bincount(_changed(table)[0], minlength=count) > 0 for table in tables)
+        both: npt.NDArray[np.bool_] = left & right
+        return both
 
     def _part(
         self,
@@ -231,15 +246,15 @@ class ChangesJoin(KeyedOperator):
         left: IntArray,
         right: IntArray,
         signs: npt.NDArray[np.int8],
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
-        """Return joined rows and their signs; -1 in `left` or `right` is for no row."""
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8], IntArray]:
+        """Return joined rows, signs and key numbers; -1 in `left` or `right` is for no row."""
         key = np.where(left < 0, _at(tables[RIGHT].key, right), _at(tables[LEFT].key, left))
         columns = [
             *keys.take(pa.array(key)).columns,
             *tables[LEFT].rows.take(pa.array(left, mask=left < 0)).columns,
             *tables[RIGHT].rows.take(pa.array(right, mask=right < 0)).columns,
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._table), signs
+        return pa.RecordBatch.from_arrays(columns, schema=self._table), signs, key
 
 
 def _at(values: IntArray, positions: IntArray) -> IntArray:
