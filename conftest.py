@@ -84,24 +84,26 @@ _ONE_RUN = tuple(
     )
 )
 # With the servers that the first of them starts, each of which takes seconds.
-_ON_SERVERS = tuple(
-    f"tests/unit/{place}"
-    for place in (
-        "connect/kafka/",
-        "connect/postgres/",
-        "connect/redis/",
-        "connect/sql/",
-        "sinks/test_checks_by_tests",
-        "sinks/test_conformance",
-        "sinks/test_deletes",
-        "sinks/test_further_columns",
-        "sinks/test_time_zones",
-        "sinks/test_versions",
-        "spark/test_restored_backups",
-        "test_kafka_",
-    )
+_ON_SERVERS = (
+    "tests/property/test_debezium_streams",
+    *(
+        f"tests/unit/{place}"
+        for place in (
+            "connect/kafka/",
+            "connect/postgres/",
+            "connect/redis/",
+            "connect/sql/",
+            "sinks/test_checks_by_tests",
+            "sinks/test_conformance",
+            "sinks/test_deletes",
+            "sinks/test_further_columns",
+            "sinks/test_time_zones",
+            "sinks/test_versions",
+            "spark/test_restored_backups",
+            "test_kafka_",
+        )
+    ),
 )
-_SERVERS = {"kafka", "mariadb", "postgres", "redis"}
 # Tests of milliseconds, of which each would cost as much again to be dealt out by itself.
 _BY_FILE = tuple(
     f"tests/unit/{place}"
@@ -139,11 +141,6 @@ def _scope(test: str) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, where tests are dealt out to several processes."""
-    known = (*_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
-    for item in items:
-        if not _SERVERS.isdisjoint(mark.name for mark in item.iter_markers()):
-            # Else each process would start servers for its share of the file.
-            assert item.nodeid.startswith(known), f"{item.nodeid} is not in _ON_SERVERS"
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
 
