@@ -34,6 +34,10 @@ RUN: Final = Command(
     module="godwit.ops.supervision",
     purpose="a program that starts a query, started again when it fails",
 )
+STATUS: Final = Command(
+    module="godwit.ops.status",
+    purpose="whether the query of a checkpoint runs, and how far it is, for scripts and probes",
+)
 UI: Final = Command(
     module="godwit.ops.ui",
     purpose="a running or past stream as a page in the browser",
