@@ -273,8 +273,12 @@ class DebeziumMessages(MessageFormat):
 
     def _has_key(self, row: Any) -> bool:
         """Return whether a row has a value in a column of the key."""
+        return any(value is not None for value in self._key_values(row))
+
+    def _key_values(self, row: Any) -> list[Any]:
+        """Return the values of a row in the columns of the key."""
         names = self._table.names
-        return any(getattr(row, f"f{names.index(name)}") is not None for name in self._key)
+        return [getattr(row, f"f{names.index(name)}") for name in self._key]
 
     def _add_tombstone(
         self,
@@ -285,7 +289,7 @@ class DebeziumMessages(MessageFormat):
     ) -> None:
         """Add the delete of a message without a value, unless the event before it is one.
 
-        A key that cannot be read, such as plain text, says nothing.
+        A key that cannot be read, such as plain text, or is of other columns says nothing.
         """
         key = keys[message]
         if key is None:
@@ -299,7 +303,7 @@ class DebeziumMessages(MessageFormat):
             raise
         except Exception:  # noqa: BLE001  see above
             return
-        if self._has_key(row):
+        if None not in self._key_values(row):
             events.adding()(message, _TOMBSTONE, row, -1, types)
 
     # Columns

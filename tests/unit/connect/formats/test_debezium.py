@@ -353,6 +353,9 @@ def test_a_tombstone_deletes_its_key_since_compaction_may_have_taken_the_delete(
     rows, bad = decoded(*messages, keys=[*keys, framed, b"Struct{id=5}", b'{"other": 6}'])
     assert not bad
     assert [(r["id"], r["change"]) for r in rows] == [(1, -1), (2, -1), (3, 1), (4, -1)]
+    chosen = gw.formats.debezium("a int, b int", key=["a", "b"])
+    result = chosen.decode([None, None], ["a", "b"], [b'{"a": 1}', b'{"a": 1, "b": 2}'])
+    assert result.rows.to_pylist() == [{"a": 1, "b": 2}]
     rows, _ = decoded(event("d", before=row()), None, keys=[keys[2], keys[3]], before=True)
     assert [r["change"] for r in rows] == [-1]
 
