@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 64 << 20
 """Size of the changes from which an epoch takes no more, and the buffer is not filled further."""
 
+EVERYTHING: Final = 1 << 62
+"""Number of changes without a limit of their size."""
+
 _WAIT_S: Final = 1.0  # longest wait for the server to send what its log has
 _PING_S: Final = 0.05
 _RETRY_S: Final = 0.1
@@ -128,7 +131,7 @@ class ChangeStream:
             self._connection = None
         self._relations.clear()
         self.transactions.clear()
-        self._open = None
+        self._open, self.reached = None, 0
 
     def _start(self, control: Connection, begin: Place) -> None:
         """Begin to stream what follows `begin`; raise if the slot does not have it."""
@@ -260,6 +263,25 @@ class ChangeStream:
         self._failing_since_s = None
         return up_to_date
 
+    def fill(
+        self, connect: Callable[[], Connection], begin: Place, end: Place, *, whole: bool
+    ) -> None:
+        """Read all that is between two places; raise if that cannot be read."""
+        deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)
+        while not (begin >= self._begin and self._has_reached(end)):
+            self.pump(connect, begin, changes=EVERYTHING, until=end, whole=whole)
+            for transaction in self.transactions:
+                if transaction.problem is not None and transaction.lsn < end.lsn:
+                    raise transaction.problem
+            now_s, arrived = time.monotonic(), (self.reached, len(self.transactions))
+            if arrived != before:
+                deadline_s, before = now_s + self._timeout_s, arrived
+            elif now_s > deadline_s:
+                raise self._server.error(
+                    f"cannot read the slot {self._slot!r} up to {lsn_text(end.lsn)}",
+                    "Start the query again: it continues from its checkpoint.",
+                )
+
     def _pump(
         self, control: Connection, begin: Place, changes: int, until: Place | None, *, whole: bool
     ) -> bool:
@@ -277,7 +299,8 @@ class ChangeStream:
         assert self._connection is not None
         connection = self._connection.pgconn
         while True:
-            if (count >= changes or size >= MAX_BYTES) and not (whole and self._open is not None):
+            enough = count >= changes or (size >= MAX_BYTES and changes < EVERYTHING)
+            if enough and not (whole and self._open is not None):
                 return False
             if until is not None and self._has_reached(until):
                 return False

@@ -44,7 +44,7 @@ from godwit.connect.postgres.changes import (
     rows_of_changes,
     rows_of_snapshot,
 )
-from godwit.connect.postgres.slot import ChangeStream, Place
+from godwit.connect.postgres.slot import EVERYTHING, ChangeStream, Place
 from godwit.connect.postgres.snapshot import (
     Key,
     Mark,
@@ -232,7 +232,9 @@ class PostgresSource(Source):
         self.__dict__["_tables"] = tables
         if position is not None:
             self._check_position(position)
-        prepare_publication(connection, self._server, self._publication, tables)
+        prepare_publication(
+            connection, self._server, self._publication, tables, self._layout.columns.names
+        )
         slot = read_slot(connection, self._server, self._slot)
         self._stream = ChangeStream(
             self._server,
@@ -352,7 +354,7 @@ class PostgresSource(Source):
         stream = self._opened_stream()
         begin = _place(position)
         stop = None if until is None else _place(until)
-        changes = (1 << 62) if most is None else most
+        changes = EVERYTHING - 1 if most is None else most
         with self._server.translating("cannot be read"):
             up_to_date = stream.pump(
                 self._connection, begin, changes=changes, until=stop, whole=self._whole
@@ -581,7 +583,7 @@ class PostgresSource(Source):
         stream = self._opened_stream()
         first, last = _place(begin), _place(end)
         with self._server.translating("cannot be read"):
-            stream.pump(self._connection, first, changes=1 << 62, until=last, whole=self._whole)
+            stream.fill(self._connection, first, last, whole=self._whole)
         blocks: list[Block] = []
         for transaction, start, stop in stream.between(first, last):
             for number in range(start, stop):

@@ -441,6 +441,10 @@ def test_what_cannot_be_read_is_refused_with_the_way_out(
     execute(postgres, "CREATE PUBLICATION few FOR TABLE t WHERE (id > 5)")
     assert "some rows or columns" in _refused(make(publication="few"))
     execute(postgres, "DROP PUBLICATION few")
+    execute(postgres, "CREATE PUBLICATION few FOR TABLE t (id)")
+    assert "some rows or columns" in _refused(make(publication="few"))
+    make(publication="few", schema="id int").open(None)
+    execute(postgres, "DROP PUBLICATION few")
 
 
 def test_options_are_checked_before_anything_connects(postgres: str) -> None:
@@ -596,15 +600,19 @@ def test_a_lost_connection_is_opened_again(
         "WHERE application_name = 'godwit'"
     )
     keys: list[int] = []
+    begin = position
     for number in range(4):
         execute(postgres, f"INSERT INTO t VALUES ({number})", end)
         for _ in range(100):
             after = source.latest(position)
+            execute(postgres, end)  # between planning and reading, too
             keys += [row["id"] for row in rows_between(source, position, after)]
             position = after
             if len(keys) > number:
                 break
     assert keys == [0, 1, 2, 3]
+    source._opened_stream().close()
+    assert len(rows_between(source, {**position, "lsn": begin["lsn"]}, position)) == 4
 
 
 def test_a_transaction_is_forgotten_as_it_is_read(
@@ -721,9 +729,35 @@ def test_a_dropped_table_is_noticed(
     postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("godwit.connect.postgres.source._ADVANCE_S", 0.0)
-    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
-    source = make()
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = make(schema="id int")
     _, position = snapshot_and_place(source)
+    execute(postgres, "ALTER TABLE t DROP v")
+    for _ in range(3):
+        position = source.latest(position)
     execute(postgres, "DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)")
     _, error = changes_before_error(source, position)
     assert "dropped, renamed, or created again" in error
+
+
+def test_an_epoch_of_everything_reads_snapshot_and_changes_or_raises(
+    postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.connect.postgres.slot.MAX_BYTES", 1000)
+    execute(
+        postgres,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t SELECT generate_series(1, 9)",
+    )
+    source = make()
+    source.open(None)
+    start = source.start()
+    execute(postgres, *[f"INSERT INTO t VALUES ({number})" for number in range(10, 200)])
+    end = source.end(start)
+    keys = [row["id"] for row in rows_between(source, start, end)]
+    assert keys == list(range(1, 200))
+    source.committed(end)
+    execute(postgres, "INSERT INTO t VALUES (0)", "TRUNCATE t", "INSERT INTO t VALUES (1)")
+    last = source.end(end)
+    with pytest.raises(SourceError, match="was truncated"):
+        source.splits(end, last, 2)
