@@ -108,6 +108,7 @@ class AsyncCalls:
         """Run all calls for key number `group`, with retries; return the emitted rows."""
         settings, of_key = self._settings, work.called[group]
         timers = list(of_key.timers)
+        of_key.left_out = None if work.failed is None else ()
         attempt = 1
         while True:
             try:

@@ -323,8 +323,9 @@ class CalledKey:
     timers: list[int]  # the times that they are set to, ascending
     touched: bool = False
     dropped: bool = False
-    calls: int = 0  # calls so far, including those that are left out
-    left_out: Collection[int] = ()  # numbers, from 1, of calls that failed and are left out
+    # numbers, from 1, of calls that failed and are left out; ``None``: a failed call stops all
+    left_out: Collection[int] | None = None
+    calls: int = 0  # calls so far, including those that are left out, where some may be
 
     def restart(self, timers: list[int]) -> None:
         """Reset the key, with these timers, to its state before the first call."""
@@ -333,6 +334,7 @@ class CalledKey:
 
     def leaves_out_call(self) -> bool:
         """Count the next call, and return whether it failed before and is left out."""
+        assert self.left_out is not None, "calls may be left out"
         self.calls += 1
         return self.calls in self.left_out
 
@@ -378,7 +380,7 @@ class KeysToCall:
         if isinstance(argument, KeyRows):
             span = argument._start, argument._stop  # noqa: SLF001 - for operators alone
         self.failed.add(call.function, error, span, self.keys[group], group)
-        of_key.left_out = {*of_key.left_out, of_key.calls}
+        of_key.left_out = {*(of_key.left_out or ()), of_key.calls}
         self.reset(group)
         of_key.restart(timers)
 
@@ -431,33 +433,45 @@ class Calls:
         begin = 0
         for end in meter.ends:
             for group in range(begin, end):
-                emitted += self._call_key(work, group)
+                if work.failed is not None:
+                    emitted += self._call_or_divert(work, group)
+                else:
+                    for call in self.of_key(work, group):
+                        emitted += self._call_function(call, work.keys[group], work.named)
                 ends.append(len(emitted))
                 work.done(group)
             begin = end
             meter.end_key_group()
         return emitted, ends
 
-    def _call_key(self, work: KeysToCall, group: int) -> list[Any]:
-        """Run all calls for key number `group`, without those that are diverted."""
-        key, named = work.keys[group], work.named
-        timers = [] if work.failed is None else list(work.called[group].timers)
+    def _call_or_divert(self, work: KeysToCall, group: int) -> list[Any]:
+        """Run all calls for key number `group`, without those that fail and are diverted."""
+        key, of_key = work.keys[group], work.called[group]
+        timers, of_key.left_out = list(of_key.timers), ()
         while True:
             emitted: list[Any] = []
             for call in self.of_key(work, group):
                 try:
-                    result = call.function(key, call.argument, call.state, **named)
-                    if result is not None:
-                        emitted += result
-                except BaseException as error:
-                    if work.failed is None or not is_divertible(error):
-                        raise function_failed(
-                            self.operator, call.function, key, error, called=call.text(named)
-                        ) from error
-                    work.divert(group, call, error, timers)
+                    emitted += self._call_function(call, key, work.named)
+                except UserFunctionError as error:
+                    if error.__cause__ is None or not is_divertible(error.__cause__):
+                        raise
+                    work.divert(group, call, error.__cause__, timers)
                     break
             else:
                 return emitted
+
+    def _call_function(
+        self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> list[Any]:
+        """Call a user's function, and return the emitted rows; an error names the key."""
+        try:
+            result = call.function(key, call.argument, call.state, **named)
+            return [] if result is None else list(result)
+        except BaseException as error:
+            raise function_failed(
+                self.operator, call.function, key, error, called=call.text(named)
+            ) from error
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
         """Yield the calls for key number `group` in order; each is completed before the next."""
@@ -486,7 +500,7 @@ class Calls:
     ) -> Generator[Call, None, Any]:
         """Yield the call for a span of rows of a key; return the key's state for later calls."""
         of_key = work.called[group]
-        if of_key.leaves_out_call():
+        if of_key.left_out is not None and of_key.leaves_out_call():
             return state
         if of_key.dropped:
             state = work.renewed(group)
@@ -531,7 +545,7 @@ class Calls:
                     key=key,
                 )
             moment = of_key.timers.pop(0)
-            if of_key.leaves_out_call():
+            if of_key.left_out is not None and of_key.leaves_out_call():
                 continue
             if work.moments is not None and now is None:
                 timers._now = moment  # noqa: SLF001 - for operators alone
