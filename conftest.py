@@ -133,7 +133,7 @@ def _scope(test: str) -> str:
     if file in _ONE_RUN:
         return file
     if test.startswith(_ON_SPARK):
-        return "first session" if file.rpartition("/")[2] < "test_n" else "second session"
+        return "first session" if file.rpartition("/")[2] < "test_ow" else "second session"
     if test.startswith(_ON_SERVERS):
         return "servers"
     return file if test.startswith(_BY_FILE) else test
