@@ -11,13 +11,14 @@ import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from pyspark.errors import PySparkAttributeError
+from pyspark.errors import PySparkAttributeError, PySparkValueError
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from godwit.adopt.delivery import RowByRow
 from godwit.adopt.own_checkpoint import check_same_operators, chosen_checkpoint, has_begun
 from godwit.adopt.query import SparkQuery
 from godwit.adopt.spark_checkpoint import initial_state_from
+from godwit.adopt.spark_errors import as_spark_error
 from godwit.adopt.spark_progress import began_in_spark, has_epochs
 from godwit.adopt.spark_states import FunctionState
 from godwit.adopt.targets import (
@@ -322,6 +323,9 @@ class StreamWriter:
                 f"The trigger {name!r} asks for rows one by one, and Godwit runs batches.",
                 'Use trigger(processingTime="0 seconds"), which starts a batch after the other.',
             )
+        if name in {"once", "availableNow"} and value is not True:
+            error = refused_setting(f"The trigger has {name}={value!r}.", f"Pass {name}=True.")
+            raise as_spark_error(error, PySparkValueError, "VALUE_NOT_ALLOWED")
         self._trigger = {name: value}
         return self
 

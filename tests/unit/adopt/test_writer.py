@@ -52,6 +52,7 @@ def test_the_writer_has_the_names_of_sparks_writer() -> None:
         (lambda w: w.trigger(continuous="1 second"), "rows one by one", "processingTime"),
         (lambda w: w.trigger(realTime="1 second"), "rows one by one", "processingTime"),
         (lambda w: w.trigger(), "0 triggers are given", "once=True"),
+        (lambda w: w.trigger(availableNow=False), "availableNow=False", "availableNow=True"),
         (lambda w: w.trigger(once=True, availableNow=True), "2 triggers", "once=True"),
         (lambda w: w.queryName(" "), "is not text", "Give a name"),
         (lambda w: w.settings(executor=2), "no setting 'executor'", "'executors'"),
