@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 65_536
+_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 Key = list[str]
 """Values of a key, as text."""
@@ -50,13 +51,20 @@ class Segment(NamedTuple):
 
 
 class Snapshot:
-    """One moment of the tables, as long as this object has its connection."""
+    """One moment of the tables, as long as this object has its connection.
 
-    def __init__(self, server: Server) -> None:
+    The tables are locked before the moment: where one is rewritten or truncated after it, its rows
+    of the moment are gone.
+    """
+
+    def __init__(self, server: Server, tables: Sequence[SourceTable]) -> None:
         slot = f"godwit_{uuid.uuid4().hex}"
         self._connection = server.connect()
         with contextlib.ExitStack() as failing, server.translating("cannot take a snapshot"):
             failing.callback(self._connection.close)
+            locked = sql.SQL(", ").join(table.from_clause for table in tables)
+            self._connection.execute(_BEGIN)
+            self._connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(locked))
             with server.connect(replication=True) as exporting:
                 row = exporting.execute(
                     sql.SQL(
@@ -64,7 +72,7 @@ class Snapshot:
                     ).format(sql.Identifier(slot))
                 ).fetchone()
                 assert row is not None
-                begin_at(self._connection, str(row[2]))
+                self._connection.execute(_at_moment(str(row[2])))
             self.token = str(scalar(self._connection, "SELECT pg_export_snapshot()"))
             failing.pop_all()
         high, low = str(row[1]).split("/")
@@ -112,8 +120,13 @@ class Snapshot:
 
 def begin_at(connection: Connection, token: str) -> None:
     """Begin a transaction that reads the moment of an exported snapshot."""
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token)))
+    connection.execute(_BEGIN)
+    connection.execute(_at_moment(token))
+
+
+def _at_moment(token: str) -> sql.Composed:
+    """Return the statement by which a transaction reads the moment of an exported snapshot."""
+    return sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token))
 
 
 def copy_range(

@@ -431,7 +431,7 @@ class PostgresSource(Source):
     def _moment(self) -> Snapshot:
         """Return the moment that is exported, or export another one."""
         if self._snapshot is None or self._snapshot.closed:
-            self._snapshot = Snapshot(self._server)
+            self._snapshot = Snapshot(self._server, self._tables)
         return self._snapshot
 
     def _snapshot_end(self, position: Position) -> Position:

@@ -761,3 +761,17 @@ def test_an_epoch_of_everything_reads_snapshot_and_changes_or_raises(
     last = source.end(end)
     with pytest.raises(SourceError, match="was truncated"):
         source.splits(end, last, 2)
+
+
+def test_a_table_is_not_rewritten_while_its_snapshot_is_read(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    source = make(["t", "u"], include=["table"])
+    source.open(None)
+    source.start()
+    for table in ("t", "u"):
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            execute(postgres, "SET lock_timeout = '1ms'", f"TRUNCATE {table}")
+    source.close()
+    execute(postgres, "TRUNCATE t", "TRUNCATE u")
