@@ -15,9 +15,12 @@ import pyarrow.compute as pc
 from godwit.columns.signed import CHANGE
 from godwit.columns.signed import UNCHANGED as UNCHANGED_COLUMN
 from godwit.connect.postgres import pgoutput
+from godwit.connect.postgres.catalog import lsn_text
 from godwit.connect.postgres.pgoutput import UNCHANGED
-from godwit.connect.postgres.snapshot import Segment, keys_up_to
+from godwit.connect.postgres.snapshot import FEW, Segment, keys_up_to
 from godwit.connect.postgres.types import column_from_texts, texts_of
+from godwit.model.text import counted
+from godwit.sources.source import Split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -266,3 +269,48 @@ def _about_changes(
         return pa.repeat(pa.scalar(False, dtype), len(signed.rows))
     values = {"position": block.lsns, "time": block.times_us, "transaction": block.xids}[what]
     return pc.take(pa.array(values, pa.int64()), pa.array(signed.sources, pa.int64())).cast(dtype)
+
+
+class Changes:
+    """Changes that a split reads."""
+
+    __slots__ = ("blocks", "segments")
+
+    def __init__(self, blocks: list[Block], segments: list[list[Any]]) -> None:
+        self.blocks, self.segments = blocks, segments
+
+
+def splits_of_changes(
+    blocks: list[Block], segments: list[list[Any]], parallelism: int
+) -> list[Split]:
+    """Return splits of changes, of about equal size."""
+    total = sum(len(block.messages) for block in blocks)
+    if not total:
+        return []
+    size = total if total <= FEW else -(-total // max(1, parallelism))
+    parts: list[list[Block]] = [[]]
+    left = size
+    for block in blocks:
+        begin, end = 0, len(block.messages)
+        while begin < end:
+            if not left:
+                parts.append([])
+                left = size
+            stop = min(end, begin + left)
+            parts[-1].append(block.slice(begin, stop))
+            left -= stop - begin
+            begin = stop
+    return [_split_of(part, segments) for part in parts]
+
+
+def _split_of(blocks: list[Block], segments: list[list[Any]]) -> Split:
+    """Return the split that reads some changes."""
+    messages = [message for block in blocks for message in block.messages]
+    return Split(
+        rows=sum(map(pgoutput.num_signed_rows, messages)),
+        size_bytes=sum(map(len, messages)),
+        what=f"{counted(len(messages), 'change')} from {lsn_text(blocks[0].lsns[0])}",
+        payload=Changes(blocks, segments),
+        exact=False,
+        arrived_us=tuple(t for block in blocks for t in block.times_us),
+    )

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from godwit.connect.postgres.catalog import Server, SourceTable
     from godwit.connect.postgres.connection import Connection
 
+FEW: Final = 10_000
+"""Rows that are not worth a second split."""
+
+_ALL: Final = 1 << 62
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 65_536
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -116,6 +120,23 @@ class Snapshot:
         if not rows_read:
             return 0, []
         return int(rows_read[-1][0]), [list(row[1:]) for row in rows_read]
+
+    def parts_of(
+        self, table: SourceTable, after: Key | None, up_to: Key | None, parallelism: int
+    ) -> list[tuple[int | None, Key | None, Key | None]]:
+        """Return number of rows, and bounds, of about equal parts of a range of a table's keys.
+
+        A table without keys is one part, of an unknown number of rows.
+        """
+        if not table.keys:
+            return [(None, None, None)]
+        total, _ = self.keys_after(table, after, up_to, _ALL, _ALL)
+        if not total:
+            return []
+        rows = total if total <= FEW else -(-total // max(1, parallelism))
+        _, keys = self.keys_after(table, after, up_to, total, rows)
+        sizes = [min(rows, total - place * rows) for place in range(len(keys))]
+        return list(zip(sizes, [after, *keys], keys, strict=False))
 
 
 def begin_at(connection: Connection, token: str) -> None:

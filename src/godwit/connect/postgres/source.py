@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from godwit.columns.signed import CHANGE, UNCHANGED
 from godwit.columns.types import plain_schema, to_schema
-from godwit.connect.postgres import pgoutput
 from godwit.connect.postgres.catalog import (
     Server,
     SourceTable,
@@ -38,15 +37,16 @@ from godwit.connect.postgres.catalog import (
 )
 from godwit.connect.postgres.changes import (
     Block,
+    Changes,
     Layout,
     Reading,
     UndecodableChangeError,
     rows_of_changes,
     rows_of_snapshot,
+    splits_of_changes,
 )
 from godwit.connect.postgres.slot import EVERYTHING, ChangeStream, Place
 from godwit.connect.postgres.snapshot import (
-    Key,
     Mark,
     Segment,
     Snapshot,
@@ -55,7 +55,6 @@ from godwit.connect.postgres.snapshot import (
 )
 from godwit.connect.postgres.types import read_types
 from godwit.model.naming import listing
-from godwit.model.text import counted
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:
@@ -63,12 +62,12 @@ if TYPE_CHECKING:
 
     from godwit.columns.signed import Kind
     from godwit.columns.types import SchemaLike
+    from godwit.connect.postgres import pgoutput
     from godwit.connect.postgres.connection import Connection
     from godwit.model.errors import SourceError
     from godwit.sources.source import Position
 
 _PART_ROWS: Final = 250_000  # of the snapshot, in an epoch
-_FEW: Final = 10_000  # rows that are not worth a second split
 _ADVANCE_S: Final = 5.0
 """While other tables change, the position follows the log this often, in epochs without rows, so
 that the server can remove that part."""
@@ -493,29 +492,12 @@ class PostgresSource(Source):
             end_key = up_to if number == last else None
             if number == last and end_key is None:
                 break
-            if not table.keys:
-                payload = (number, snapshot.token, moment, None, None)
-                yield Split(rows=None, size_bytes=None, what=table.name, payload=payload)
-                continue
-            yield from self._table_splits(number, begin_key, end_key, parallelism)
-
-    def _table_splits(
-        self, number: int, after: Key | None, up_to: Key | None, parallelism: int
-    ) -> Iterator[Split]:
-        """Yield splits of about equal size of a range of a table's keys."""
-        snapshot, table = self._moment(), self._tables[number]
-        with self._server.translating(f"cannot read {table.name}"):
-            total, _ = snapshot.keys_after(table, after, up_to, 1 << 62, 1 << 62)
-            rows = total if total <= _FEW else -(-total // max(1, parallelism))
-            if not total:
-                return
-            _, keys = snapshot.keys_after(table, after, up_to, total, rows)
-        for place, key in enumerate(keys):
-            size = min(rows, total - place * rows)
-            payload = (number, snapshot.token, snapshot.lsn, after, key)
-            what = f"{table.name} from {after} to {key}"
-            yield Split(rows=size, size_bytes=None, what=what, payload=payload)
-            after = key
+            with self._server.translating(f"cannot read {table.name}"):
+                parts = snapshot.parts_of(table, begin_key, end_key, parallelism)
+            for size, first_key, last_key in parts:
+                payload = (number, snapshot.token, moment, first_key, last_key)
+                what = f"{table.name} from {first_key} to {last_key}"
+                yield Split(rows=size, size_bytes=None, what=what, payload=payload)
 
     # -- changes ----------------------------------------------------------------------------------
 
@@ -596,11 +578,11 @@ class PostgresSource(Source):
                 blocks[-1].times_us.append(transaction.time_us)
                 blocks[-1].xids.append(transaction.xid)
         segments = begin["segments"] if begin["snapshot"] is None else end["segments"]
-        return splits + _cut(blocks, segments, parallelism)
+        return splits + splits_of_changes(blocks, segments, parallelism)
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split."""
-        if isinstance(split.payload, _Changes):
+        if isinstance(split.payload, Changes):
             yield from self._read_changes(split.payload, columns)
             return
         number, token, lsn, after, up_to = split.payload
@@ -618,7 +600,7 @@ class PostgresSource(Source):
             with self._server.translating(f"cannot read {split.what}"):
                 raise error from None
 
-    def _read_changes(self, changes: _Changes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read_changes(self, changes: Changes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that changes insert and delete."""
         segments = [Segment(Mark(number, key), lsn) for number, key, lsn in changes.segments]
         for block in changes.blocks:
@@ -650,49 +632,6 @@ class PostgresSource(Source):
         return batch
 
 
-class _Changes:
-    """Changes that a split reads."""
-
-    __slots__ = ("blocks", "segments")
-
-    def __init__(self, blocks: list[Block], segments: list[list[Any]]) -> None:
-        self.blocks, self.segments = blocks, segments
-
-
 def _place(position: Position) -> Place:
     """Return the place in the stream of changes of a position."""
     return Place(position["lsn"], position["within"])
-
-
-def _cut(blocks: list[Block], segments: list[list[Any]], parallelism: int) -> list[Split]:
-    """Return splits of changes, of about equal size."""
-    total = sum(len(block.messages) for block in blocks)
-    if not total:
-        return []
-    size = total if total <= _FEW else -(-total // max(1, parallelism))
-    parts: list[list[Block]] = [[]]
-    left = size
-    for block in blocks:
-        begin, end = 0, len(block.messages)
-        while begin < end:
-            if not left:
-                parts.append([])
-                left = size
-            stop = min(end, begin + left)
-            parts[-1].append(block.slice(begin, stop))
-            left -= stop - begin
-            begin = stop
-    return [_split_of(part, segments) for part in parts]
-
-
-def _split_of(blocks: list[Block], segments: list[list[Any]]) -> Split:
-    """Return the split that reads some changes."""
-    messages = [message for block in blocks for message in block.messages]
-    return Split(
-        rows=sum(map(pgoutput.num_signed_rows, messages)),
-        size_bytes=sum(map(len, messages)),
-        what=f"{counted(len(messages), 'change')} from {lsn_text(blocks[0].lsns[0])}",
-        payload=_Changes(blocks, segments),
-        exact=False,
-        arrived_us=tuple(t for block in blocks for t in block.times_us),
-    )
