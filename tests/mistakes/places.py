@@ -88,7 +88,7 @@ SINKS = (
     ),
     _M('gw.sinks.postgres("jdbc:postgresql://h/db", "t")', "JDBC", "PostgreSQL sink", "host=..."),
     _M('gw.sinks.postgres("host=h", "t", mode="overwrite")', "'overwrite'", "table t", "upsert"),
-    _M('gw.sinks.postgres("host=h", "t", keys=["k"])', "mean nothing", "table t", 'mode="upsert"'),
+    _M('gw.sinks.postgres("host=h", "t", keys=["k"])', "mean nothing", "table t", "mode='upsert'"),
     _M(
         'gw.sinks.postgres("host=h", "t", key="k")', "no argument 'key'", "postgres", "mean 'keys'?"
     ),

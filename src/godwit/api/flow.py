@@ -447,12 +447,14 @@ class LogicalFlow:
         >>> def count(key, rows, seen: gw.types.State[int]):
         ...     seen.value += sum(row.delay for row in rows)
         ...     return [(*key, 100 // seen.value)]
-        >>> keyed = of_rows.key_by("plane")
+        >>> flow = gw.Flow("shares")
+        >>> flights = flow.source("flights", gw.sources.memory("plane string, delay long"))
+        >>> keyed = flights.key_by("plane")
         >>> shares = keyed.process(count, state=int, output="plane string, s long")
-        >>> delays.sink("shares", shares, gw.sinks.noop())
-        >>> delays.divert_errors("failed", shares, gw.sinks.memory())
+        >>> flow.sink("shares", shares, gw.sinks.noop())
+        >>> flow.divert_errors("failed", shares, gw.sinks.memory())
         >>> rows = [{"plane": "N1", "delay": 0}, {"plane": "N2", "delay": 50}]
-        >>> played = gw.testing.run(delays, {"flights": rows})
+        >>> played = gw.testing.run(flow, {"flights": rows})
         >>> played.rows("shares").to_pylist(), played.rows("failed")["error"].to_pylist()
         ([{'plane': 'N2', 's': 2}], ['ZeroDivisionError'])
         """
