@@ -17,7 +17,7 @@ import pathway as pw
 import pyarrow.parquet as pq
 
 
-class Orders(pw.Schema):
+class Orders(pw.Schema):  # type: ignore[misc]
     """A table."""
 
     number: int = pw.column_definition(primary_key=True)  # Pathway has an ``id`` of its own
@@ -25,19 +25,21 @@ class Orders(pw.Schema):
     amount: int
 
 
-class Customers(pw.Schema):
+class Customers(pw.Schema):  # type: ignore[misc]
     """The other table."""
 
     customer: int = pw.column_definition(primary_key=True)
     city: int
 
 
-class Feed(pw.io.python.ConnectorSubject):
+class Feed(pw.io.python.ConnectorSubject):  # type: ignore[misc]
     """Rows of a table, as they are given."""
 
     def __init__(self, columns: list[str]) -> None:
         super().__init__(session_type="upsert")
-        self.columns, self.paths, self.ready = columns, queue.Queue(), queue.Queue()
+        self.columns = columns
+        self.paths: queue.Queue[str] = queue.Queue()
+        self.ready: queue.Queue[None] = queue.Queue()
         self.may_commit: queue.Queue[None] = queue.Queue()
 
     def run(self) -> None:

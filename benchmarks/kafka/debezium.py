@@ -93,8 +93,8 @@ def run(flow: gw.Flow, spark: Any, work: Path) -> tuple[float, int]:
     """Run a query over all messages; return rows a second behind its first epoch, and rows."""
     query = flow.start(checkpoint=work, trigger={"availableNow": True}, session=spark)
     query.awaitTermination()
-    if query.exception() is not None:
-        raise query.exception()
+    if (failure := query.exception()) is not None:
+        raise failure
     epochs = [p for p in query.recentProgress if p["numInputRows"]]
     rows = sum(p["numInputRows"] for p in epochs[1:])
     return rows / (sum(p["durationMs"]["triggerExecution"] for p in epochs[1:]) / 1e3), rows
@@ -110,7 +110,8 @@ def main() -> None:
     rates: dict[str, list[float]] = defaultdict(list)
     with running_broker() as broker, temporary_directory() as work:
         topics = [broker.topic(options.partitions) for _ in range(2)]
-        producer = broker.producer(**{"queue.buffering.max.messages": 2_000_000})
+        settings: dict[str, Any] = {"queue.buffering.max.messages": 2_000_000}
+        producer = broker.producer(**settings)
         size = 0
         for number, values in enumerate(messages(options.rows, options.deletes)):
             for topic, value in zip(topics, values, strict=True):

@@ -78,7 +78,7 @@ class MeetingRun(TimedRun):
             for name, of in rows.items()
             if of
         }
-        fed = lane_inputs(self.compiled, tables, partitions=2)
+        fed: Any = lane_inputs(self.compiled, tables, partitions=2)
         self.play(fed)
         return self.output("out")
 

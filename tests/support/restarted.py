@@ -99,7 +99,7 @@ class Restarted:
             for name, of in rows.items()
             if of
         }
-        fed = lane_inputs(self.compiled, tables, _shifted)
+        fed: Any = lane_inputs(self.compiled, tables, _shifted)
         self.lanes.play(fed)
         return sorted(self.lanes.output(), key=repr)
 

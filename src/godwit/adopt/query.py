@@ -67,13 +67,27 @@ class SparkQuery(Query):
         Each also has the figures of `Query.recentProgress`, by name. What Godwit does not count,
         such as ``numRowsTotal`` of a state operator, is -1.
         """
-        return [self._as_spark_progress(entry) for entry in super().recentProgress]
+        durations = self._spark_durations()
+        return [self._as_spark_progress(entry, durations) for entry in super().recentProgress]
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802  StreamingQuery's name
         """Progress of the last batch, as an item of `recentProgress`; ``None`` before it."""
         latest = super().lastProgress
-        return None if latest is None else self._as_spark_progress(latest)
+        return None if latest is None else self._as_spark_progress(latest, self._spark_durations())
+
+    def _spark_durations(self) -> Mapping[int, Mapping[str, int]]:
+        """Return the durations that Spark measured, by batch: of the last ones, without Godwit's.
+
+        Empty for a query that reads its sources itself.
+        """
+        spark = getattr(self._driver, "spark_query", None)
+        return {
+            progress.batchId: {
+                name: ms for name, ms in progress.durationMs.items() if "." not in name
+            }
+            for progress in (() if spark is None else spark.recentProgress)
+        }
 
     @user_call
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
@@ -91,8 +105,13 @@ class SparkQuery(Query):
         """Print the plan of Godwit's flow; `extended` changes nothing."""
         super().explain()
 
-    def _as_spark_progress(self, entry: Mapping[str, Any]) -> StreamingQueryProgress:
-        """Return the progress of an epoch with the Spark keys, and its own beside them."""
+    def _as_spark_progress(
+        self, entry: Mapping[str, Any], durations: Mapping[int, Mapping[str, int]]
+    ) -> StreamingQueryProgress:
+        """Return the progress of an epoch with the Spark keys, and its own beside them.
+
+        `durations`: batch → what Spark measured of it.
+        """
         watermarks = [mark for mark in entry["watermarks"].values() if mark is not None]
         sources = [{**_SOURCE, **source} for source in entry.get("sources", ())]
         seconds = entry["durationMs"]["epoch"] / 1e3
@@ -104,6 +123,12 @@ class SparkQuery(Query):
             "name": self.name,
             "batchId": self._run.batches - 1 if batch is None else batch,
             "batchDuration": round(seconds * 1e3),
+            "durationMs": {
+                "addBatch": round(seconds * 1e3),
+                "triggerExecution": round(seconds * 1e3),
+                **entry["durationMs"],
+                **durations.get(batch, {}),
+            },
             "eventTime": {"watermark": min(watermarks)} if watermarks else {},
             "stateOperators": [
                 _state_operator(name, entry, self._metrics.get(name, {}))

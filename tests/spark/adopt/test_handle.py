@@ -56,6 +56,7 @@ def _used(query: Any, spark: SparkSession) -> dict[str, Any]:
         "rows": latest.numInputRows,
         "files": latest.sources[0].description,
         "metrics": latest.observedMetrics,
+        "durations": sorted(_DURATIONS & latest.durationMs.keys()),
         "states": len(latest.stateOperators),
         "updated": latest.stateOperators[0].numRowsUpdated,
     }
@@ -66,6 +67,10 @@ def _used(query: Any, spark: SparkSession) -> dict[str, Any]:
     return answers | {"stopped": query.isActive, "end": query.awaitTermination()}
 
 
+_DURATIONS = {
+    *("addBatch", "commitOffsets", "getBatch", "latestOffset", "queryPlanning"),
+    *("triggerExecution", "walCommit"),
+}
 _FIELDS = (
     *("id", "runId", "name", "timestamp", "batchId", "batchDuration", "durationMs", "eventTime"),
     *("stateOperators", "sources", "sink", "numInputRows", "inputRowsPerSecond"),

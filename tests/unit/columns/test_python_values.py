@@ -152,4 +152,4 @@ def test_windows_give_their_bounds_and_take_moments_as_functions_of_keys_do() ->
         bounds=pa.array([0, 1]).to_numpy(),
     )
     assert seen[0].end - seen[0].start == HOUR
-    assert output.column(0).to_pylist() == [BEFORE]
+    assert output["output"].column(0).to_pylist() == [BEFORE]

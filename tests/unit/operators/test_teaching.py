@@ -124,7 +124,7 @@ def test_a_declaration_that_will_not_do_is_refused_in_its_line(call: Any, said: 
         ("window", r"Use stream\.key_by"),
         ("parquet", r"Use gw\.sinks\.parquet"),
         ("sinks.parqet", "Did you mean 'parquet'"),
-        ("sinks.nothing_like_it", "There are 'console', 'delta'"),
+        ("sinks.nothing_like_it", "There are 'console', 'data_source'"),
         ("sources.socket", "Use a DataFrame, as in .*socket"),
         ("sources.parqet", "Did you mean 'parquet'"),
         ("sources.nothing_like_it", "There are 'arrow', 'csv'"),
