@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-NOT_RUN = {"components": 3, "demo": 1, "running": 1, "scaling": 2, "sinks": 2, "sources": 1}
+NOT_RUN = {
+    "components": 3,
+    "demo": 1,
+    "metrics": 1,
+    "running": 2,
+    "scaling": 2,
+    "sinks": 2,
+    "sources": 2,
+}
 
 
 def run_to_its_end(flow: gw.Flow, namespace: dict[str, Any]) -> dict[str, gw.sinks.MemorySink]:

@@ -139,7 +139,7 @@ class QueryState:
 
         Examples
         --------
-        >>> query.state("by_plane").get_many(["N1", "N2", "N3"]).num_rows
+        >>> query.state("by_plane").get_many(["N1", "N2"]).num_rows
         2
         """
         return self._look_up(self._key_table(keys))
