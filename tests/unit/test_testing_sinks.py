@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,3 +169,10 @@ def test_memory_keeps_the_contract(mode: Any) -> None:
     results = gw.sinks.memory()
     keys: list[str] | None = [] if mode == "append" else None
     gw.testing.check_sink(lambda: results, lambda: results.table(keys), mode=mode)
+
+
+def test_a_sink_of_a_notebook_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "notebook", types.ModuleType("notebook"))
+    monkeypatch.setattr(RowsFirst, "__module__", "notebook")
+    with pytest.raises(SinkError, match=FAULTS[RowsFirst]):
+        check(RowsFirst, 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import itertools
 import random
 import sys
@@ -456,9 +457,11 @@ class _Steps:
     it only counts.
     """
 
-    def __init__(self, kind: type, line: Line | None = None, turn: int = 1) -> None:
+    def __init__(self, kind: type[Sink], line: Line | None = None, turn: int = 1) -> None:
         module = sys.modules[kind.__module__]
-        file = Path(module.__file__ or "")
+        # A notebook has no file; each cell is one to its functions.
+        cell = inspect.unwrap(kind.deliver).__code__.co_filename
+        file = Path(getattr(module, "__file__", None) or cell)
         self._place = str(file.parent if module.__package__ else file)
         self._line, self._turn = line, turn
         self.counts: Counter[Line] = Counter()

@@ -70,6 +70,8 @@ def minute_of(metrics: Metrics, minute: int, *, well: bool) -> None:
             events.EpochAborted(**common, reason="a test"),
             events.RowsLeftOut(**common, operator="hourly", late=3),
             events.RowsUnreadable(**common, source="orders", rows=2),
+            events.DeletesWaited(**common, operator="latest", deletes=1),
+            events.CallsFailed(**common, operator="p", function="f", calls=1, rows=2, error="E"),
             events.ScalingFailed(**common, wanted=4, reason="a test"),
         ]
     for event in happened:
