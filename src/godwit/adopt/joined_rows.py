@@ -251,7 +251,7 @@ class JoinedRows(KeyedOperator):
         keyed = np.ones(distinct.num_rows, np.bool_)
         if self.how != "full":
             keyed = without_null(distinct)
-        left, right = self._pairs(rows, num_loaded, keyed)
+        left, right = self._pairs(rows, num_loaded, keyed, until)
         met = rows.met.copy()
         met[left] = met[right] = True
         output = [self._paired(rows, left, right, met)]
@@ -336,8 +336,14 @@ class JoinedRows(KeyedOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
-    def _pairs(self, rows: _Rows, num_loaded: int, keyed: Bools) -> tuple[IntArray, IntArray]:
-        """Return the positions of the left and right rows of all pairs with a new row."""
+    def _pairs(
+        self, rows: _Rows, num_loaded: int, keyed: Bools, until: int
+    ) -> tuple[IntArray, IntArray]:
+        """Return the positions of the left and right rows of all pairs with a new row.
+
+        In a semi join Spark stores the right rows of a batch first, but for those that expire in
+        it, and its left rows meet stored ones alone.
+        """
         new = np.arange(len(rows.key)) >= num_loaded
         is_left = (rows.side == LEFT) & keyed[rows.key]
         is_right = (rows.side == RIGHT) & keyed[rows.key]
@@ -347,7 +353,8 @@ class JoinedRows(KeyedOperator):
         ]
         left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
         if self.how == "semi":
-            fresh = ~rows.met[left]
+            not_stored = new[left] & new[right] & (rows.expires[right] <= until)
+            fresh = ~rows.met[left] & ~not_stored
             left, right = left[fresh], right[fresh]
         if self.condition is None or not len(left):
             return left, right
