@@ -15,42 +15,59 @@ into several epochs never deletes a row that it has inserted.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from godwit.sources.table_pieces import TablePiece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from godwit.connect.delta.log import Commit, DataFile, DeletionVector, Snapshot
     from godwit.sources.source import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Rows of a data file with one sign, from `start` to `stop` by their numbers in the file.
+class Piece(TablePiece):
+    """Rows of a data file, without those of its deletion vector.
 
-    Without the rows of the file's deletion vector; if there is `among`, only those of this vector.
+    If there is `among`, only the rows of this vector.
     """
 
     file: DataFile
     version: int
-    timestamp_ms: int
-    sign: Literal[-1, 1] = 1
     from_feed: bool = False  # a file of the change data feed, whose rows say their sign
     among: DeletionVector | None = None
-    start: int = 0
-    stop: int | None = None  # None: to the end
-    is_skipped: bool = False  # the filters leave out all of its rows
 
     @property
-    def is_cut(self) -> bool:
-        """True if the piece is not all of its file."""
-        return self.start > 0 or self.stop is not None
+    def file_path(self) -> str:
+        return self.file.path
+
+    @property
+    def file_bytes(self) -> int:
+        return self.file.size
+
+    @property
+    def file_rows(self) -> int | None:
+        return self.file.rows
+
+    @property
+    def among_rows(self) -> int | None:
+        return None if self.among is None else self.among.cardinality
+
+    @property
+    def deleted_rows(self) -> int:
+        if self.file.vector is None or self.is_cut or self.among is not None:
+            return 0
+        return self.file.vector.cardinality
 
     @property
     def is_exact(self) -> bool:
-        """True if the number of rows is known without reading the file."""
         is_whole = self.file.vector is None or not self.is_cut
         return not self.from_feed and self.among is None and is_whole
+
+    @property
+    def version_name(self) -> str:
+        return f"version {self.version}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -118,40 +135,3 @@ def position_of(position: Position) -> DeltaPosition:
         piece=position["piece"],
         row=position["row"],
     )
-
-
-class Budget:
-    """Rows and files that an epoch may still take; ``None``: any number."""
-
-    def __init__(self, rows: int | None, files: int | None) -> None:
-        self.rows, self._files = rows, files
-        self.taken = 0  # files
-
-    @property
-    def is_spent(self) -> bool:
-        """True if the epoch has something, and takes no more."""
-        return bool(self.taken) and (self.rows == 0 or self.taken == self._files)
-
-    def has_room(self, rows: int, files: int) -> bool:
-        """Return whether this many rows and files may be taken."""
-        has_files = self._files is None or self.taken + files <= self._files
-        return has_files and (self.rows is None or rows <= self.rows)
-
-
-def piece_ranges(
-    start: DeltaPosition, pieces: Sequence[Piece], end: DeltaPosition | None
-) -> Iterator[tuple[int, Piece]]:
-    """Yield the pieces of a version from a place on, cut where they begin and end.
-
-    `end`: place not to exceed, in this version or a later one.
-    """
-    is_last = end is not None and (start.version, start.is_commit) == (end.version, end.is_commit)
-    for number in range(start.piece, len(pieces)):
-        row = start.row if number == start.piece else 0
-        stop = None
-        if is_last and end is not None and number >= end.piece:
-            stop = end.row
-            if number > end.piece or stop <= row:
-                return
-        piece = pieces[number]
-        yield number, piece if not row and stop is None else replace(piece, start=row, stop=stop)

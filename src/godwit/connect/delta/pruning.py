@@ -1,4 +1,4 @@
-"""Filters on rows, and the data files that cannot have rows for them.
+"""Data files that cannot have rows for the filters of a source.
 
 Files are left out by their partition's values, exactly, and by the smallest and greatest values in
 the log, which may be wider than the true ones.
@@ -15,12 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from godwit.connect.delta.columns import partition_value
-from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pyarrow.compute as pc
 
     from godwit.connect.delta.columns import Column
     from godwit.connect.delta.log import DataFile
@@ -29,39 +26,17 @@ if TYPE_CHECKING:
 _SLACK: Final = dt.timedelta(milliseconds=1)  # writers cut times in statistics to milliseconds
 
 
-class RowFilter:
-    """Filters of a source, for the columns of a table; can be pickled."""
+class FileFilter:
+    """Filters of a source, for the files of a table; can be pickled."""
 
     def __init__(
-        self, groups: Sequence[Sequence[Predicate]], columns: Mapping[str, Column], shown: str
+        self, groups: Sequence[Sequence[Predicate]], columns: Mapping[str, Column]
     ) -> None:
         self._groups, self._columns = groups, columns
-        self.names = list(dict.fromkeys(name for group in groups for name, _, _ in group))
         self._known: dict[tuple[int, int, str | None], bool] = {}
-        schema = pa.schema([columns[name].field for name in self.names])
-        try:
-            self.kept(schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema)])
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            text = str(error).splitlines()[0].removesuffix(".")
-            raise SourceError(
-                f"The filters of the source of the Delta table {shown!r} do not fit its columns: "
-                f"{text}.",
-                remedy="Compare columns with values of their type, such as dates with "
-                "datetime.date and times with a datetime that has a time zone.",
-                path=shown,
-            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
-
-    @property
-    def expression(self) -> pc.Expression:
-        """Filters as an expression of Arrow."""
-        return pq.filters_to_expression([list(group) for group in self._groups])
-
-    def kept(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Return the rows for which the filters hold."""
-        return pa.Table.from_batches(batches).filter(self.expression)
 
     def may_have_rows(self, file: DataFile) -> bool:
         """Return whether a data file may have rows for the filters."""

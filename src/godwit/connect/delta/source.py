@@ -12,14 +12,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import pyarrow as pa
 
-from godwit.columns.signed import CHANGE
 from godwit.columns.types import to_schema
 from godwit.connect.delta.columns import (
     Column,
@@ -28,30 +26,28 @@ from godwit.connect.delta.columns import (
 )
 from godwit.connect.delta.log import DataFile, Log, check_protocol
 from godwit.connect.delta.pieces import (
-    Budget,
     DeltaPosition,
     Piece,
     added_pieces,
     changed_pieces,
-    piece_ranges,
     position_of,
     snapshot_pieces,
 )
 from godwit.connect.delta.place import Table
-from godwit.connect.delta.pruning import RowFilter
-from godwit.connect.delta.rows import INCLUDED, PieceReader
-from godwit.connect.delta.splits import Splitter
+from godwit.connect.delta.pruning import FileFilter
+from godwit.connect.delta.rows import PieceReader
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
-from godwit.sources.row_filters import checked_filters
 from godwit.sources.source import Lag, Source, Split
+from godwit.sources.table_pieces import PieceSplitter, VersionPieces, epoch_end, pieces_between
+from godwit.sources.table_rows import TableRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.connect.delta.log import Commit, Metadata
-    from godwit.sources.row_filters import Filters
     from godwit.sources.source import Position
+    from godwit.sources.table_rows import TableArguments
 
 _MAX_VERSIONS: Final = 64  # whose pieces are remembered
 _EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on all the same
@@ -66,31 +62,26 @@ class DeltaSource(Source):
         self,
         path: str,
         *,
-        changes: bool,
         version: int | None,
         timestamp: dt.datetime | str | None,
         snapshot: bool,
-        columns: Sequence[str] | None,
-        filters: Filters | None,
-        include: Sequence[str] | Mapping[str, str],
         keys: Sequence[str],
-        on_change: str,
         whole_versions: bool,
-        max_rows_per_epoch: int | None,
-        max_files_per_epoch: int | None,
         storage_options: Mapping[str, str] | None,
+        **rows: Unpack[TableArguments],
     ) -> None:
-        for option, value, least in (
-            ("max_rows_per_epoch", max_rows_per_epoch, 1),
-            ("max_files_per_epoch", max_files_per_epoch, 1),
-            ("version", version, 0),
-        ):
-            if value is not None:
-                check_number(option, value, least=least, error=SourceError)
+        if version is not None:
+            check_number("version", version, least=0, error=SourceError)
         self._table = Table(path, storage_options)
         self._log = Log(self._table)
-        self._changes, self._on_change = changes, on_change
-        if changes:
+        self._rows = TableRows.checked(
+            rows,
+            format_name="Delta",
+            table=("path", self._table.shown),
+            version="version",
+            whole=whole_versions,
+        )
+        if self._rows.signed:
             self.kind = "changes"
         self.table_keys = tuple(keys)
         self._version, self._snapshot = version, snapshot
@@ -100,31 +91,16 @@ class DeltaSource(Source):
                 f"The source of the Delta table {self._table.shown!r} has version= and timestamp=.",
                 remedy="Give one of them.",
             )
-        if on_change not in {"refuse", "skip"} or (changes and on_change != "refuse"):
-            raise SourceError(
-                f"on_change={on_change!r} is not possible for a Delta source"
-                f"{' of changes' if changes else ''}.",
-                remedy='Give "refuse", or "skip" to leave out versions that update or delete rows; '
-                "a source of changes reads them.",
-            )
-        names = (columns,) if isinstance(columns, str) else columns
-        self._names = None if names is None else tuple(names)
-        self._filters = checked_filters(
-            filters, f"The source of the Delta table {self._table.shown!r}"
-        )
-        self._include = _checked_include(include)
-        self._whole, self._max_rows = whole_versions, max_rows_per_epoch
-        self._max_files = max_files_per_epoch
         self._columns: dict[str, Column] | None = None  # of the rows and filters
         self._schema = pa.schema([])
         self._schema_version = -1
-        self._filter: RowFilter | None = None
+        self._filter: FileFilter | None = None
         self._start: DeltaPosition | None = None
         self._is_open = False
         self._announced: set[str] = set()  # columns that were added meanwhile
         self._ids: list[tuple[int, str]] = []  # from which version the table has which id
         self._pieces: OrderedDict[tuple[int, bool], list[Piece]] = OrderedDict()
-        self._splitter = Splitter(self._table)
+        self._splitter = PieceSplitter[Piece](self._table)
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
@@ -141,12 +117,14 @@ class DeltaSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._log = Log(self._table)
-        self._pieces, self._splitter = OrderedDict(), Splitter(self._table)
+        self._pieces, self._splitter = OrderedDict(), PieceSplitter(self._table)
 
     @property
     def identity(self) -> str:
         """Kind of rows and path of the table, without credentials."""
-        return f"{'changes' if self._changes else 'rows'} of the Delta table {self._table.shown}"
+        return (
+            f"{'changes' if self._rows.signed else 'rows'} of the Delta table {self._table.shown}"
+        )
 
     # -- columns ----------------------------------------------------------------------------------
 
@@ -164,31 +142,14 @@ class DeltaSource(Source):
         newest = self._log.versions().stop - 1
         metadata = self._log.snapshot(newest).metadata
         shown = self._table.shown
-        chosen = chosen_columns(metadata, self._names, shown)
-        further = dict.fromkeys(name for group in self._filters for name, _, _ in group)
-        columns = {**chosen, **chosen_columns(metadata, list(further), shown)}
-        fields = [column.field for column in chosen.values()]
-        fields += [pa.field(name, INCLUDED[kind]) for kind, name in self._include.items()]
-        fields += [CHANGE] if self._changes else []
-        names = [field.name for field in fields]
-        if len(set(names)) < len(names):
-            raise SourceError(
-                f"The source of the Delta table {shown!r} would have two columns of one name: "
-                f"{listing(names)}.",
-                remedy="Leave the table's column out, by columns=, or give another name in "
-                f"include=. A source of changes adds the column {CHANGE.name!r}.",
-                path=shown,
-            )
-        missing = [name for name in self.table_keys if name not in names]
-        if missing:
-            raise SourceError(
-                f"The source of the Delta table {shown!r} has keys= {listing(missing)}, which it "
-                "does not read.",
-                remedy="Name columns that the source reads.",
-                path=shown,
-            )
-        self._schema = to_schema(pa.schema(fields), where=f"The Delta table {shown!r}")
-        self._filter = RowFilter(self._filters, columns, shown) if self._filters else None
+        chosen = chosen_columns(metadata, self._rows.names, shown)
+        compared = chosen_columns(metadata, self._rows.filtered, shown)
+        columns = {**chosen, **compared}
+        schema = self._rows.schema([column.field for column in chosen.values()], self.table_keys)
+        self._schema = to_schema(schema, where=f"The Delta table {shown!r}")
+        self._rows.check_filters(pa.schema([column.field for column in compared.values()]))
+        if self._rows.filters:
+            self._filter = FileFilter(self._rows.filters, columns)
         self._columns, self._schema_version = columns, newest
         return columns
 
@@ -201,7 +162,7 @@ class DeltaSource(Source):
         )
         new = [name for name in new if name not in self._announced]
         self._announced.update(new)
-        if follows and new and self._names is None:
+        if follows and new and self._rows.names is None:
             _logger.warning(
                 "Version %s of the Delta table %r adds %s, which the query reads once it was "
                 "started again.",
@@ -320,12 +281,12 @@ class DeltaSource(Source):
             self._check_columns(version, commit.metadata)
             if commit.metadata.table_id != self._ids[-1][1] and version > self._ids[-1][0]:
                 self._ids.append((version, commit.metadata.table_id))
-        if self._changes:
+        if self._rows.signed:
             return self._remember(
                 key, changed_pieces(commit, partial(self._with_partition, commit))
             )
         if commit.removes or commit.operation == "RESTORE":
-            if self._on_change == "skip":
+            if self._rows.skips:
                 return self._remember(key, [])
             raise SourceError(
                 f"Version {version} of the Delta table {self._table.shown!r} ("
@@ -347,18 +308,28 @@ class DeltaSource(Source):
             return replace(file, partition={})
         return before.files[file.path]
 
-    def _groups(
+    def _versions(
         self, begin: DeltaPosition, end: DeltaPosition | None
-    ) -> Iterator[tuple[DeltaPosition, list[Piece]]]:
-        """Yield the versions from a place on, each with its first place and its pieces."""
+    ) -> Iterator[VersionPieces[Piece, DeltaPosition]]:
+        """Yield the pieces of the versions from a place on."""
         place = begin
         while end is None or place < end:
             if place.is_commit and not self._log.has(place.version):
                 if end is not None:
                     raise self._log.removed_error(place.version)
                 return
-            yield place, self._pieces_of(place.version, is_commit=place.is_commit)
-            place = DeltaPosition.after(place.version)
+            after = DeltaPosition.after(place.version)
+            is_last = end is not None and end < after
+            yield VersionPieces(
+                pieces=self._pieces_of(place.version, is_commit=place.is_commit),
+                first=place.piece,
+                row=place.row,
+                stop=(end.piece, end.row) if is_last and end is not None else None,
+                is_commit=place.is_commit,
+                place=partial(_place_in, place),
+                after=end if is_last and end is not None else after,
+            )
+            place = after
 
     # -- progress ---------------------------------------------------------------------------------
 
@@ -370,12 +341,8 @@ class DeltaSource(Source):
             return position
         with self._table.reading("log"):
             try:
-                groups = self._groups(begin, newest)
-                if not any(
-                    not piece.is_skipped
-                    for place, pieces in groups
-                    for piece in pieces[place.piece :]
-                ):
+                versions = self._versions(begin, newest)
+                if all(piece.is_skipped for v in versions for _, piece in v.ranges()):
                     return position
             except SourceError:
                 pass  # the epoch that reaches the version raises it
@@ -387,72 +354,21 @@ class DeltaSource(Source):
         """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
         begin = position_of(position)
         bound = None if until is None else position_of(until)
-        limits = [number for number in (limit, self._max_rows) if number is not None]
         with self._table.reading("log"):
-            place = self._advance(begin, bound, min(limits) if limits else None)
-        return position if place == begin else self._encoded(place)
-
-    def _advance(
-        self, begin: DeltaPosition, bound: DeltaPosition | None, rows: int | None
-    ) -> DeltaPosition:
-        """Return the place after about `rows` rows; `begin` if there are none."""
-        place, budget, skipped = begin, Budget(rows, self._max_files), 0
-        groups = self._groups(begin, bound)
-        while True:
-            try:
-                group = next(groups, None)
-            except SourceError:
-                if budget.taken:
-                    return place
-                raise
-            if group is None:
-                break
-            start, pieces = group
-            is_whole = self._whole and start.is_commit
-            if is_whole and budget.taken:
-                further = [piece for piece in pieces if not piece.is_skipped]
-                rows_of_version = 0 if rows is None else sum(map(self._splitter.count, further))
-                if not budget.has_room(rows_of_version, len(further)):
-                    return place
-            for number, piece in piece_ranges(start, pieces, bound):
-                if piece.is_skipped:
-                    skipped += 1
-                    continue
-                if not is_whole and budget.is_spent:
-                    return replace(start, piece=number, row=piece.start)
-                if budget.rows is not None:
-                    stop = self._splitter.count(piece) if piece.stop is None else piece.stop
-                    may_cut = not is_whole and piece.among is None
-                    if may_cut and stop - piece.start > budget.rows:
-                        return replace(start, piece=number, row=piece.start + budget.rows)
-                    budget.rows = max(budget.rows - (stop - piece.start), 0)
-                budget.taken += 1
-            place = DeltaPosition.after(start.version)
-            if bound is not None and place > bound:
-                place = bound
-        is_far = place.version - begin.version >= _EMPTY_VERSIONS or skipped >= _SKIPPED_FILES
-        return place if budget.taken or is_far else begin
-
-    # -- splits -----------------------------------------------------------------------------------
+            versions = self._versions(begin, bound)
+            end = epoch_end(versions, begin, self._rows.limits(limit), self._splitter.num_rows)
+        place = end.place
+        is_far = place.version - begin.version >= _EMPTY_VERSIONS or end.skipped >= _SKIPPED_FILES
+        has_moved = place != begin and (end.taken or is_far)
+        return self._encoded(place) if has_moved else position
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return about `parallelism` splits: groups of small files, and parts of large ones."""
         with self._table.reading("log"):
-            pieces, skipped = self._between(position_of(begin), position_of(end))
-        return self._splitter.splits(
-            pieces, parallelism, skipped=skipped, filtered=self._filter is not None
-        )
-
-    def _between(self, begin: DeltaPosition, end: DeltaPosition) -> tuple[list[Piece], int]:
-        """Return the pieces between two places, and the number of those that are left out."""
-        between, skipped = [], 0
-        for start, pieces in self._groups(begin, end):
-            for _, piece in piece_ranges(start, pieces, end):
-                if piece.is_skipped:
-                    skipped += 1
-                else:
-                    between.append(piece)
-        return between, skipped
+            pieces, skipped = pieces_between(self._versions(position_of(begin), position_of(end)))
+        pieces = [replace(piece, file=replace(piece.file, stats=None)) for piece in pieces]
+        filtered = self._filter is not None
+        return self._splitter.splits(pieces, parallelism, skipped=skipped, filtered=filtered)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -463,12 +379,10 @@ class DeltaSource(Source):
             table=self._table,
             schema=self._schema,
             columns=known,
-            row_filter=self._filter,
-            include=self._include,
-            signed=self._changes,
+            rows=self._rows,
         )
         for piece in split.payload:
-            with self._table.reading(f"file {piece.file.path!r}", piece.version):
+            with self._table.reading_piece(piece):
                 yield from reader.read(piece, columns)
 
     # -- reports ----------------------------------------------------------------------------------
@@ -486,8 +400,8 @@ class DeltaSource(Source):
         rows: int | None = 0
         size, oldest = 0.0, []
         try:
-            for start, pieces in self._groups(position_of(position), None):
-                for piece in pieces[start.piece :]:
+            for version in self._versions(position_of(position), None):
+                for _, piece in version.ranges():
                     if piece.is_skipped:
                         continue
                     count = self._splitter.known_rows(piece)
@@ -506,17 +420,9 @@ class DeltaSource(Source):
         return {part: place.version, "reading": f"file {place.piece} at row {place.row:,}"}
 
 
-def _checked_include(include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the further columns, kind → name; raise for an unknown kind."""
-    names = [include] if isinstance(include, str) else include
-    chosen = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
-    unknown = [kind for kind in chosen if kind not in INCLUDED]
-    if unknown:
-        raise SourceError(
-            f"A Delta source cannot include {listing(unknown)}.",
-            remedy=f"Give any of {listing(list(INCLUDED))}, or a mapping that renames them.",
-        )
-    return {str(kind): str(name) for kind, name in chosen.items()}
+def _place_in(version: DeltaPosition, piece: int, row: int) -> DeltaPosition:
+    """Return a place in a version."""
+    return replace(version, piece=piece, row=row)
 
 
 def _time_us(timestamp: object) -> int:

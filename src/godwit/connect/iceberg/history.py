@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -32,6 +33,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 
 from godwit.model.errors import SourceError
+from godwit.sources.table_pieces import TablePiece, VersionPieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 Part: TypeAlias = Literal["", "all", "step", "jump"]
 MAX_STEPS: Final = 256
 """Steps whose pieces are remembered, and the most of an epoch."""
+_FileKey: TypeAlias = "tuple[str, tuple[Deletes, ...]]"
+_Side: TypeAlias = "tuple[Literal[-1, 1], Counter[_FileKey], list[tuple[_FileKey, ManifestEntry]]]"
 _READERS: Final = 8  # of manifests at once
 _PATH_ID: Final = 2147483546  # of the column of delete files with the path of a data file
 _REFERENCED: Final = 17  # place, in an entry of format 3, of the only data file of deletes
@@ -101,42 +105,40 @@ class Deletes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(TablePiece):
     """Rows of a data file that a step adds or takes away; a value that can be pickled."""
 
     path: str
     size: int
     rows: int  # of the whole file
-    sign: int  # of the rows
     snapshot: int
-    timestamp_ms: int  # of the snapshot
     constants: tuple[tuple[int, Any], ...]  # field ids of identity partitions → values
-    skipped: bool  # it has no rows for the filters
     gone: tuple[Deletes, ...] = ()  # rows that are not among those of the piece
     among: tuple[Deletes, ...] | None = None  # only these rows; ``None``: all
-    start: int = 0
-    stop: int | None = None  # ``None``: to the end
 
     @property
-    def is_cut(self) -> bool:
-        """True if the piece is not about the whole file."""
-        return self.start > 0 or self.stop is not None
+    def file_path(self) -> str:
+        return self.path
 
     @property
-    def end(self) -> int:
-        """Row of the file after the last one of the piece."""
-        return self.rows if self.stop is None else self.stop
+    def file_bytes(self) -> int:
+        return self.size
 
     @property
-    def max_rows(self) -> int:
-        """Upper bound of its rows; exact unless rows are deleted."""
-        whole = self.end - self.start
-        return whole if self.among is None else min(whole, sum(d.rows for d in self.among))
+    def file_rows(self) -> int:
+        return self.rows
+
+    @property
+    def among_rows(self) -> int | None:
+        return None if self.among is None else sum(deletes.rows for deletes in self.among)
 
     @property
     def is_exact(self) -> bool:
-        """True if no row of the range is left out."""
         return not self.gone and self.among is None
+
+    @property
+    def version_name(self) -> str:
+        return f"snapshot {self.snapshot}"
 
 
 class History:
@@ -199,6 +201,22 @@ class History:
         if last is not None:
             yield last, 0, 0, target
 
+    def versions(self, begin: Place, target: Place) -> Iterator[VersionPieces[Piece, Place]]:
+        """Yield the pieces of the steps between two places."""
+        for step, first, row, stop in self.path(begin, target):
+            here = Place(
+                table=begin.table, snapshot=step.snapshot, part=step.part, since=step.since
+            )
+            yield VersionPieces(
+                pieces=self.pieces(step),
+                first=first,
+                row=row,
+                stop=None if stop is None else (stop.file, stop.row),
+                is_commit=step.part != "all",
+                place=partial(_place_in, here),
+                after=Place(table=begin.table, snapshot=step.snapshot) if stop is None else stop,
+            )
+
     def _chain(self, snapshot: int | None, goal: int | None) -> list[Step]:
         """Return the steps from the rows of one snapshot to those of another."""
         if snapshot == goal:
@@ -246,8 +264,8 @@ class History:
         Of a step that is not read yet, the summary of its snapshot tells.
         """
         if step in self._known:
-            pieces = [piece for piece in self._known[step] if not piece.skipped]
-            return sum(p.max_rows for p in pieces), sum(p.size for p in pieces)
+            pieces = [piece for piece in self._known[step] if not piece.is_skipped]
+            return sum(_max_rows(p) for p in pieces), sum(p.size for p in pieces)
         snapshot = None if step.snapshot is None else self.metadata.snapshot_by_id(step.snapshot)
         if snapshot is None or snapshot.summary is None or step.part == "jump":
             return None
@@ -338,16 +356,15 @@ class History:
         left, right = Counter(key for key, _ in old), Counter(key for key, _ in new)
         gone, come = left - right, right - left
         pieces: list[Piece] = []
-        for sign, counts, entries in ((-1, gone, old), (1, come, new)):
+        sides: tuple[_Side, _Side] = ((-1, gone, old), (1, come, new))
+        for sign, counts, entries in sides:
             for key, entry in entries:
                 if counts[key]:
                     counts[key] -= 1
                     pieces.append(self._piece(entry, sign, stamp, gone=key[1]))
         return pieces
 
-    def _live(
-        self, number: int | None
-    ) -> list[tuple[tuple[str, tuple[Deletes, ...]], ManifestEntry]]:
+    def _live(self, number: int | None) -> list[tuple[_FileKey, ManifestEntry]]:
         """Return the files of a snapshot, each with its path and deletes."""
         if number is None:
             return []
@@ -398,7 +415,7 @@ class History:
     def _piece(
         self,
         entry: ManifestEntry,
-        sign: int,
+        sign: Literal[-1, 1],
         snapshot: Snapshot,
         *,
         gone: tuple[Deletes, ...] = (),
@@ -421,7 +438,7 @@ class History:
             snapshot=snapshot.snapshot_id,
             timestamp_ms=snapshot.timestamp_ms,
             constants=tuple(self._constants(file).items()),
-            skipped=not self._may_have_rows(file),
+            is_skipped=not self._may_have_rows(file),
             gone=gone,
             among=among,
         )
@@ -542,6 +559,11 @@ def _may_name(file: DataFile, path: str) -> bool:
     return low.get(_PATH_ID, text) <= text <= high.get(_PATH_ID, text)
 
 
-def cut(piece: Piece, start: int, stop: int | None) -> Piece:
-    """Return the rows of a piece between two rows of its file."""
-    return replace(piece, start=start, stop=stop)
+def _max_rows(piece: Piece) -> int:
+    """Return an upper bound of the rows of a whole piece."""
+    return piece.rows if piece.among_rows is None else min(piece.rows, piece.among_rows)
+
+
+def _place_in(step: Place, file: int, row: int) -> Place:
+    """Return a place in a step."""
+    return replace(step, file=file, row=row)

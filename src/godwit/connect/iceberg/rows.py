@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.deletion_vector import DeletionVector, _extract_vector_payload
 
 import godwit.connect.iceberg.null_lists  # noqa: F401
-from godwit.columns.signed import CHANGE
 from godwit.sources.directory import File
-from godwit.sources.file_formats import FileRange, ParquetFormat
+from godwit.sources.file_formats import FileRange
 from godwit.sources.file_types import cast_column, widens
+from godwit.sources.table_pieces import PARQUET, selected_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import NestedField
 
     from godwit.connect.iceberg.history import Deletes, Piece
-
-FORMAT: Final = ParquetFormat()
-SNAPSHOT: Final = "snapshot"
-INCLUDED: Final = {SNAPSHOT: pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
-"""Columns about the commit of a row."""
+    from godwit.sources.table_rows import TableRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +84,15 @@ class PieceReader:
     """Reads pieces of a table; can be pickled."""
 
     columns: Mapping[str, NestedField]  # of rows and filters, by name
-    schema: pa.Schema  # types of these columns
-    filters: Sequence[Sequence[tuple[str, str, Any]]]
-    include: Mapping[str, str]  # kind → name
-    signed: bool  # rows have a sign
+    types: pa.Schema  # of these columns
+    schema: pa.Schema  # of all rows
+    rows: TableRows
 
     def read(self, access: Access, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece with the columns `names`."""
-        further = [name for group in self.filters for name, _, _ in group]
-        needed = [n for n in dict.fromkeys([*names, *further]) if n in self.columns]
+        needed = [n for n in dict.fromkeys([*names, *self.rows.filtered]) if n in self.columns]
         place, file = access.file(piece.path, piece.size)
-        stored = FORMAT.schema(place, file)
+        stored = PARQUET.schema(place, file)
         file_schema = pyarrow_to_schema(
             stored,
             access.name_mapping,
@@ -114,8 +108,9 @@ class PieceReader:
         constants = dict(piece.constants)
         part = FileRange(file=file, start=piece.start, stop=piece.stop)
         row = piece.start
-        for batch in FORMAT.read(place, part, from_file, [f.name for f in from_file]):
-            chosen = _selected(row, batch.num_rows, gone, among)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        for batch in PARQUET.read(place, part, from_file, [f.name for f in from_file]):
+            chosen = selected_rows(row, batch.num_rows, gone, among)
             row += batch.num_rows
             rows = batch if chosen is None else batch.take(pa.array(chosen))
             if not rows.num_rows:
@@ -123,7 +118,7 @@ class PieceReader:
             values = {}
             for name in needed:
                 column, source = self.columns[name], sources[name]
-                target = self.schema.field(name)
+                target = self.types.field(name)
                 if source is None:
                     value = constants.get(column.field_id)
                     value = column.initial_default if value is None else value
@@ -135,24 +130,7 @@ class PieceReader:
                 ):
                     array = _requested(rows.select([source]), column, file_schema, access)
                 values[name] = cast_column(array, target, piece.path)
-            yield from self._rows(piece, values, rows.num_rows, names)
-
-    def _rows(
-        self, piece: Piece, values: dict[str, pa.Array], count: int, names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows with further columns, for which the filters hold."""
-        for kind, name in self.include.items():
-            value = piece.snapshot if kind == SNAPSHOT else piece.timestamp_ms * 1000
-            values[name] = pa.repeat(pa.scalar(value, INCLUDED[kind]), count)
-        if self.signed:
-            values[CHANGE.name] = pa.repeat(pa.scalar(piece.sign, CHANGE.type), count)
-        if not self.filters:
-            yield pa.RecordBatch.from_arrays([values[name] for name in names], list(names))
-            return
-        rows = pa.table(values).filter(pq.filters_to_expression([list(g) for g in self.filters]))
-        for batch in rows.select(list(names)).to_batches():
-            if batch.num_rows:
-                yield batch
+            yield from self.rows.completed(values, rows.num_rows, piece, piece.snapshot, schema)
 
 
 class _Deleted:
@@ -183,24 +161,6 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return a column of numbers."""
     numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     return numbers
-
-
-def _selected(
-    first: int, count: int, gone: npt.NDArray[np.int64], among: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64] | None:
-    """Return the places, in a batch, of the rows that a piece has; ``None``: all.
-
-    `first`: number of the batch's first row in the file; `count`: its rows.
-    """
-    low, high = np.searchsorted(gone, [first, first + count])
-    if among is None and low == high:
-        return None
-    mask = np.full(count, among is None)
-    if among is not None:
-        start, stop = np.searchsorted(among, [first, first + count])
-        mask[among[start:stop] - first] = True
-    mask[gone[low:high] - first] = False
-    return np.flatnonzero(mask)
 
 
 def _repeated(value: Any, column: NestedField, target: pa.Field, count: int, path: str) -> pa.Array:

@@ -7,47 +7,43 @@ known by their field ids, so a column that is renamed meanwhile is read on under
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io.pyarrow import _pyarrow_schema_ensure_small_types, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner
 
-from godwit.columns.signed import CHANGE
 from godwit.columns.types import to_schema
 from godwit.connect.iceberg.filters import expression_of
-from godwit.connect.iceberg.history import MAX_STEPS, History, Piece, Place, Step, cut
-from godwit.connect.iceberg.rows import FORMAT, INCLUDED, Access, PieceReader
+from godwit.connect.iceberg.history import MAX_STEPS, History, Piece, Place, Step
+from godwit.connect.iceberg.rows import Access, PieceReader
 from godwit.model.errors import GodwitError, SourceError
-from godwit.model.naming import check_number, listing
+from godwit.model.naming import listing
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.model.text import counted
-from godwit.sources.file_formats import FileRange
 from godwit.sources.file_types import common_schema
-from godwit.sources.row_filters import checked_filters
 from godwit.sources.source import Lag, Source, Split
+from godwit.sources.table_pieces import PieceSplitter, epoch_end, pieces_between
+from godwit.sources.table_rows import TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from godwit.sources.file_formats import FileLayout
-    from godwit.sources.row_filters import Filters
+    from godwit.sources.directory import File
+    from godwit.sources.file_formats import FilePlace
     from godwit.sources.source import Position
+    from godwit.sources.table_rows import TableArguments
 
-_MIN_SPLIT_BYTES: Final = 64 << 10
-_MAX_LAYOUTS: Final = 4096  # remembered
 _MAX_FORMAT_VERSION: Final = 3
 
 
@@ -59,26 +55,14 @@ class IcebergSource(Source):
         table: str,
         *,
         catalog: str | Mapping[str, str],
-        changes: bool,
         snapshot: int | None,
         tag: str | None,
         branch: str,
         existing: bool,
-        columns: Sequence[str] | None,
-        filters: Filters | None,
-        include: Sequence[str] | Mapping[str, str],
         keys: Sequence[str] | None,
-        on_change: str,
         whole_snapshots: bool,
-        max_rows_per_epoch: int | None,
-        max_files_per_epoch: int | None,
+        **rows: Unpack[TableArguments],
     ) -> None:
-        for option, value in (
-            ("max_rows_per_epoch", max_rows_per_epoch),
-            ("max_files_per_epoch", max_files_per_epoch),
-        ):
-            if value is not None:
-                check_number(option, value, least=1, error=SourceError)
         self._table_name = table
         self._properties = dict(catalog) if isinstance(catalog, Mapping) else {}
         self._catalog_name = (
@@ -92,25 +76,19 @@ class IcebergSource(Source):
                 f"The source of the Iceberg table {table!r} has snapshot= and tag=.",
                 remedy="Give one of them.",
             )
-        if on_change not in {"refuse", "skip"} or (changes and on_change != "refuse"):
-            raise SourceError(
-                f"on_change={on_change!r} is not possible for an Iceberg source"
-                f"{' of changes' if changes else ''}.",
-                remedy='Give "refuse", or "skip" to leave out snapshots that update or delete '
-                "rows; a source of changes reads them.",
-            )
-        self._changes, self._skips = changes, on_change == "skip"
-        if changes:
+        self._rows = TableRows.checked(
+            rows,
+            format_name="Iceberg",
+            table=("table", table),
+            version="snapshot",
+            whole=whole_snapshots,
+        )
+        if self._rows.signed:
             self.kind = "changes"
         self._first, self._tag, self._branch, self._existing = snapshot, tag, branch, existing
-        self._names = None if columns is None else tuple(columns)
-        self._filters = checked_filters(filters, f"The source of the Iceberg table {table!r}")
-        self._include = _checked_include(include)
         self._keys = None if keys is None else tuple(keys)
         if keys is not None:
             self.table_keys = tuple(keys)
-        self._whole = whole_snapshots
-        self._max_rows, self._max_files = max_rows_per_epoch, max_files_per_epoch
         self._reader: PieceReader | None = None
         self._schema = pa.schema([])
         self._start: Position | None = None
@@ -122,14 +100,14 @@ class IcebergSource(Source):
         self._access: Access | None = None
         self._history: History | None = None
         self._known: OrderedDict[Step, list[Piece]] = OrderedDict()
-        self._layouts: OrderedDict[str, FileLayout] = OrderedDict()
+        self._splitter = PieceSplitter[Piece](self)
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what the driver knows; copies read splits only."""
-        driver = {"_catalog", "_access", "_history", "_known", "_layouts"}
+        driver = {"_catalog", "_access", "_history", "_known", "_splitter"}
         return {name: value for name, value in self.__dict__.items() if name not in driver}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,7 +117,7 @@ class IcebergSource(Source):
     @property
     def identity(self) -> str:
         """Kind of rows, table, branch and catalog, without credentials."""
-        rows = "changes" if self._changes else "rows"
+        rows = "changes" if self._rows.signed else "rows"
         uri = shown_uri(str(self._properties.get("uri", "")))
         branch = "" if self._branch == "main" else f", branch {self._branch}"
         return (
@@ -199,8 +177,8 @@ class IcebergSource(Source):
             table.io,
             shown=self._table_name,
             branch=self._branch,
-            changes=self._changes,
-            skips=self._skips,
+            changes=self._rows.signed,
+            skips=self._rows.skips,
             may_have_rows=self._file_test(metadata, table),
             known=self._known,
         )
@@ -208,11 +186,11 @@ class IcebergSource(Source):
 
     def _file_test(self, metadata: TableMetadata, table: Table) -> Callable[[DataFile], bool]:
         """Return a test for files that may have rows for the filters, by partition and metrics."""
-        if not self._filters:
+        if not self._rows.filters:
             return lambda _: True
         known, newest = self._look_up_columns().columns, metadata.schema()
         names = {name: newest.find_column_name(field.field_id) for name, field in known.items()}
-        expression = expression_of(self._filters, names, newest)
+        expression = expression_of(self._rows.filters, names, newest)
         planner = ManifestGroupPlanner(metadata, table.io, expression)
         metrics = planner._build_metrics_evaluator()  # noqa: SLF001  the library's own test
         partitions: dict[int, Callable[[DataFile], bool]] = {}
@@ -238,74 +216,32 @@ class IcebergSource(Source):
             return self._reader
         newest = self._load().schema()
         shown = self._table_name
-        chosen = [field.name for field in newest.fields] if self._names is None else self._names
-        further = [name for group in self._filters for name, _, _ in group]
+        chosen = self._rows.names
+        if chosen is None:
+            chosen = tuple(field.name for field in newest.fields)
         fields = {field.name: field for field in newest.fields}
-        missing = [name for name in dict.fromkeys([*chosen, *further]) if name not in fields]
-        if missing:
+        needed = list(dict.fromkeys([*chosen, *self._rows.filtered]))
+        if missing := [name for name in needed if name not in fields]:
             raise SourceError(
                 f"The Iceberg table {shown!r} has no columns {listing(missing)}; it has "
                 f"{listing(list(fields))}.",
                 remedy="Correct columns= or filters=.",
                 table=shown,
             )
-        needed = list(dict.fromkeys([*chosen, *further]))
         # Files may lack a required column whose value is that of the partition.
         columns = {name: fields[name].model_copy(update={"required": False}) for name in needed}
         arrow = schema_to_pyarrow(Schema(*columns.values()), include_field_ids=False)
         arrow = common_schema(_pyarrow_schema_ensure_small_types(arrow))
         types = to_schema(arrow, where=f"The Iceberg table {shown!r}")
-        rows = [types.field(name) for name in chosen]
-        rows += [pa.field(name, INCLUDED[kind]) for kind, name in self._include.items()]
-        rows += [CHANGE] if self._changes else []
-        names = [field.name for field in rows]
-        if len(set(names)) < len(names):
-            raise SourceError(
-                f"The source of the Iceberg table {shown!r} would have two columns of one name: "
-                f"{listing(names)}.",
-                remedy="Leave the table's column out, by columns=, or give another name in "
-                f"include=. A source of changes adds the column {CHANGE.name!r}.",
-                table=shown,
-            )
+        schema = self._rows.schema([types.field(name) for name in chosen], self._keys or ())
         if self._keys is None:
             known = [newest.find_column_name(number) for number in newest.identifier_field_ids]
-            self.table_keys = tuple(name for name in known if name in names and name is not None)
-            if len(self.table_keys) < len(known):
-                self.table_keys = ()
-        elif lacking := [name for name in self._keys if name not in names]:
-            raise SourceError(
-                f"The source of the Iceberg table {shown!r} has keys= {listing(lacking)}, which it "
-                "does not read.",
-                remedy="Name columns that the source reads.",
-                table=shown,
-            )
-        self._schema = pa.schema(rows)
-        reader = PieceReader(
-            columns=columns,
-            schema=types,
-            filters=self._filters,
-            include=self._include,
-            signed=self._changes,
-        )
-        self._check_filters(types)
-        self._reader = reader
-        return reader
-
-    def _check_filters(self, types: pa.Schema) -> None:
-        """Raise if the filters cannot be compared with the columns."""
-        if not self._filters:
-            return
-        try:
-            types.empty_table().filter(pq.filters_to_expression([list(g) for g in self._filters]))
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            text = str(error).splitlines()[0].removesuffix(".")
-            raise SourceError(
-                f"The filters of the source of the Iceberg table {self._table_name!r} do not fit "
-                f"its columns: {text}.",
-                remedy="Compare columns with values of their type, such as dates with "
-                "datetime.date and times with a datetime that has a time zone.",
-                table=self._table_name,
-            ) from error
+            names = [name for name in known if name in schema.names and name is not None]
+            self.table_keys = tuple(names) if len(names) == len(known) else ()
+        self._rows.check_filters(types)
+        self._schema = schema
+        self._reader = PieceReader(columns=columns, types=types, schema=schema, rows=self._rows)
+        return self._reader
 
     def _check_columns(self, metadata: TableMetadata) -> None:
         """Raise if the newest version lacks a column that is read, or gave it another type."""
@@ -395,64 +331,18 @@ class IcebergSource(Source):
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
         """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
-        limits = [number for number in (limit, self._max_rows) if number is not None]
-        rows = min(limits) if limits else None
         history = self._history or self._refresh()
         if until is not None:
-            place = self._checked(history, position)
-            return self._advance(history, place, Place.decoded(until), rows).encoded()
-        place = Place.decoded(position)
-        if not place.part and place == self._head(history):
-            history = self._refresh()
-        place = self._checked(history, position)
-        return self._advance(history, place, self._head(history), rows).encoded()
-
-    def _advance(self, history: History, begin: Place, target: Place, rows: int | None) -> Place:
-        """Return the place after about `rows` rows, not beyond `target`."""
+            begin, target = self._checked(history, position), Place.decoded(until)
+        else:
+            begin = Place.decoded(position)
+            if not begin.part and begin == self._head(history):
+                history = self._refresh()
+            begin, target = self._checked(history, position), self._head(history)
         with self._reading("metadata"):
-            place, left, files = begin, rows, 0
-            for number_of_step, (step, first, row, stop) in enumerate(history.path(begin, target)):
-                if files and number_of_step >= MAX_STEPS:
-                    return place
-                try:
-                    pieces = history.pieces(step)
-                except SourceError:
-                    if files:  # those before it are read first
-                        return place
-                    raise
-                is_whole = self._whole and step.part != "all"
-                if is_whole and files and self._exceeds(pieces, left, files):
-                    return place
-                here = Place(
-                    table=begin.table, snapshot=step.snapshot, part=step.part, since=step.since
-                )
-                for number in range(first, len(pieces)):
-                    start = row if number == first else 0
-                    is_last = stop is not None and stop.file == number
-                    if is_last and stop is not None and stop.row <= start:
-                        return stop
-                    piece = pieces[number]
-                    if not piece.skipped:
-                        if files and not is_whole and (files == self._max_files or left == 0):
-                            return replace(here, file=number, row=start)
-                        end = stop.row if is_last and stop is not None else piece.rows
-                        count = cut(piece, start, end).max_rows
-                        if left is not None:
-                            if not is_whole and piece.among is None and count > left:
-                                return replace(here, file=number, row=start + left)
-                            left = max(left - count, 0)
-                        files += 1
-                    if is_last and stop is not None:
-                        return stop
-                place = Place(table=begin.table, snapshot=step.snapshot)
-            return place
-
-    def _exceeds(self, pieces: Sequence[Piece], left: int | None, files: int) -> bool:
-        """Return whether the pieces of a snapshot are more than the rest of the limits."""
-        read = [piece for piece in pieces if not piece.skipped]
-        if left is not None and sum(piece.max_rows for piece in read) > left:
-            return True
-        return self._max_files is not None and files + len(read) > self._max_files
+            versions = history.versions(begin, target)
+            limits = self._rows.limits(limit, MAX_STEPS)
+            return epoch_end(versions, begin, limits, self._splitter.num_rows).place.encoded()
 
     def precedes(self, position: Position, other: Position) -> bool:
         """Return whether `position` is an earlier point of the same step."""
@@ -469,80 +359,21 @@ class IcebergSource(Source):
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return about `parallelism` splits: groups of small files, and parts of large ones."""
         history = self._history or self._refresh()
-        assert self._access is not None, "known since the table was loaded"
         with self._reading("metadata"):
-            pieces = list(self._between(history, self._checked(history, begin), Place.decoded(end)))
-        target = max(sum(map(_size, pieces)) / max(parallelism, 1), _MIN_SPLIT_BYTES)
-        grouped: dict[int, list[Piece]] = {}
-        before = 0.0
-        for part in itertools.chain.from_iterable(self._cut(piece, target) for piece in pieces):
-            size = _size(part)
-            grouped.setdefault(int((before + size / 2) / target), []).append(part)
-            before += size
-        return [self._split(group, self._access) for group in grouped.values()]
+            place = self._checked(history, begin)
+            pieces, skipped = pieces_between(history.versions(place, Place.decoded(end)))
+        filtered = bool(self._rows.filters)
+        splits = self._splitter.splits(pieces, parallelism, skipped=skipped, filtered=filtered)
+        return [replace(split, payload=(self._access, split.payload)) for split in splits]
 
-    def _between(self, history: History, begin: Place, end: Place) -> Iterator[Piece]:
-        """Yield the pieces between two places."""
-        for step, first, row, stop in history.path(begin, end):
-            pieces = history.pieces(step)
-            upto = len(pieces) if stop is None else min(stop.file + 1, len(pieces))
-            for number in range(first, upto):
-                start = row if number == first else 0
-                last = stop.row if stop is not None and stop.file == number else None
-                if not pieces[number].skipped and (last is None or start < last):
-                    yield cut(pieces[number], start, last)
-
-    def _cut(self, piece: Piece, target: float) -> Iterator[Piece]:
-        """Yield parts of a piece that are about as large as a split, cut between row groups."""
-        if _size(piece) <= target:
-            yield piece
-            return
-        layout = self._layout_of(piece)
+    def file_of(self, piece: Piece) -> tuple[FilePlace, File]:
+        """Return where a piece's file is."""
         assert self._access is not None, "known since the table was loaded"
-        _, file = self._access.file(piece.path, piece.size)
-        whole = FileRange(file=file, start=piece.start, stop=piece.end)
-        edges = [piece.start, *FORMAT.cut_row_groups(whole, layout, target / 8), piece.end]
-        for start, upto in itertools.pairwise(edges):
-            yield cut(piece, start, piece.stop if upto == piece.end else upto)
+        return self._access.file(piece.path, piece.size)
 
-    def _layout_of(self, piece: Piece) -> FileLayout:
-        """Return the row groups of a piece's file."""
-        assert self._access is not None, "known since the table was loaded"
-        if piece.path not in self._layouts:
-            with self._reading(f"file {piece.path!r}", piece):
-                self._layouts[piece.path] = FORMAT.layout(
-                    *self._access.file(piece.path, piece.size)
-                )
-            if len(self._layouts) > _MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
-        return self._layouts[piece.path]
-
-    def _split(self, group: Sequence[Piece], access: Access) -> Split:
-        """Return a split of pieces; adjacent parts of one file become one."""
-        pieces: list[Piece] = []
-        for part in group:
-            if (
-                pieces
-                and part == cut(pieces[-1], part.start, part.stop)
-                and pieces[-1].stop == part.start
-            ):
-                pieces[-1] = cut(part, pieces[-1].start, part.stop)
-            else:
-                pieces.append(part)
-        first = pieces[0]
-        what = first.path
-        if len(pieces) > 1:
-            what = f"{counted(len(pieces), 'file')} from {what}"
-        elif first.is_cut:
-            what = f"{what} from {first.start} to {first.end}"
-        return Split(
-            rows=sum(piece.max_rows for piece in pieces),
-            exact=not self._filters and all(piece.is_exact for piece in pieces),
-            size_bytes=int(sum(map(_size, pieces))),
-            what=f"snapshot {first.snapshot}: {what}",
-            payload=(access, tuple(pieces)),
-            arrived_us=tuple(piece.timestamp_ms * 1000 for piece in pieces),
-        )
+    def reading_piece(self, piece: Piece) -> AbstractContextManager[None]:
+        """Translate errors of a block that reads a piece's file."""
+        return self._reading(f"file {piece.path!r}", piece)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -550,11 +381,9 @@ class IcebergSource(Source):
         """Yield the rows of a split; raise if one of its files is gone or cannot be read."""
         reader = self._look_up_columns()
         access, pieces = split.payload
-        schema = pa.schema([self._schema.field(name) for name in columns])
         for piece in pieces:
-            with self._reading(f"file {piece.path!r}", piece):
-                for rows in reader.read(access, piece, columns):
-                    yield pa.RecordBatch.from_arrays(rows.columns, schema=schema)
+            with self.reading_piece(piece):
+                yield from reader.read(access, piece, columns)
 
     @contextlib.contextmanager
     def _reading(self, what: str, piece: Piece | None = None) -> Iterator[None]:
@@ -616,21 +445,3 @@ class IcebergSource(Source):
         if self._catalog is not None:
             self._catalog.close()
         self._forget()
-
-
-def _size(piece: Piece) -> float:
-    """Return the bytes of a piece, in proportion to its rows."""
-    return piece.size * (piece.end - piece.start) / max(piece.rows, 1)
-
-
-def _checked_include(include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the further columns, kind → name; raise for an unknown kind."""
-    names = [include] if isinstance(include, str) else include
-    chosen = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
-    unknown = [kind for kind in chosen if kind not in INCLUDED]
-    if unknown:
-        raise SourceError(
-            f"An Iceberg source cannot include {listing(unknown)}.",
-            remedy=f"Give any of {listing(list(INCLUDED))}, or a mapping that renames them.",
-        )
-    return {str(kind): str(name) for kind, name in chosen.items()}
