@@ -112,6 +112,7 @@ class SourceColumn:
     """A column of a table in the catalogue."""
 
     name: str
+    number: int  # that no other column of the table gets, also after this one was dropped
     type_oid: int
     modifier: int
     shown_type: str
@@ -181,7 +182,8 @@ def read_table(connection: Connection, server: Server, table: str) -> SourceTabl
         raise server.error(f"may not read {table}", f"GRANT SELECT ON {name} TO {user};")
     columns = connection.execute(
         """
-        SELECT a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod),
+        SELECT a.attname, a.attnum, a.atttypid::bigint, a.atttypmod,
+               format_type(a.atttypid, a.atttypmod),
                CASE WHEN a.attcollation = 0 THEN '' ELSE a.attcollation::regcollation::text END,
                a.attstorage <> 'p'
         FROM pg_attribute a
@@ -190,6 +192,20 @@ def read_table(connection: Connection, server: Server, table: str) -> SourceTabl
         """,
         [oid],
     ).fetchall()
+    types = read_types(connection, [(row[2], row[3]) for row in columns])
+    return SourceTable(
+        name=plain_name((schema, relname)),
+        parts=(schema, relname),
+        oid=oid,
+        identity=identity,
+        partitioned=kind == "p",
+        columns=tuple(SourceColumn(*(*row, types[row[2], row[3]])) for row in columns),
+        keys=_read_keys(connection, oid, identity),
+    )
+
+
+def _read_keys(connection: Connection, oid: int, identity: str) -> tuple[str, ...]:
+    """Return the columns that identify a row of a table also between two of its changes."""
     keys = scalar(
         connection,
         """
@@ -197,33 +213,39 @@ def read_table(connection: Connection, server: Server, table: str) -> SourceTabl
         FROM pg_index i
         CROSS JOIN unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (number, place)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
-        WHERE i.indrelid = %s AND k.place <= i.indnkeyatts
+        WHERE i.indrelid = %s AND k.place <= i.indnkeyatts AND i.indimmediate
           AND CASE %s WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
         """,
         oid,
         identity,
     )
-    types = read_types(connection, [(row[1], row[2]) for row in columns])
-    return SourceTable(
-        name=plain_name((schema, relname)),
-        parts=(schema, relname),
-        oid=oid,
-        identity=identity,
-        partitioned=kind == "p",
-        columns=tuple(
-            SourceColumn(
-                name=column,
-                type_oid=type_oid,
-                modifier=modifier,
-                shown_type=shown_type,
-                collation=collation,
-                may_be_left_out=may_be_left_out,
-                values=types[type_oid, modifier],
-            )
-            for column, type_oid, modifier, shown_type, collation, may_be_left_out in columns
-        ),
-        keys=tuple(keys or ()),
+    return tuple(keys or ())
+
+
+def read_state(connection: Connection, oid: int) -> dict[str, Any] | None:
+    """Return the state of a table that changes without a log of its rows; ``None`` if it is gone.
+
+    ``keys``, the numbers of its ``columns``, and the ``files`` of its partitions or its own: a
+    truncated or rewritten table gets another one. All are plain values, for a position.
+    """
+    identity = scalar(connection, "SELECT relreplident FROM pg_class WHERE oid = %s", oid)
+    if identity is None:
+        return None
+    columns = connection.execute(
+        "SELECT attname, attnum FROM pg_attribute "
+        "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
+        [oid],
     )
+    files = connection.execute(
+        "SELECT relid::oid::text, pg_relation_filenode(relid)::bigint FROM pg_partition_tree(%s) "
+        "WHERE isleaf UNION SELECT %s::oid::text, pg_relation_filenode(%s)::bigint",
+        [oid, oid, oid],
+    )
+    return {
+        "keys": list(_read_keys(connection, oid, identity)),
+        "columns": dict(columns.fetchall()),
+        "files": dict(files.fetchall()),
+    }
 
 
 def check_identity(server: Server, table: SourceTable, *, before: bool) -> None:
@@ -238,7 +260,7 @@ def check_identity(server: Server, table: SourceTable, *, before: bool) -> None:
     if not before and not table.keys:
         raise server.error(
             f"cannot tell which row of {table.name} a change is about: the table has no primary "
-            "key, or REPLICA IDENTITY NOTHING",
+            "key that is checked at once (NOT DEFERRABLE), or REPLICA IDENTITY NOTHING",
             f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); or REPLICA IDENTITY USING INDEX ...; or "
             "REPLICA IDENTITY FULL, and read it with before=True.",
             table=table.name,
@@ -257,18 +279,17 @@ def prepare_publication(
     publication: str,
     tables: Sequence[SourceTable],
     columns: Sequence[str],
+    *,
+    truncations: bool,
 ) -> None:
     """Create the publication of the tables if it is absent; raise if it lacks something.
 
-    `columns`: names of those that are read.
+    `columns`, `truncations`: as for `check_published`.
     """
-    row = connection.execute(
-        "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication "
-        "WHERE pubname = %s",
-        [publication],
-    ).fetchone()
     name = sql.Identifier(publication)
-    if row is None:
+    if not scalar(
+        connection, "SELECT count(*) FROM pg_publication WHERE pubname = %s", publication
+    ):
         listed = sql.SQL(", ").join(table.from_clause for table in tables)
         with server.translating(f"cannot create the publication {publication!r}"):
             connection.execute(
@@ -277,18 +298,7 @@ def prepare_publication(
                 ).format(name, listed)
             )
         return
-    shown = name.as_string(connection)
-    if not all(row[:3]):
-        raise server.error(
-            f"needs inserts, updates and deletes, and the publication {shown} does not have all",
-            f"ALTER PUBLICATION {shown} SET (publish = 'insert, update, delete, truncate');",
-        )
-    if not row[4] and any(table.partitioned for table in tables):
-        raise server.error(
-            f"reads a partitioned table, whose changes the publication {shown} has by partition",
-            f"ALTER PUBLICATION {shown} SET (publish_via_partition_root = true);",
-        )
-    check_published(connection, server, publication, tables, columns)
+    check_published(connection, server, publication, tables, columns, truncations=truncations)
 
 
 def check_published(
@@ -296,9 +306,33 @@ def check_published(
     server: Server,
     publication: str,
     tables: Sequence[SourceTable],
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
+    *,
+    truncations: bool,
 ) -> None:
-    """Raise unless the tables are there, and all their rows and `columns` in the publication."""
+    """Raise unless the tables are there, and all changes of their rows are published.
+
+    `columns`: names of those that are read. `truncations`: these have to be published, too.
+    """
+    shown = sql.Identifier(publication).as_string(connection)
+    row = connection.execute(
+        "SELECT pubviaroot, pubtruncate, pubinsert, pubupdate, pubdelete FROM pg_publication "
+        "WHERE pubname = %s",
+        [publication],
+    ).fetchone()
+    if row is not None and not all(row[1:] if truncations else row[2:]):
+        raise server.error(
+            f"needs inserts, updates, deletes and truncations, and the publication {shown} does "
+            "not have all",
+            f"ALTER PUBLICATION {shown} SET (publish = 'insert, update, delete, truncate'); what "
+            "it did not have is not in the log: after the query has read some, begin with a new "
+            'slot and checkpoint. Truncations are not needed with on_truncate="skip".',
+        )
+    if row is not None and not row[0] and any(table.partitioned for table in tables):
+        raise server.error(
+            f"reads a partitioned table, whose changes the publication {shown} has by partition",
+            f"ALTER PUBLICATION {shown} SET (publish_via_partition_root = true);",
+        )
     has_filters = connection.info.server_version >= 15_00_00
     query = "SELECT schemaname, tablename, {} FROM pg_publication_tables WHERE pubname = %s".format(  # noqa: S608
         "attnames::text[], rowfilter" if has_filters else "NULL::text[], NULL::text"
@@ -308,7 +342,6 @@ def check_published(
     }
     for table in tables:
         quoted = sql.Identifier(*table.parts).as_string(connection)
-        shown = sql.Identifier(publication).as_string(connection)
         if scalar(connection, "SELECT to_regclass(%s)::oid::bigint", quoted) != table.oid:
             raise server.error(
                 f"read the table {table.name}, which was dropped, renamed, or created again",

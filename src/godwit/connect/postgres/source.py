@@ -33,6 +33,7 @@ from godwit.connect.postgres.catalog import (
     lsn_text,
     prepare_publication,
     read_slot,
+    read_state,
     read_table,
 )
 from godwit.connect.postgres.changes import (
@@ -108,6 +109,7 @@ class PostgresSource(Source):
         self._stream: ChangeStream | None = None
         self._identity: tuple[str, int] | None = None
         self._types: dict[tuple[int, int], Any] = {}
+        self._states: list[dict[str, Any]] = []  # of the tables, as their rows were read
         self._warned: set[str] = set()
         self._advanced_s = self._checked_s = time.monotonic()
 
@@ -229,10 +231,20 @@ class PostgresSource(Source):
         tables = self._read_tables(connection)
         self._check_columns(tables)
         self.__dict__["_tables"] = tables
+        with self._server.translating("cannot be described"):
+            states = [read_state(connection, table.oid) for table in tables]
+        self._states = [state for state in states if state is not None]
         if position is not None:
             self._check_position(position)
+            self._states = position.get("states", self._states)
+            self._check_states()
         prepare_publication(
-            connection, self._server, self._publication, tables, self._layout.columns.names
+            connection,
+            self._server,
+            self._publication,
+            tables,
+            self._layout.columns.names,
+            truncations=not self._skips_truncations,
         )
         slot = read_slot(connection, self._server, self._slot)
         self._stream = ChangeStream(
@@ -316,6 +328,7 @@ class PostgresSource(Source):
             "timeline": timeline,
             "tables": [table.oid for table in self._tables],
             "columns": list(self._layout.columns.names),
+            "states": self._states,
             "lsn": 0,
             "within": 0,
             "snapshot": None,
@@ -413,12 +426,66 @@ class PostgresSource(Source):
         segments = position["segments"]
         if all(lsn <= place.lsn for _, _, lsn in segments):
             segments = []
-        return {**position, "lsn": place.lsn, "within": place.within, "segments": segments}
+        return {
+            **position,
+            "states": self._states,
+            "lsn": place.lsn,
+            "within": place.within,
+            "segments": segments,
+        }
 
     def _check_tables(self) -> None:
-        """Raise if a table was dropped, or is not published any more."""
+        """Raise if a table was dropped, or some of its changes are not published any more."""
         with self._server.translating("cannot look up its tables"):
-            check_published(self._connection(), self._server, self._publication, self._tables)
+            check_published(
+                self._connection(),
+                self._server,
+                self._publication,
+                self._tables,
+                self._layout.columns.names,
+                truncations=not self._skips_truncations,
+            )
+            self._check_states()
+
+    def _check_states(self) -> None:
+        """Raise, or warn, if rows were changed that the log does not name."""
+        for number, table in enumerate(self._tables):
+            self._check_state(number, table)
+
+    def _check_state(self, number: int, table: SourceTable, *, keys: bool = True) -> None:
+        """Raise, or warn, if rows of a table were changed that the log does not name.
+
+        `keys`: the log does not say which they are.
+        """
+        state, now = self._states[number], read_state(self._connection(), table.oid)
+        if now is None:  # the table is gone, and its last changes may be read yet
+            return
+        if keys and not self._before and now["keys"] != state["keys"]:
+            raise self._key_error(table, state["keys"], now["keys"])
+        for column in self._layout.columns:
+            if now["columns"].get(column.name, -1) not in {-1, state["columns"][column.name]}:
+                raise self._column_error(table, column, "was dropped and added again")
+        if any(now["files"].get(name) != file for name, file in state["files"].items()):
+            _logger.warning(
+                "%s: %s was rewritten, or a partition of it was rewritten, truncated, detached or "
+                "dropped. If that changed rows, the log does not have it: begin with a new slot "
+                "and checkpoint.",
+                self._server.where,
+                table.name,
+            )
+        self._states = [*self._states]
+        self._states[number] = {**state, "files": now["files"]}
+
+    def _key_error(
+        self, table: SourceTable, before: Sequence[str], now: Sequence[str]
+    ) -> SourceError:
+        """Return the error for a table whose rows another key identifies now."""
+        return self._server.error(
+            f"reads changes of {table.name} by {listing(list(before))}, and the table's "
+            f"replica identity is {listing(list(now)) or 'none'} now",
+            "Start with a new slot and a new checkpoint, so that the query begins with a snapshot.",
+            table=table.name,
+        )
 
     def _opened_stream(self) -> ChangeStream:
         """Return the stream of the slot."""
@@ -522,13 +589,8 @@ class PostgresSource(Source):
                 )
         keys = {column.name for column in relation.columns if column.in_key}
         if not relation.whole and keys != set(table.keys):
-            raise self._server.error(
-                f"reads changes of {table.name} by {listing(list(table.keys))}, and the table's "
-                f"replica identity is {listing(sorted(keys))} now",
-                "Start with a new slot and a new checkpoint, so that the query begins with a "
-                "snapshot.",
-                table=table.name,
-            )
+            raise self._key_error(table, table.keys, sorted(keys))
+        self._check_state(number, table, keys=relation.whole)
         known = {column.name for column in table.columns}
         if (added := [name for name in places if name not in known]) and table.name not in (
             self._warned

@@ -97,15 +97,16 @@ def read_types(
     rows = connection.execute(
         """
         WITH RECURSIVE t AS (
-            SELECT oid, typname, typtype, typcategory, typbasetype, typelem, typtypmod
+            SELECT oid, typname, typtype, typarray, typdelim, typbasetype, typelem, typtypmod
             FROM pg_type WHERE oid = ANY (%s::oid[])
             UNION
-            SELECT p.oid, p.typname, p.typtype, p.typcategory, p.typbasetype, p.typelem, p.typtypmod
-            FROM pg_type p JOIN t ON p.oid = t.typbasetype
-              OR (t.typcategory = 'A' AND t.typtype = 'b' AND p.oid = t.typelem)
+            SELECT p.oid, p.typname, p.typtype, p.typarray, p.typdelim, p.typbasetype, p.typelem,
+                   p.typtypmod
+            FROM pg_type p JOIN t ON p.oid IN (t.typbasetype, t.typelem)
         )
-        SELECT oid::bigint, typname, typtype, typcategory, typbasetype::bigint, typelem::bigint,
-               typtypmod FROM t
+        SELECT t.oid::bigint, t.typname, t.typtype, t.typbasetype::bigint, t.typelem::bigint,
+               e.typarray = t.oid AND e.typdelim = ',', t.typtypmod
+        FROM t LEFT JOIN t e ON e.oid = t.typelem
         """,
         [[oid for oid, _ in asked]],
     ).fetchall()
@@ -114,10 +115,10 @@ def read_types(
     def resolved(oid: int, modifier: int) -> PostgresValueType:
         if oid not in catalogue:  # dropped since
             return PostgresValueType("unknown", -1)
-        _, name, kind, category, base, element, domain_modifier = catalogue[oid]
+        _, name, kind, base, element, is_array, domain_modifier = catalogue[oid]
         if kind == "d":
             return resolved(base, domain_modifier if modifier < 0 else modifier)
-        if category == "A" and element:
+        if is_array:  # in the text form of arrays, unlike box[] and int2vector
             return PostgresValueType(name, modifier, resolved(element, modifier))
         return PostgresValueType(name, modifier)
 

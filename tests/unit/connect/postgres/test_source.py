@@ -173,6 +173,8 @@ _TEXT = {  # by type, values that are read as their text
     "bit(3)": ["101"],
     "tsvector": ["'a':1"],
     "xid": ["7"],
+    "box[]": ["{(1,1),(0,0);(2,2),(1,1)}"],  # whose delimiter is a semicolon
+    "int2vector": ["12 3", "123"],
 }
 
 
@@ -775,3 +777,85 @@ def test_a_table_is_not_rewritten_while_its_snapshot_is_read(
             execute(postgres, "SET lock_timeout = '1ms'", f"TRUNCATE {table}")
     source.close()
     execute(postgres, "TRUNCATE t", "TRUNCATE u")
+
+
+@pytest.mark.parametrize(
+    ("altered", "message"),
+    [
+        (["DROP COLUMN v", "ADD COLUMN v int"], "column 'v' of .* was dropped and added again"),
+        (
+            ["DROP CONSTRAINT t_pkey", "ADD PRIMARY KEY (id, v)"],
+            "by 'id', and the table's replica identity is 'id', 'v' now",
+        ),
+    ],
+)
+@pytest.mark.parametrize("runs", [True, False])
+def test_rows_that_were_altered_without_a_log_are_not_read_on(
+    postgres: str, make: Any, altered: list[str], message: str, runs: bool
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    execute(postgres, "ALTER TABLE t REPLICA IDENTITY FULL")
+    source = make()
+    _, position = snapshot_and_place(source)
+    if not runs:
+        source.close()
+    execute(postgres, *(f"ALTER TABLE t {what}" for what in altered), "INSERT INTO t VALUES (1, 2)")
+    with pytest.raises(SourceError, match=message):
+        changes_after(source, position) if runs else source.open(position)
+
+
+def test_a_key_that_rows_may_share_for_a_moment_is_none(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+    )
+    with pytest.raises(SourceError, match="NOT DEFERRABLE"):
+        make().open(None)
+    source = make(before=True)
+    _, position = snapshot_and_place(source)
+    execute(postgres, "UPDATE t SET id = 3 - id")
+    rows, _ = changes_after(source, position)
+    assert [(row["id"], row["v"], row["change"]) for row in rows] == [
+        *((1, "a", -1), (2, "a", 1), (2, "b", -1), (1, "b", 1)),
+    ]
+
+
+def test_a_table_that_was_rewritten_and_a_truncated_partition_are_named(
+    postgres: str, make: Callable[..., PostgresSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+    )
+    source = make()
+    _, position = snapshot_and_place(source)
+    execute(postgres, "CREATE TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30)")
+    source.close()
+    source.open(position)
+    assert "truncated" not in caplog.text
+    execute(postgres, "TRUNCATE t2", "INSERT INTO t VALUES (1, 'a')")
+    rows, position = changes_after(source, position)
+    assert [row["id"] for row in rows] == [1]
+    assert "was rewritten, or a partition of it was rewritten, truncated" in caplog.text
+    caplog.clear()
+    source.close()
+    source.open(position)
+    assert not caplog.text, "it is named once"
+
+
+def test_a_publication_that_lost_changes_is_refused_while_the_query_runs(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make(slot="lost_changes")
+    _, position = snapshot_and_place(source)
+    execute(postgres, "ALTER PUBLICATION lost_changes SET (publish = 'insert')")
+    source._checked_s -= 60
+    with pytest.raises(SourceError, match="does not have all"):
+        source.latest(position)
