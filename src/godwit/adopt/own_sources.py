@@ -143,6 +143,9 @@ class ComputedSource(Source):
     def committed(self, position: Position) -> None:
         self._source.committed(position)
 
+    def take_reports(self) -> list[str]:
+        return self._source.take_reports()
+
     def describe(self, position: Position) -> dict[str, Any]:
         return self._source.describe(position)
 

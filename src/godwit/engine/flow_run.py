@@ -66,8 +66,11 @@ class FlowRun:
 
 
 def announce_problems(positions: SourcePositions, run: FlowRun) -> None:
-    """Let problems of a run's sources become events: failed calls, and loops that pause."""
+    """Let problems of a run's sources become events: failed calls, reports, loops that pause."""
     positions.on_failure = run.background_failed
     positions.on_pause = lambda loop, rounds, rows: run.coordinator.announce(
         events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
+    )
+    positions.on_report = lambda source, message: run.coordinator.announce(
+        events.SourceReported, source=source, message=message
     )

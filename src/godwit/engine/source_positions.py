@@ -18,6 +18,7 @@ import copy
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -117,6 +118,7 @@ def recorded_sources(
 _OPENED: Final[WeakValueDictionary[int, SourcePositions]] = WeakValueDictionary()
 _OPENING: Final = threading.Lock()
 _MAX_REPORTED: Final = 100
+_MAX_MESSAGES: Final = 1000  # remembered, to report each once
 _logger = logging.getLogger("godwit")
 
 
@@ -141,6 +143,8 @@ class SourcePositions:
             "The loop %s pauses after %d rounds; %d rows wait in it", loop, rounds, rows
         )
     )
+    # called with a source and a message of it; until it is set, sources keep their messages
+    on_report: Callable[[str, str], None] | None = None
 
     def __init__(
         self,
@@ -153,6 +157,7 @@ class SourcePositions:
         self.sources, self._now_s = sources, now_s
         self._call: tuple[str, float] | None = None  # running call of a source: text, start
         self._reported: set[tuple[str, str]] = set()
+        self._messages: deque[tuple[str, str]] = deque(maxlen=_MAX_MESSAGES)
         # loop → consecutive batches with only rows of loops
         self._rounds = {
             name: 0 for name, source in sources.items() if isinstance(source, FeedbackSource)
@@ -209,6 +214,11 @@ class SourcePositions:
             yield
         finally:
             self._call = None
+            if (on_report := self.on_report) is not None:
+                for message in self.sources[name].take_reports():
+                    if (name, message) not in self._messages:
+                        self._messages.append((name, message))
+                        on_report(name, message)
 
     def unanswered(self, since_s: float) -> str | None:
         """Return, as text, the call of a source that has lasted `since_s` seconds, or ``None``.

@@ -81,6 +81,7 @@ from godwit.model.run_events import (
     ResidentLanesStarted,
     RowsLeftOut,
     RowsUnreadable,
+    SourceReported,
 )
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ __all__ = [
     "ScalingFinished",
     "ScalingRefused",
     "ScalingStarted",
+    "SourceReported",
     "WarmingStarted",
     "WindowStateChosen",
     "event_from_dict",

@@ -258,6 +258,29 @@ class RowsUnreadable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReported(Event):
+    """A source reported a fact about its data that does not fail the query, by `Source.report`.
+
+    Also logged as a warning. For example a column that is new in a table, and is not read before
+    the query was started again; or a version of a table that the source's options leave out.
+
+    Attributes
+    ----------
+    source
+        Name of the source.
+    message
+        What it reported.
+    """
+
+    source: str
+    message: str
+
+    _WARNS = True
+
+    _TEXT = "source {event.source} reported: {event.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallsFailed(Event):
     """Calls of a user's function failed in an epoch, and their rows were diverted.
 

@@ -293,6 +293,7 @@ _ALARMING = (
     *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
     *("ListenerFailed", "BackgroundFailed", "ResidentLanesFailed"),
     *("RowsLeftOut", "RowsUnreadable", "CallsFailed", "FeedbackPaused"),
+    "SourceReported",
 )
 
 

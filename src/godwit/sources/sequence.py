@@ -194,6 +194,9 @@ class SequenceSource(Source):
     def committed(self, position: Position) -> None:
         self._sources[position["part"]].committed(position["position"])
 
+    def take_reports(self) -> list[str]:
+        return [report for source in self._sources for report in source.take_reports()]
+
     def describe(self, position: Position) -> dict[str, Any]:
         source = self._sources[position["part"]]
         return {"reads": source.identity, **source.describe(position["position"])}

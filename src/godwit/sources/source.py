@@ -21,8 +21,9 @@ is opened again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from godwit.model.errors import InvalidFlowError
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 Position: TypeAlias = Any
 """Progress in a source: a number, text, bytes, ``None``, or lists and dicts of these."""
+
+_MAX_REPORTS: Final = 1000  # of a source that nothing takes them from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,6 +426,40 @@ class Source(ABC):
         >>> Reporting("n int").committed(2)
         committed up to 2
         """
+
+    def report(self, message: str) -> None:
+        """Report something that users should know of, and that does not fail the query.
+
+        Call it in any method but `read`: the event `godwit.events.SourceReported` has the message
+        and the source's name, and is logged as a warning. A message is reported once in a run.
+
+        Parameters
+        ----------
+        message
+            A sentence about the data, without secrets, such as a column that is new and not read.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.report("the table has a new column 'm', which is not read")
+        >>> numbers.take_reports()
+        ["the table has a new column 'm', which is not read"]
+        """
+        self.__dict__.setdefault("_reports", deque(maxlen=_MAX_REPORTS)).append(message)
+
+    def take_reports(self) -> list[str]:
+        """Return what `report` got since the last call; a query calls it after other methods.
+
+        Define it only for a source that reads other sources, to return what these report.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").take_reports()
+        []
+        """
+        reports: deque[str] = self.__dict__.get("_reports", deque())
+        # `report` may be called by a thread of the source.
+        return [reports.popleft() for _ in range(len(reports))]
 
     def describe(self, position: Position) -> dict[str, Any]:
         """Return a position as a few named values, which ``godwit checkpoint inspect`` shows.

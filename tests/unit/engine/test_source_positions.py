@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.number_source import Numbers
 
+import godwit as gw
 from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef
 from godwit.engine.source_positions import RecordedSources, SourcePositions, recorded_sources
 from godwit.model.errors import SourceError
@@ -249,6 +250,49 @@ def test_positions_are_found_by_name_and_by_what_is_read() -> None:
         "source 'b' is 'new' now",
         "source 'd' is gone; its position stays in the checkpoint",
     )
+
+
+class _Reporting(Numbers):
+    def open(self, position: Any) -> None:
+        super().open(position)
+        self.report(f"{self.name} was opened")
+
+    def latest(self, position: Any, **options: Any) -> Any:
+        self.report("a column is new")
+        return super().latest(position, **options)
+
+
+def test_what_sources_report_is_passed_on_once_with_their_names() -> None:
+    sequence = gw.sources.sequence(_Reporting(1, name="old"), _Reporting(2, name="new"))
+    positions = SourcePositions({"a": _Reporting(4), "b": sequence}, RecordedSources())
+    positions.open()
+    reports: list[tuple[str, str]] = []
+    positions.on_report = lambda source, message: reports.append((source, message))
+    for _ in range(2):
+        planned = positions.plan(1)
+    assert set(reports) == {
+        ("a", "numbers was opened"),
+        ("a", "a column is new"),
+        ("b", "old was opened"),
+        ("b", "new was opened"),
+        ("b", "a column is new"),
+    }
+    assert len(reports) == 5
+    assert planned is not None
+
+
+def test_what_a_source_reports_is_an_event_of_the_run() -> None:
+    flow = gw.Flow("reports")
+    counts = flow.source("rows", _Reporting(4)).key_by("key").compute(n=gw.count())
+    flow.sink("counts", counts, gw.sinks.noop())
+    with gw.testing.cluster(flow) as run:
+        run.epoch()
+        reported = [e for e in run.events if isinstance(e, gw.events.SourceReported)]
+    assert [(e.source, e.message) for e in reported] == [
+        ("rows", "numbers was opened"),
+        ("rows", "a column is new"),
+    ]
+    assert all(event.is_warning for event in reported)
 
 
 def test_a_source_that_changes_a_position_in_place_loses_no_rows() -> None:

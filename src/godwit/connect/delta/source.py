@@ -10,7 +10,6 @@ passed over.  A file that VACUUM has removed before it was read is an error that
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from collections import OrderedDict
 from dataclasses import replace
 from functools import partial
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 _MAX_VERSIONS: Final = 64  # whose pieces are remembered
 _EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on all the same
 _SKIPPED_FILES: Final = 1000  # likewise
-_logger = logging.getLogger("godwit")
 
 
 class DeltaSource(Source):
@@ -154,7 +152,7 @@ class DeltaSource(Source):
         return columns
 
     def _check_columns(self, version: int, metadata: Metadata) -> None:
-        """Raise if the columns of a version cannot be read; log columns that are new."""
+        """Raise if the columns of a version cannot be read; report columns that are new."""
         columns = self._look_up_columns()
         follows = version > self._schema_version
         new = check_later_columns(
@@ -163,12 +161,9 @@ class DeltaSource(Source):
         new = [name for name in new if name not in self._announced]
         self._announced.update(new)
         if follows and new and self._rows.names is None:
-            _logger.warning(
-                "Version %s of the Delta table %r adds %s, which the query reads once it was "
-                "started again.",
-                version,
-                self._table.shown,
-                listing(new),
+            self.report(
+                f"Version {version} of the Delta table {self._table.shown!r} adds {listing(new)}, "
+                "which the query reads once it was started again."
             )
 
     # -- life cycle -------------------------------------------------------------------------------
@@ -287,6 +282,10 @@ class DeltaSource(Source):
             )
         if commit.removes or commit.operation == "RESTORE":
             if self._rows.skips:
+                self.report(
+                    f"Version {version} of the Delta table {self._table.shown!r} ("
+                    f"{commit.operation or 'unnamed'}) updates or deletes rows, and is left out."
+                )
                 return self._remember(key, [])
             raise SourceError(
                 f"Version {version} of the Delta table {self._table.shown!r} ("

@@ -152,13 +152,13 @@ class History:
         shown: str,
         branch: str,
         changes: bool,
-        skips: bool,
+        on_skip: Callable[[int], None] | None,
         may_have_rows: Callable[[DataFile], bool],
         known: OrderedDict[Step, list[Piece]],
     ) -> None:
         self.metadata, self.io = metadata, io
         self._shown, self._branch = shown, branch
-        self._changes, self._skips = changes, skips
+        self._changes, self._on_skip = changes, on_skip
         self._may_have_rows = may_have_rows
         self._known = known  # pieces of steps, which stay the same
 
@@ -289,7 +289,8 @@ class History:
         pieces = self._changed_pieces(snapshot)
         if self._changes or all(piece.sign == 1 for piece in pieces):
             return pieces
-        if self._skips:
+        if self._on_skip is not None:
+            self._on_skip(snapshot.snapshot_id)
             return []
         raise self._error(
             f"has snapshot {snapshot.snapshot_id}, which updates or deletes rows",

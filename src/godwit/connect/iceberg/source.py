@@ -178,11 +178,18 @@ class IcebergSource(Source):
             shown=self._table_name,
             branch=self._branch,
             changes=self._rows.signed,
-            skips=self._rows.skips,
+            on_skip=self._report_skipped if self._rows.skips else None,
             may_have_rows=self._file_test(metadata, table),
             known=self._known,
         )
         return self._history
+
+    def _report_skipped(self, snapshot: int) -> None:
+        """Report a snapshot that is left out."""
+        self.report(
+            f"Snapshot {snapshot} of the Iceberg table {self._table_name!r} updates or deletes "
+            "rows, and is left out."
+        )
 
     def _file_test(self, metadata: TableMetadata, table: Table) -> Callable[[DataFile], bool]:
         """Return a test for files that may have rows for the filters, by partition and metrics."""
@@ -244,8 +251,18 @@ class IcebergSource(Source):
         return self._reader
 
     def _check_columns(self, metadata: TableMetadata) -> None:
-        """Raise if the newest version lacks a column that is read, or gave it another type."""
+        """Raise if the newest version lacks a column that is read, or gave it another type.
+
+        Columns that are new are reported.
+        """
         newest = metadata.schema()
+        known = {field.field_id for field in self._look_up_columns().columns.values()}
+        new = [field.name for field in newest.fields if field.field_id not in known]
+        if new and self._rows.names is None:
+            self.report(
+                f"The Iceberg table {self._table_name!r} has new columns {listing(new)}, which the "
+                "query reads once it was started again."
+            )
         for name, field in self._look_up_columns().columns.items():
             for inner in Schema(field)._lazy_id_to_field.values():  # noqa: SLF001
                 current = newest._lazy_id_to_field.get(inner.field_id)  # noqa: SLF001

@@ -312,7 +312,7 @@ class KafkaSource(Source):
             self._warn_not_reported(error)
 
     def _on_report(self, error: Any, partitions: object) -> None:
-        """Log a commit of offsets that failed; `partitions` are ignored."""
+        """Report a commit of offsets that failed; `partitions` are ignored."""
         del partitions
         if error is not None:
             self._warn_not_reported(KafkaException(error))
@@ -320,17 +320,15 @@ class KafkaSource(Source):
             self._unreported = ""
 
     def _warn_not_reported(self, error: Exception) -> None:
-        """Log a warning, once per reason, that offsets could not be committed.
+        """Report, once per reason, that offsets could not be committed.
 
         Nothing depends on it.
         """
         before, self._unreported = self._unreported, self._settings.text_of(error)
         if before != self._unreported:
-            _logger.warning(
-                "%s: offsets are not reported to group %r: %s",
-                self._where,
-                self._group,
-                self._unreported,
+            self.report(
+                f"{self._where}: offsets are not reported to group {self._group!r}: "
+                f"{self._unreported}"
             )
 
     def describe(self, position: Position) -> dict[str, Any]:
@@ -542,7 +540,7 @@ class KafkaSource(Source):
                     partition=r.partition,
                     offset=r.begin,
                 )
-            _logger.warning("%s: %s; they are left out.", self._where, what)
+            self.report(f"{self._where}: {what}; they are left out.")
             if begin < r.end:
                 present.append(OffsetRange(r.topic, r.partition, begin, r.end))
         return present

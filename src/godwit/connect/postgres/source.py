@@ -11,7 +11,6 @@ beyond.  So a slot that begins after the query's position was read by something 
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import closing
 from functools import cached_property
@@ -56,6 +55,7 @@ from godwit.connect.postgres.snapshot import (
 )
 from godwit.connect.postgres.types import read_types
 from godwit.model.naming import listing
+from godwit.model.text import human_bytes
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ _PART_ROWS: Final = 250_000  # of the snapshot, in an epoch
 _ADVANCE_S: Final = 5.0
 """While other tables change, the position follows the log this often, in epochs without rows, so
 that the server can remove that part."""
-_logger = logging.getLogger("godwit")
 
 
 class PostgresSource(Source):
@@ -110,7 +109,6 @@ class PostgresSource(Source):
         self._identity: tuple[str, int] | None = None
         self._types: dict[tuple[int, int], Any] = {}
         self._states: list[dict[str, Any]] = []  # of the tables, as their rows were read
-        self._warned: set[str] = set()
         self._advanced_s = self._checked_s = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -257,11 +255,9 @@ class PostgresSource(Source):
         )
         if slot is not None:
             if slot.kept_bytes >= 1 << 30:
-                _logger.warning(
-                    "%s: the server keeps %.1f GB of log for the slot %r, until it is read.",
-                    self._server.where,
-                    slot.kept_bytes / (1 << 30),
-                    self._slot,
+                self.report(
+                    f"{self._server.where}: the server keeps {human_bytes(slot.kept_bytes)} of log "
+                    f"for the slot {self._slot!r}, until it is read."
                 )
         elif position is not None:
             raise self._stream.missing_slot()
@@ -466,12 +462,10 @@ class PostgresSource(Source):
             if now["columns"].get(column.name, -1) not in {-1, state["columns"][column.name]}:
                 raise self._column_error(table, column, "was dropped and added again")
         if any(now["files"].get(name) != file for name, file in state["files"].items()):
-            _logger.warning(
-                "%s: %s was rewritten, or a partition of it was rewritten, truncated, detached or "
-                "dropped. If that changed rows, the log does not have it: begin with a new slot "
-                "and checkpoint.",
-                self._server.where,
-                table.name,
+            self.report(
+                f"{self._server.where}: {table.name} was rewritten, or a partition of it was "
+                "rewritten, truncated, detached or dropped. If that changed rows, the log does not "
+                "have it: begin with a new slot and checkpoint."
             )
         self._states = [*self._states]
         self._states[number] = {**state, "files": now["files"]}
@@ -592,22 +586,23 @@ class PostgresSource(Source):
             raise self._key_error(table, table.keys, sorted(keys))
         self._check_state(number, table, keys=relation.whole)
         known = {column.name for column in table.columns}
-        if (added := [name for name in places if name not in known]) and table.name not in (
-            self._warned
-        ):
-            self._warned.add(table.name)
-            _logger.warning(
-                "%s: %s has a new column %r, which is not read.",
-                self._server.where,
-                table.name,
-                added[0],
+        if added := [name for name in places if name not in known]:
+            self.report(
+                f"{self._server.where}: {table.name} has new columns {listing(added)}, which are "
+                "not read before a new query names them."
             )
         return Reading(number, places)
 
     def _problem_of_truncation(self, oids: tuple[int, ...]) -> SourceError | None:
         """Return the error for a truncation of tables, if it concerns the source."""
         table = next((table for table in self._tables if table.oid in oids), None)
-        if table is None or self._skips_truncations:
+        if table is None:
+            return None
+        if self._skips_truncations:
+            self.report(
+                f"{self._server.where}: {table.name} was truncated, and its rows stay in the "
+                "target."
+            )
             return None
         return self._server.error(
             f"has read that {table.name} was truncated, which does not name the deleted rows",

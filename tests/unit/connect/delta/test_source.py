@@ -168,8 +168,12 @@ def test_appended_rows_alone_refuse_or_skip_changes(tmp_path: Path, change: str)
     end = source.end(later)
     with pytest.raises(SourceError, match="updates or deletes rows"):
         source.latest(later, until=end)
-    rows, _ = epoch(gw.sources.delta(tmp_path, on_change="skip"), position)
+    skipping = gw.sources.delta(tmp_path, on_change="skip")
+    rows, _ = epoch(skipping, position)
     assert ids(rows) == [4, 8]
+    reports = skipping.take_reports()
+    assert reports
+    assert all("updates or deletes rows, and is left out" in report for report in reports)
 
 
 @pytest.mark.parametrize("where", ["inline", "disk"])
@@ -342,16 +346,15 @@ def test_columns_that_go_are_refused_by_name(
     assert epoch(remaining, position)[0] == []
 
 
-def test_an_added_column_is_read_after_a_restart(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_added_column_is_reported_and_read_after_a_restart(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), numbers(0, 2))
     source = gw.sources.delta(tmp_path)
     _, position = epoch(source)
     rows = numbers(2, 3).append_column("new", pa.array([5]))
     append(tmp_path, rows, schema_mode="merge")
     end = source.latest(position)
-    assert "adds 'new', which the query reads once it was started again" in caplog.text
+    [report] = source.take_reports()
+    assert report.endswith("adds 'new', which the query reads once it was started again.")
     [split] = source.splits(position, end, 1)
     assert [b.to_pylist() for b in source.read(split, source.schema.names)] == [
         [{"id": 2, "k": "k2"}]

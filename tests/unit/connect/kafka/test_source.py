@@ -538,8 +538,8 @@ def test_a_sink_of_messages_that_cannot_be_read_is_said_twice_or_not_at_all(
         flow.compiled()
 
 
-def test_what_retention_has_deleted_is_refused_or_left_out_with_a_warning(
-    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
+def test_what_retention_has_deleted_is_refused_or_left_out_with_a_report(
+    kafka: KafkaBroker,
 ) -> None:
     topic = kafka.topic()
     kafka.put(topic, *json_rows(range(10)))
@@ -554,10 +554,10 @@ def test_what_retention_has_deleted_is_refused_or_left_out_with_a_warning(
     with pytest.raises(SourceError, match="does not have offset 0 any more"):
         list(source.read(planned[0], ["value"]))
     lenient = opened(kafka, topic, include=["offset"], on_data_loss="skip")
-    with caplog.at_level(logging.WARNING, "godwit"):
-        kept = rows_between(lenient, start, end, ["offset"])
+    kept = rows_between(lenient, start, end, ["offset"])
     assert [row["offset"] for row in kept] == [4, 5, 6, 7, 8, 9]
-    assert "4 offsets from 0 are yet to be read; they are left out" in caplog.text
+    [report] = lenient.take_reports()
+    assert "4 offsets from 0 are yet to be read; they are left out" in report
 
 
 def test_what_retention_has_deleted_is_counted_once_with_the_epoch_that_skips_it(
@@ -754,9 +754,7 @@ def test_offsets_are_reported_to_a_group(kafka: KafkaBroker) -> None:
     monitor.close()
 
 
-def test_a_group_that_others_are_in_is_warned_of_once(
-    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_group_that_others_are_in_is_reported_once(kafka: KafkaBroker) -> None:
     topic = kafka.topic()
     kafka.put(topic, b"a")
     group = f"{topic}-monitor"
@@ -768,16 +766,17 @@ def test_a_group_that_others_are_in_is_warned_of_once(
         member.poll(0.1)
     source = opened(kafka, topic, group=group)
     end = source.latest(source.start())
-    with caplog.at_level(logging.WARNING, "godwit"):
-        while not caplog.records:
-            assert time.monotonic() < deadline
-            source.committed(end)
-            time.sleep(0.05)
-        for _ in range(3):
-            source.committed(end)
-            time.sleep(0.05)
-    assert len(caplog.records) == 1
-    assert f"offsets are not reported to group '{group}'" in caplog.text
+    reports: list[str] = []
+    while not reports:
+        assert time.monotonic() < deadline
+        source.committed(end)
+        time.sleep(0.05)
+        reports += source.take_reports()
+    for _ in range(3):
+        source.committed(end)
+        time.sleep(0.05)
+    [report] = [*reports, *source.take_reports()]
+    assert f"offsets are not reported to group '{group}'" in report
     member.close()
 
 
