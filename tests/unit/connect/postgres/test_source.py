@@ -524,7 +524,8 @@ def test_a_truncation_is_refused_or_skipped(
     assert 'on_truncate="skip"' in error
     changes, _ = changes_after(skipping, places[1])
     assert [row["id"] for row in changes] == [1, 2]
-    assert "t was truncated, and its rows stay in the target" in skipping.take_reports()[0]
+    reports = " ".join(skipping.take_reports())
+    assert "t was truncated, and its rows stay in the target" in reports
 
 
 @pytest.mark.parametrize(
