@@ -53,7 +53,7 @@ CONTROL = (
 
 COMMANDS = (
     _M('godwit("top", here + "/ck")', "not a checkpoint", "/ck'", "flow.start(checkpoint=...)"),
-    _M('godwit("topp", here)', "invalid choice: 'topp'", "COMMAND", "Did you mean 'top'?"),
+    _M('godwit("topp", here)', "invalid choice: 'topp'", "COMMAND", "Did you mean 'top'"),
     _M('godwit("checkpoint", "verfy", here)', "choice: 'verfy'", "ACTION", "mean 'verify'?"),
     _M('godwit("checkpoint", "verify", here)', "not a checkpoint", "has no file", "flow.start("),
     _M('godwit("checkpoint", "copy", here)', "are required: DST", "checkpoint copy", "--help"),

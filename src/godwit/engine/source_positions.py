@@ -272,9 +272,25 @@ class SourcePositions:
         """Return a copy of a source's position after the last committed batch."""
         return copy.deepcopy(self._positions[name])
 
-    def fix_ends(self) -> None:
-        """Let the input end at the present ends of the sources (trigger ``availableNow``)."""
-        self._until = self.ends()
+    def fix_ends(self, stated: Mapping[str, Position] | None = None) -> None:
+        """Let the input end at the present ends of the sources (trigger ``availableNow``).
+
+        `stated`: source → position at which it ends instead.
+        """
+        self._until = {**self.ends(), **copy.deepcopy(dict(stated or {}))}
+
+    def problem_of_ends(self, stated: Mapping[str, Position]) -> str:
+        """Return why sources cannot end at the stated positions; empty if they can."""
+        for name, end in stated.items():
+            source = self._opened.get(name)
+            if source is None or name in self._rounds:
+                known = ", ".join(n for n in self._opened if n not in self._rounds)
+                return f"no source {name!r} can be given an end, only: {known or 'none'}"
+            try:
+                self._checked_end(name, source.latest(self._position(name), until=end))
+            except Exception as error:  # noqa: BLE001  a source may raise anything on a wrong value
+                return f"source {name!r} does not take {end!r} for an end: {error_line(error)}"
+        return ""
 
     def ends(self) -> dict[str, Position]:
         """Return the present end of each open source, ignoring its limits."""

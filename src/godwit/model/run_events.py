@@ -109,6 +109,25 @@ class FlowChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndRequested(Event):
+    """Someone has asked for the end of the query, by `godwit stop` or `godwit drain`.
+
+    Attributes
+    ----------
+    action
+        ``"stop"``: it ends after the running epoch. ``"drain"``: its sources end where they are
+        now, and it ends once everything is processed.
+    by
+        Process and host that asked.
+    """
+
+    action: str
+    by: str
+
+    _TEXT = "{event.action} requested by {event.by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStopped(Event):
     """A query ended because it was stopped, or because its input ended.
 

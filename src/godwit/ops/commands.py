@@ -38,6 +38,14 @@ STATUS: Final = Command(
     module="godwit.ops.status",
     purpose="whether the query of a checkpoint runs, and how far it is, for scripts and probes",
 )
+STOP: Final = Command(
+    module="godwit.ops.requests",
+    purpose="end the query of a checkpoint after its running epoch, from any machine",
+)
+DRAIN: Final = Command(
+    module="godwit.ops.requests",
+    purpose="end it once everything that its sources have now is processed",
+)
 UI: Final = Command(
     module="godwit.ops.ui",
     purpose="a running or past stream as a page in the browser",

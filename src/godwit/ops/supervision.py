@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.model.errors import GodwitError
 from godwit.ops.arguments import bounded
-from godwit.ops.supervised import CANNOT_MEND
+from godwit.ops.supervised import CANNOT_MEND, NOT_WANTED
 
 if TYPE_CHECKING:
     import argparse
@@ -91,6 +91,9 @@ class Supervisor:
                 if status == CANNOT_MEND:
                     self._say(f"{ended}: a restart cannot mend that error")
                     return status
+                if status == NOT_WANTED:
+                    self._say(f"{ended}, after its queries were stopped on request")
+                    return 1
                 pause_s = self._restarts.pause_s(time.monotonic(), ran_s)
                 if pause_s is None:
                     budget = self._restarts.budget

@@ -23,7 +23,7 @@ from godwit.model.errors import EndingError, GodwitError, StopTimeoutError
 from godwit.runtime.threads import GateClosedError, close_all, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from godwit.engine.source_positions import SourcePositions
     from godwit.runtime.dispatcher import EventDispatcher
@@ -44,6 +44,9 @@ class EpochDriver(ABC):
     def __init__(self, run: QueryRun) -> None:
         self._run, self._gate = run, run.gate
         self._ending: Ending
+        # ends by source, and the function that takes the reason of a refusal; see `drain`
+        self._drain_order: tuple[Mapping[str, Any], Callable[[str], None]] | None = None
+        self.drained = False  # the input has ended, and everything of it is processed
         self._over = threading.Event()  # no more epochs come, and the sources are closed
         self._thread = threading.Thread(target=self._run_thread, name="godwit-epochs", daemon=True)
 
@@ -92,6 +95,25 @@ class EpochDriver(ABC):
         """Start running epochs; `ending` is called once the loop returns."""
         self._ending = ending
         self._thread.start()
+
+    def drain(self, ends: Mapping[str, Any], answered: Callable[[str], None]) -> None:
+        """Let the input end where the sources are now, process everything, and end the query.
+
+        Returns at once. `ends`: source → position at which it ends instead. `answered`: called once
+        it has begun, with an empty text, or with the reason why it is refused.
+        """
+        self._drain_order = (ends, answered)
+
+    @abstractmethod
+    def _end_input_at(self, ends: Mapping[str, Any]) -> str:
+        """Let the input end; return the reason why that is refused, or an empty text."""
+
+    def _drain_if_asked(self) -> None:
+        """Begin to drain the sources, if `drain` was called; on the thread of the loop."""
+        if self._drain_order is not None:
+            ends, answered = self._drain_order
+            self._drain_order = None
+            answered(self._end_input_at(ends))
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the query has ended, failed or not; return whether it has."""

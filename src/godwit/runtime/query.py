@@ -22,6 +22,7 @@ from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.lifecycle import Ending
 from godwit.runtime.placement import Migration, QueryPlacement
 from godwit.runtime.regrouping import QueryComponents
+from godwit.runtime.requests import RequestWatch
 from godwit.runtime.scaling import QueryScaling
 from godwit.runtime.signals import EndingSignals
 from godwit.runtime.threads import close_all
@@ -142,6 +143,7 @@ class Query:
         self.components = QueryComponents(run)
         self.hot_keys = QueryHotKeys(run)
         _open.add(self)
+        self._requests = RequestWatch(run, driver, self._ending)
         driver.begin(self._ending)
 
     def __enter__(self) -> Self:
@@ -445,6 +447,7 @@ class Query:
                 # While the checkpoint is still ours.
                 ("the journal", lambda: self._dispatcher.stop_recording(_JOURNAL_S)),
                 *((f"the port of {name}", o.close) for name, o in self._observers.items()),
+                ("requests to end", lambda: self._requests.close(self.exception())),
                 ("the claim on the checkpoint", self._run.release),
             ]
         )

@@ -102,6 +102,7 @@ class QueryRun(FlowRun):
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
         self.run_id = parts.epochs.run_id
+        self.lease_run_id = lease.owner.run_id
         self._reopen, self._note = reopen, note
         self._lease, self.session, self.gate = lease, session, gate
         self.batches = 0  # carried out in this run

@@ -160,6 +160,7 @@ class SourceLoop(EpochDriver):
         self._positions = positions
         announce_problems(positions, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
+        self._bounded = is_bounded(trigger)  # or the sources are drained
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
         self._input_ended = False
@@ -184,7 +185,7 @@ class SourceLoop(EpochDriver):
 
     def process_all_available(self) -> None:
         """Wait until all rows that the sources have now are processed, or the query has ended."""
-        if is_bounded(self._trigger):
+        if self._bounded:
             self._over.wait()
         else:
             self._waiters.wait(self._over)
@@ -240,11 +241,12 @@ class SourceLoop(EpochDriver):
 
     def _run_epochs(self) -> None:
         """Run epochs with and without input until the input ends or the query is stopped."""
-        if is_bounded(self._trigger):
+        if self._bounded:
             self._positions.fix_ends()
         while not self._gate.closed:
             began_cpu_s = thread_time()
             self._run.check_lease()
+            self._drain_if_asked()
             self._waiters.set_targets()
             if self._waiters and not self._run.is_pending:
                 self._waiters.release_finished(self._run.loop.finish_delivery)
@@ -252,10 +254,21 @@ class SourceLoop(EpochDriver):
                 continue
             self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
             if self._input_ended and not self._run.is_pending:
+                self.drained = True
                 return
             self._figures.measure_lag()
             pause_s = self._pace.pause_s(thread_time() - began_cpu_s)
             self._gate.wait_for_close(_LOOK_S if self._input_ended else pause_s)
+
+    def _end_input_at(self, ends: Mapping[str, Any]) -> str:
+        """Let the input end; return the reason why that is refused, or an empty text."""
+        if self._bounded:
+            return "its input is bounded already" if ends else ""
+        if problem := self._positions.problem_of_ends(ends):
+            return problem
+        self._positions.fix_ends(ends)
+        self._bounded, self._pace = True, ReadPace(None)
+        return ""
 
     def _run_input_epoch(self) -> bool:
         """Run an epoch if the trigger is due and sources have rows; return whether it ran.
@@ -274,7 +287,7 @@ class SourceLoop(EpochDriver):
         if planned is None:
             self._figures.record_no_rows()
             self._message = "Waiting for data to arrive"
-            if is_bounded(self._trigger):
+            if self._bounded:
                 self._end_input()
             return False
         self._message = "Processing new data"

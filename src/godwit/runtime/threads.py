@@ -187,6 +187,7 @@ class EpochGate:
         self.explain, self._is_cancellation = explain, is_cancellation
         self._changed = threading.Condition()
         self._closed = False
+        self._closes_after_epoch = False
         self._interrupted = False
         self._inside: int | None = None
         self._deliveries = 0  # that other threads carry out, or are to
@@ -203,8 +204,8 @@ class EpochGate:
 
     @property
     def closed(self) -> bool:
-        """True if no further epoch can begin."""
-        return self._closed
+        """True if no further epoch can begin, and none runs that is to be finished first."""
+        return self._closed or (self._closes_after_epoch and self._inside is None)
 
     @property
     def busy(self) -> bool:
@@ -259,8 +260,8 @@ class EpochGate:
         Raises `GateClosedError` as `epoch` does.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._inside is None)
-            if self._closed:
+            self._changed.wait_for(lambda: self._is_shut or self._inside is None)
+            if self._is_shut:
                 raise GateClosedError
             self._inside, self._stopped = threading.get_ident(), stopped
         try:
@@ -300,14 +301,35 @@ class EpochGate:
             raise GateClosedError
 
     def wait_for_close(self, seconds: float) -> bool:
-        """Wait up to `seconds` until the gate closes; return whether it has."""
+        """Wait up to `seconds` until the gate closes, or is about to; return whether it has."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._closed, seconds)
+            return self._changed.wait_for(lambda: self._is_shut, seconds)
+
+    @property
+    def _is_shut(self) -> bool:
+        """True if no further epoch can begin; called under the lock."""
+        return self._closed or self._closes_after_epoch
 
     def close(self) -> None:
         """Close the gate: no further epoch begins."""
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
+
+    def close_after_epoch(self) -> None:
+        """Let no further epoch begin; the running one ends as if nothing had been asked.
+
+        Returns at once. An epoch that is held has not begun.
+        """
+        with self._changed:
+            self._closes_after_epoch = True
+            self._changed.notify_all()
+
+    def open_again(self) -> None:
+        """Let epochs begin after `close_after_epoch`, unless the gate was closed meanwhile."""
+        with self._changed:
+            self._closes_after_epoch = False
+            self.cut_short = False
             self._changed.notify_all()
 
     def wait_for_epoch(self, patience_s: float) -> None:

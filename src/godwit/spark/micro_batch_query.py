@@ -26,7 +26,7 @@ from godwit.spark.progress import add_source_figures, rows_held_back, source_lag
 from godwit.spark.spark_stream import SparkStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 0.05
 _LOOK_AT_SPARK_S: Final = 0.5
 _STOP_S: Final = 10.0
+_DRAIN: Final = {"availableNow": True}
 _QUIET_LOOKS: Final = 2
 """Between two micro-batches Spark looks quiet for a moment."""
 
@@ -53,8 +54,11 @@ class MicroBatchQuery(EpochDriver):
         *,
         run: QueryRun,
         trigger: Mapping[str, object] | None,
+        # starts Spark's query again, with a trigger that reads what there is now, and ends
+        start_bounded: Callable[[], StreamingQuery],
     ) -> None:
         super().__init__(run)
+        self._start_bounded = start_bounded
         self.spark_query = spark_query
         self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.call
         self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
@@ -174,6 +178,7 @@ class MicroBatchQuery(EpochDriver):
         """Run epochs of Godwit's sources, and those without input, between micro-batches."""
         while not self._gate.closed:
             self._run.check_lease()
+            self._drain_if_asked()
             if self._has_stream_ended():
                 return
             if self._waiters:
@@ -189,10 +194,38 @@ class MicroBatchQuery(EpochDriver):
                     self._run.end_input()
                     continue
                 if not self._run.is_pending:
+                    self.drained = True
                     return
             if self._has_sources:
                 self._ask(self._figures.measure_lag)
             self._gate.wait_for_close(self._pause_s())
+
+    def _end_input_at(self, ends: Mapping[str, Any]) -> str:
+        """Let the input end; return the reason why that is refused, or an empty text.
+
+        Spark cannot change the trigger of a query that runs, so its query is stopped between two
+        epochs and started again: it takes what the sources have then, within their limits.
+        """
+        if self._bounded:
+            return "its input is bounded already" if ends else ""
+        positions = self._epochs.positions
+        if problem := self._ask(positions.problem_of_ends, ends):
+            return problem
+        self._gate.close_after_epoch()
+        while not self._gate.wait_until_idle(_LOOK_S):
+            if self._gate.closed:
+                raise GateClosedError
+        self.spark_query.stop()
+        self._gate.open_again()
+        self._ask(positions.fix_ends, ends)
+        self.spark_query = self._start_bounded()
+        if self._gate.closed:  # by a stop meanwhile, which has stopped Spark's former query
+            self.spark_query.stop()
+            raise GateClosedError
+        self._stream = SparkStream(self.spark_query, _DRAIN, batches=lambda: self._run.batches)
+        self._bounded, self._own_ended = True, not self._has_sources
+        self._pace = ReadPace(None)
+        return ""
 
     def _has_stream_ended(self) -> bool:
         """Return whether Spark's query has ended before its input did; record its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -206,8 +207,18 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
     def driver(run: QueryRun, source: MicroBatchRows) -> EpochDriver:
         """Create the driver of micro-batches and of epochs between them."""
         epochs = MicroBatchEpochs(run, source, trigger=trigger)
-        query = _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
-        return MicroBatchQuery(query, epochs, run=run, trigger=trigger)
+
+        def start_spark(options: Options) -> StreamingQuery:
+            """Start Spark's query."""
+            return _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
+
+        return MicroBatchQuery(
+            start_spark(options),
+            epochs,
+            run=run,
+            trigger=trigger,
+            start_bounded=lambda: start_spark(replace(options, trigger={"availableNow": True})),
+        )
 
     return partial(MicroBatchRows, rows=rows, offsets=offsets, trigger=trigger), driver
 
