@@ -1,7 +1,7 @@
 """A real MariaDB server for tests, started from the binaries that are installed or on the path.
 
-It lives in a directory of its own, listens on a Unix socket there and nowhere else, has no tables
-of rights, does not wait for the disk, and is stopped by the process id it was started with.
+It lives in a directory of its own, listens on a Unix socket there and nowhere else, does not wait
+for the disk, and is stopped by the process id it was started with.
 """
 
 from __future__ import annotations
@@ -23,11 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["mariadb", "mariadb_server", "running_mariadb"]
 
 _START_TIMEOUT_S = 120.0
+_LOG = ("--log-bin=log", "--server-id=7", "--binlog-format=ROW", "--binlog-row-metadata=FULL")
+_SYSTEM = (  # tables of rights, and of positions of replicas
+    "CREATE DATABASE mysql;\nUSE mysql;\nSET @current_hostname = 'localhost';\n"
+    "SET @skip_auth_anonymous = 1;\nSET @auth_root_socket = NULL;\n"
+)
 
 
 @contextlib.contextmanager
-def running_mariadb() -> Iterator[str]:
-    """Run a server for as long as the context lasts; yield its socket."""
+def running_mariadb(*options: str) -> Iterator[str]:
+    """Run a server for as long as the context lasts; yield its socket.
+
+    `options`: by default it logs complete rows.
+    """
     pytest.importorskip("pymysql", reason="MariaDB tests need PyMySQL.")
     # Debian has it in a directory that is not on everybody's path.
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
@@ -40,17 +48,28 @@ def running_mariadb() -> Iterator[str]:
     data.mkdir()
     # It refuses to run as root unless that is what it is told.
     user = ["--user=root"] if os.geteuid() == 0 else []
+    share = root / "share/mysql"
+    common = [
+        *(binary, "--no-defaults", f"--datadir={data}", *user, f"--tmpdir={directory}"),
+        *("--innodb-log-file-size=8M", f"--lc-messages-dir={share}"),
+        f"--character-sets-dir={share}/charsets",
+    ]
     try:
+        names = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
+        statements = _SYSTEM + "".join((share / name).read_text() for name in names)
         with (directory / "log").open("w") as log:
+            subprocess.run(
+                [*common, "--bootstrap"],
+                input=statements.encode(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=True,
+            )
             server = subprocess.Popen(
                 [
-                    *(binary, "--no-defaults", f"--datadir={data}", f"--socket={socket}", *user),
-                    f"--tmpdir={directory}",
-                    *("--skip-networking", "--skip-grant-tables", "--skip-log-bin"),
+                    *(*common, f"--socket={socket}", "--skip-networking", *(options or _LOG)),
                     *("--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=16M"),
-                    *("--innodb-log-file-size=8M", "--character-set-server=latin1"),
-                    f"--lc-messages-dir={root}/share/mysql",
-                    f"--character-sets-dir={root}/share/mysql/charsets",
+                    "--character-set-server=latin1",
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,

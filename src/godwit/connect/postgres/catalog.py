@@ -24,6 +24,8 @@ from godwit.model.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
 _TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 _END: Final = (
     "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
@@ -119,6 +121,16 @@ class SourceColumn:
     collation: str  # empty: the type has none
     may_be_left_out: bool  # by an update that does not change it, since it may be large
     values: PostgresValueType
+    by_default: bool = True
+
+    @property
+    def natural(self) -> pa.DataType:
+        """Arrow type as which values are read by default."""
+        return self.values.natural
+
+    def can_be(self, dtype: pa.DataType) -> bool:
+        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+        return self.values.can_be(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +197,12 @@ def read_table(connection: Connection, server: Server, table: str) -> SourceTabl
         SELECT a.attname, a.attnum, a.atttypid::bigint, a.atttypmod,
                format_type(a.atttypid, a.atttypmod),
                CASE WHEN a.attcollation = 0 THEN '' ELSE a.attcollation::regcollation::text END,
-               a.attstorage <> 'p'
+               a.attstorage <> 'p' AND %s <> 'f'
         FROM pg_attribute a
         WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
         ORDER BY a.attnum
         """,
-        [oid],
+        [identity, oid],
     ).fetchall()
     types = read_types(connection, [(row[2], row[3]) for row in columns])
     return SourceTable(

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from godwit.connect.tables.rows import UNCHANGED
 
 BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
 INSERT, UPDATE, DELETE = b"IUD"
 KEY, OLD, NEW = b"KON"
-
-UNCHANGED: Final = object()
-"""Stands for a large value that an update left as it was."""
 
 _EPOCH_US: Final = 946_684_800_000_000  # 2000-01-01, in microseconds of Unix time
 _TEXT, _NULL, _LEFT_OUT = b"tnu"
@@ -112,26 +108,16 @@ def read_row(message: bytes, offset: int) -> tuple[list[Value], int]:
 
 
 def read_change(message: bytes) -> tuple[list[Value] | None, bool, list[Value] | None]:
-    """Return the former row, whether it is whole (else only its key), and the new row."""
+    """Return the former row, whether that is all (else only its key), and the new row."""
     marker = message[5]
     if message[0] == INSERT:
-        return None, False, read_row(message, 6)[0]
+        return None, True, read_row(message, 6)[0]
     if message[0] == DELETE:
         return read_row(message, 6)[0], marker == OLD, None
     if marker == NEW:
         return None, False, read_row(message, 6)[0]
     former, offset = read_row(message, 6)
     return former, marker == OLD, read_row(message, offset + 1)[0]
-
-
-def filled(new: list[Value], former: Sequence[Value] | None, *, whole: bool) -> list[Value]:
-    """Return a new row with the values that were left out, if the former row has them."""
-    if UNCHANGED not in new or former is None:
-        return new
-    return [
-        old if value is UNCHANGED and (whole or old is not None) else value
-        for value, old in zip(new, former, strict=True)
-    ]
 
 
 def _read_text(message: bytes, offset: int) -> tuple[str, int]:

@@ -6,9 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.model.errors import InvalidFlowError, SourceError
+import pyarrow as pa
+
+from godwit.connect.tables.rows import about_changes
+from godwit.connect.tables.source import Options
+from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
-from godwit.model.naming import check_number, listing, needs_package
+from godwit.model.naming import listing, needs_package
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
@@ -105,52 +109,27 @@ def postgres(
             remedy='Give "host=... dbname=..." or a mapping.',
         )
     check_dsn(dsn, where, SourceError)
-    tables = [table] if isinstance(table, str) else list(table)
-    if not tables or not all(isinstance(name, str) for name in tables):
-        raise SourceError(f"{where} was given the table {table!r}.", remedy="Name a table.")
-    if not isinstance(slot, str) or not re.fullmatch("[a-z0-9_]{1,63}", slot):
-        raise SourceError(
-            f"{where} was given the slot {slot!r}.",
-            remedy="Name it by 1 to 63 of the characters a-z, 0-9 and _.",
-        )
-    if on_truncate not in {"refuse", "skip"}:
-        raise SourceError(
-            f"{where} was given on_truncate={on_truncate!r}.", remedy='Give "refuse" or "skip".'
-        )
-    if max_rows_per_epoch is not None:
-        check_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
-    return PostgresSource(
-        Server(dsn, f"The PostgreSQL source of {listing(tables)}"),
-        tables,
-        slot=slot,
-        publication=slot if publication is None else publication,
+    options = Options.of(
+        where,
+        table,
         schema=schema,
         before=before,
         snapshot=snapshot,
-        include=_included(where, include, several=len(tables) > 1),
+        include=include,
+        about=about_changes(pa.int64()),
         whole_transactions=whole_transactions,
         max_rows_per_epoch=max_rows_per_epoch,
         on_truncate=on_truncate,
         timeout_s=seconds(timeout, "The timeout of a PostgreSQL source"),
     )
-
-
-def _included(
-    where: str, include: Sequence[str] | Mapping[str, str], *, several: bool
-) -> dict[str, str]:
-    """Return the kind of each included column → its name; raise if a kind is unknown."""
-    from godwit.connect.postgres.changes import INCLUDED  # noqa: PLC0415
-
-    given = [include] if isinstance(include, str) else include
-    named = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
-    if unknown := [what for what in named if what not in INCLUDED]:
-        raise InvalidFlowError(
-            f"{where}: include names {unknown[0]!r}, which changes do not have.",
-            remedy=f"They have {listing(list(INCLUDED))}.",
+    if not isinstance(slot, str) or not re.fullmatch("[a-z0-9_]{1,63}", slot):
+        raise SourceError(
+            f"{where} was given the slot {slot!r}.",
+            remedy="Name it by 1 to 63 of the characters a-z, 0-9 and _.",
         )
-    if several and "table" not in named:
-        raise InvalidFlowError(
-            f"{where} reads several tables, whose rows nothing tells apart.",
-            remedy='Give include=["table"], or a source for each table.',
-        )
-    return named
+    return PostgresSource(
+        Server(dsn, f"The PostgreSQL source of {listing(list(options.tables))}"),
+        options,
+        slot=slot,
+        publication=slot if publication is None else publication,
+    )

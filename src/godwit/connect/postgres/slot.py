@@ -1,11 +1,7 @@
-"""Changes from a replication slot: one connection that streams, and a buffer of transactions.
+"""Changes from a replication slot: one connection that streams.
 
-The server decodes its log once, as long as the connection lasts, and sends transactions in order of
-their commits.  They stay in the buffer until the epoch that read them is committed, so an epoch can
-be planned again.  Only then is the slot advanced, so after a crash the server sends them again.
-
-A place in the stream is a position after a commit, and a number of changes within the next
-transaction that has any.
+The server decodes its log once, as long as the connection lasts.  The slot is advanced behind
+commits only, so after a crash the server sends the changes again.
 """
 
 from __future__ import annotations
@@ -14,8 +10,7 @@ import select
 import struct
 import time
 import weakref
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import pq, sql
@@ -33,20 +28,14 @@ from godwit.connect.postgres.pgoutput import (
     read_truncate,
     relation_of,
 )
+from godwit.connect.tables.log import LogStream, Place, Transaction
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from godwit.connect.postgres.connection import Connection
 
-MAX_BYTES: Final = 64 << 20
-"""Size of the changes from which an epoch takes no more, and the buffer is not filled further."""
-
-EVERYTHING: Final = 1 << 62
-"""Number of changes without a limit of their size."""
-
-_WAIT_S: Final = 1.0  # longest wait for the server to send what its log has
 _PING_S: Final = 0.05
 _RETRY_S: Final = 0.1
 _OBJECT_IN_USE: Final = "55006"
@@ -57,49 +46,15 @@ _STREAMS: Final[dict[tuple[str, str], weakref.ref[ChangeStream]]] = {}
 """Server and slot → the stream of this process that reads it."""
 
 
-class Place(NamedTuple):
-    """A place in the stream."""
-
-    lsn: int  # after a commit
-    within: int  # changes of the next transaction
-
-
-@dataclass(slots=True)
-class Transaction:
-    """Changes of a transaction to the tables of the source."""
-
-    lsn: int  # of its commit
-    time_us: int
-    xid: int
-    end: int = 0  # position after its commit; 0: that has not arrived
-    relations: list[Any] = field(default_factory=list)  # of each change: what `read` made of it
-    messages: list[bytes] = field(default_factory=list)
-    freed: int = 0  # number of first changes that are committed, and not in the lists any more
-    problem: SourceError | None = None  # of what follows the changes
-
-    @property
-    def number(self) -> int:
-        """Number of changes that have arrived."""
-        return self.freed + len(self.messages)
-
-    def size(self, start: int, stop: int) -> int:
-        """Return the bytes of some of the changes."""
-        return sum(map(len, self.messages[start - self.freed : stop - self.freed]))
-
-    def free(self, number: int) -> None:
-        """Forget the first `number` changes."""
-        count = max(0, number - self.freed)
-        del self.messages[:count], self.relations[:count]
-        self.freed += count
-
-
-class ChangeStream:
+class ChangeStream(LogStream):
     """The stream of one slot.
 
     `read`: makes of a relation what a change needs to be decoded; returns ``None`` for a table that
     is not the source's, or raises `SourceError`. `truncated`: returns the error for a truncation of
     tables, or ``None``.
     """
+
+    lost = (psycopg.OperationalError,)
 
     def __init__(
         self,
@@ -111,16 +66,20 @@ class ChangeStream:
         truncated: Callable[[tuple[int, ...]], SourceError | None],
         timeout_s: float,
     ) -> None:
+        super().__init__(
+            server.translating, server.error, f"the slot {slot!r}", timeout_s=timeout_s
+        )
         self._server, self._slot, self._publication = server, slot, publication
-        self._read, self._truncated, self._timeout_s = read, truncated, timeout_s
+        self._read, self._truncated = read, truncated
         self._connection: Connection | None = None
         self._relations: dict[int, Any] = {}
-        self.transactions: list[Transaction] = []
-        self._open: Transaction | None = None  # whose commit has not arrived
-        self._begin = Place(0, 0)  # the buffer has what follows
         self._confirmed = 0
-        self.reached = 0  # everything that was committed before is in the buffer
-        self._failing_since_s: float | None = None
+        self._pinged_s = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection streams."""
+        return self._connection is not None
 
     # -- connection -------------------------------------------------------------------------------
 
@@ -130,8 +89,7 @@ class ChangeStream:
             self._connection.close()
             self._connection = None
         self._relations.clear()
-        self.transactions.clear()
-        self._open, self.reached = None, 0
+        super().close()
 
     def _start(self, control: Connection, begin: Place) -> None:
         """Begin to stream what follows `begin`; raise if the slot does not have it."""
@@ -205,12 +163,7 @@ class ChangeStream:
     def confirm(self, place: Place) -> None:
         """Let the server remove its log up to `place`, and free the buffer up to it."""
         self._confirmed = max(self._confirmed, place.lsn)
-        while self.transactions and 0 < self.transactions[0].end <= place.lsn:
-            self.transactions.pop(0)
-        if self._begin < place:
-            self._begin = place
-            if place.within and self.transactions:
-                self.transactions[0].free(place.within)
+        super().confirm(place)
         self._send_status()
 
     def _send_status(self, *, asks: bool = False) -> None:
@@ -230,129 +183,42 @@ class ChangeStream:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def pump(
-        self,
-        connect: Callable[[], Connection],
-        begin: Place,
-        *,
-        changes: int,
-        until: Place | None,
-        whole: bool,
-    ) -> bool:
-        """Read on from `begin`, without waiting for what the log does not have yet.
+    def _end_of_log(self, control: Connection) -> int:
+        return end_of_log(control)
 
-        Return whether the stream is up to date with the log. `connect`: returns a connection for
-        questions. `changes`: number that is enough.
-        `until`: place that is far enough. `whole`: only transactions that have ended count.
-        Without a connection to the server, nothing is read for a while, before the error is raised.
-        """
-        try:
-            control = connect()
-            if self._connection is None or begin < self._begin or begin.lsn > self.reached:
-                self._start(control, begin)
-            up_to_date = self._pump(control, begin, changes, until, whole=whole)
-        except psycopg.OperationalError as error:
-            self.close()
-            now_s = time.monotonic()
-            if self._failing_since_s is None:
-                self._failing_since_s = now_s
-            if now_s - self._failing_since_s > self._timeout_s:
-                with self._server.translating(f"cannot read the slot {self._slot!r}"):
-                    raise error from None
-            return False
-        self._failing_since_s = None
-        return up_to_date
-
-    def fill(
-        self, connect: Callable[[], Connection], begin: Place, end: Place, *, whole: bool
-    ) -> None:
-        """Read all that is between two places; raise if that cannot be read."""
-        deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)
-        while not (begin >= self._begin and self._has_reached(end)):
-            self.pump(connect, begin, changes=EVERYTHING, until=end, whole=whole)
-            for transaction in self.transactions:
-                if transaction.problem is not None and transaction.lsn < end.lsn:
-                    raise transaction.problem
-            now_s, arrived = time.monotonic(), (self.reached, len(self.transactions))
-            if arrived != before:
-                deadline_s, before = now_s + self._timeout_s, arrived
-            elif now_s > deadline_s:
-                raise self._server.error(
-                    f"cannot read the slot {self._slot!r} up to {lsn_text(end.lsn)}",
-                    "Start the query again: it continues from its checkpoint.",
-                )
-
-    def _pump(
-        self, control: Connection, begin: Place, changes: int, until: Place | None, *, whole: bool
-    ) -> bool:
-        """Read until there is enough, or the end of the log is reached."""
-        count = sum(stop - start for _, start, stop in self.between(begin, None))
-        if begin.within:  # which may have to arrive again
-            first = next(self.between(begin, None), None)
-            count -= begin.within - min(begin.within, first[0].number if first else 0)
-        size = sum(
-            transaction.size(start, stop) for transaction, start, stop in self.between(begin, None)
-        )
-        target = None if until is None or until.within else until.lsn
-        deadline_s = time.monotonic() + _WAIT_S
-        pinged_s = 0.0
+    def _receive(self, *, wait: bool) -> bytes | None:
         assert self._connection is not None
         connection = self._connection.pgconn
-        while True:
-            enough = count >= changes or (size >= MAX_BYTES and changes < EVERYTHING)
-            if enough and not (whole and self._open is not None):
-                return False
-            if until is not None and self._has_reached(until):
-                return False
-            if self.transactions and self.transactions[-1].problem is not None:
-                return False
-            length, data = connection.get_copy_data(1)
-            if length > 0:
-                taken = self._take(bytes(data))
-                count, size = count + (taken > 0), size + taken
-                continue
-            if length < 0:
-                raise psycopg.OperationalError(_last_error(connection))
-            if count > 0 and self._open is None and until is None:
-                return False
-            if target is None:
-                target = end_of_log(control)
+        if wait:
             now_s = time.monotonic()
-            if self._open is None and self.reached >= target:
-                return True
-            if now_s > deadline_s:
-                return False
-            if now_s - pinged_s > _PING_S:
+            if now_s - self._pinged_s > _PING_S:
                 self._send_status(asks=True)
-                pinged_s = now_s
+                self._pinged_s = now_s
+            if self._connection is None:
+                raise psycopg.OperationalError("the stream has ended")
             if select.select([connection.socket], [], [], _PING_S)[0]:
                 connection.consume_input()
-                deadline_s = time.monotonic() + _WAIT_S
+        length, data = connection.get_copy_data(1)
+        if length < 0:
+            raise psycopg.OperationalError(_last_error(connection))
+        return bytes(data) if length > 0 else None
 
-    def _has_reached(self, place: Place) -> bool:
-        """Return whether all that comes before a place is in the buffer."""
-        if not place.within or self.reached < place.lsn:
-            return self.reached >= place.lsn
-        following = next((t for t in self.transactions if not 0 < t.end <= place.lsn), None)
-        return following is not None and following.number >= place.within
-
-    def _take(self, data: bytes) -> int:
-        """Add a message to the buffer; return the size of a change, 0 of other messages."""
+    def _take(self, data: bytes) -> tuple[int, int]:
         if data[0] == _KEEPALIVE:
             if self._open is None:
                 self.reached = max(self.reached, int.from_bytes(data[1:9], "big"))
             if data[17]:  # the server asks for an answer, as before its shutdown
                 self._send_status()
-            return 0
+            return 0, 0
         message = data[25:]
         kind = message[0]
         if kind in _CHANGES:
             relation = self._relations.get(relation_of(message))
             if relation is None or self._open is None or self._open.problem is not None:
-                return 0
+                return 0, 0
             self._open.relations.append(relation)
             self._open.messages.append(message)
-            return len(message)
+            return 1, len(message)
         if kind == BEGIN:
             self._open = Transaction(*read_begin(message))
             self.transactions.append(self._open)
@@ -365,7 +231,7 @@ class ChangeStream:
             self._take_relation(read_relation(message))
         elif kind == TRUNCATE and self._open is not None and self._open.problem is None:
             self._open.problem = self._truncated(read_truncate(message))
-        return 0
+        return 0, 0
 
     def _take_relation(self, relation: Relation) -> None:
         """Note how changes of a table are decoded from now on."""
@@ -374,57 +240,6 @@ class ChangeStream:
         except SourceError as error:
             if self._open is not None and self._open.problem is None:
                 self._open.problem = error
-
-    # -- the buffer -------------------------------------------------------------------------------
-
-    def between(self, begin: Place, end: Place | None) -> Iterator[tuple[Transaction, int, int]]:
-        """Yield transactions between two places, with the numbers of the changes to read."""
-        skipped = begin.within
-        for transaction in self.transactions:
-            if 0 < transaction.end <= begin.lsn:
-                continue
-            number = max(skipped, transaction.number)  # some may not have arrived yet
-            if end is not None and not 0 < transaction.end <= end.lsn:
-                if end.within > skipped:
-                    yield transaction, skipped, min(end.within, number)
-                return
-            yield transaction, skipped, number
-            skipped = 0
-
-    def place_after(self, begin: Place, *, changes: int, until: Place | None, whole: bool) -> Place:
-        """Return the place up to which an epoch that begins at `begin` may read.
-
-        Raises the problem that stands there, if it is the next thing to read.
-        """
-        place, count, size = begin, 0, 0
-        for transaction, start, stop in self.between(begin, until):
-            ended = transaction.end > 0 and transaction.problem is None
-            complete = ended and stop == transaction.number
-            if whole and not complete:
-                break
-            left = changes - count
-            taken = stop - start
-            if not whole and taken > left:
-                return Place(place.lsn, start + left) if left else place
-            if whole and count and taken > left:
-                return place
-            if size > MAX_BYTES:
-                return place
-            count += taken
-            size += transaction.size(start, stop)
-            if not complete or (until is not None and transaction.end > until.lsn):
-                place = Place(place.lsn, stop)
-                break
-            place = Place(transaction.end, 0)
-        if place == begin:
-            following = next(self.between(begin, None), None)
-            if (
-                following is not None
-                and following[0].problem is not None
-                and (whole or following[1] == following[2])
-            ):
-                raise following[0].problem
-        return place
 
 
 def _last_error(connection: Any) -> str:

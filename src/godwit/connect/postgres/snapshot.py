@@ -2,10 +2,7 @@
 
 All parts are of one moment, which the server exports at an exact position of its log: a change that
 was committed before it is in the snapshot, and one committed later is not.  The export ends with
-the connection.  If a query is killed before the last part, the next run exports another moment for
-the parts that are left.  So the tables are divided into *segments*, each of one moment.  Changes
-are read from the first moment on, and a change is left out if its key is in a segment of a later
-moment than its commit.
+the connection.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import select
 import uuid
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 import pyarrow as pa
@@ -21,6 +18,7 @@ from psycopg import pq, sql
 from pyarrow import csv
 
 from godwit.connect.postgres.connection import scalar
+from godwit.connect.tables.rows import FEW, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,30 +26,10 @@ if TYPE_CHECKING:
     from godwit.connect.postgres.catalog import Server, SourceTable
     from godwit.connect.postgres.connection import Connection
 
-FEW: Final = 10_000
-"""Rows that are not worth a second split."""
-
 _ALL: Final = 1 << 62
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 65_536
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-
-Key = list[str]
-"""Values of a key, as text."""
-
-
-class Mark(NamedTuple):
-    """A place in the snapshot: after a key of a table; without one, before the table's first."""
-
-    table: int
-    key: Key | None
-
-
-class Segment(NamedTuple):
-    """Part of the snapshot before `end`, and after the segment before it."""
-
-    end: Mark
-    lsn: int  # position of its moment in the log
 
 
 class Snapshot:
@@ -92,6 +70,13 @@ class Snapshot:
         self._connection.close()
 
     def keys_after(
+        self, table: SourceTable, after: Key | None, up_to: Key | None, rows: int
+    ) -> tuple[int, Key | None]:
+        """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
+        count, keys = self._every_key(table, after, up_to, rows, rows)
+        return count, keys[-1] if keys else None
+
+    def _every_key(
         self, table: SourceTable, after: Key | None, up_to: Key | None, rows: int, step: int
     ) -> tuple[int, list[Key]]:
         """Return the number of the next rows of a table, at most `rows`, and some of their keys.
@@ -130,11 +115,11 @@ class Snapshot:
         """
         if not table.keys:
             return [(None, None, None)]
-        total, _ = self.keys_after(table, after, up_to, _ALL, _ALL)
+        total, _ = self._every_key(table, after, up_to, _ALL, _ALL)
         if not total:
             return []
         rows = total if total <= FEW else -(-total // max(1, parallelism))
-        _, keys = self.keys_after(table, after, up_to, total, rows)
+        _, keys = self._every_key(table, after, up_to, total, rows)
         sizes = [min(rows, total - place * rows) for place in range(len(keys))]
         return list(zip(sizes, [after, *keys], keys, strict=False))
 

@@ -658,7 +658,7 @@ def test_another_replica_identity_is_refused(
     )
     keys, error = changes_before_error(source, position)
     assert keys == [1]
-    assert "replica identity is 'other' now" in error
+    assert "identified by 'other' now" in error
 
 
 def test_a_slot_whose_log_was_removed_is_refused(
@@ -708,7 +708,7 @@ def test_missing_privileges_are_named(postgres: str, make: Callable[..., Postgre
 def test_the_slot_follows_the_log_while_other_tables_change(
     postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("godwit.connect.postgres.source._ADVANCE_S", 0.0)
+    monkeypatch.setattr("godwit.connect.tables.source._ADVANCE_S", 0.0)
     execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)")
     flow = gw.Flow("advance")
     source = make(slot="advances")
@@ -734,7 +734,7 @@ def test_the_slot_follows_the_log_while_other_tables_change(
 def test_a_dropped_table_is_noticed(
     postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("godwit.connect.postgres.source._ADVANCE_S", 0.0)
+    monkeypatch.setattr("godwit.connect.tables.source._ADVANCE_S", 0.0)
     execute(postgres, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = make(schema="id int")
     _, position = snapshot_and_place(source)
@@ -749,7 +749,7 @@ def test_a_dropped_table_is_noticed(
 def test_an_epoch_of_everything_reads_snapshot_and_changes_or_raises(
     postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("godwit.connect.postgres.slot.MAX_BYTES", 1000)
+    monkeypatch.setattr("godwit.connect.tables.log.MAX_BYTES", 1000)
     execute(
         postgres,
         "CREATE TABLE t (id int PRIMARY KEY)",
@@ -789,7 +789,7 @@ def test_a_table_is_not_rewritten_while_its_snapshot_is_read(
         (["DROP COLUMN v", "ADD COLUMN v int"], "column 'v' of .* was dropped and added again"),
         (
             ["DROP CONSTRAINT t_pkey", "ADD PRIMARY KEY (id, v)"],
-            "by 'id', and the table's replica identity is 'id', 'v' now",
+            "by 'id', and its rows are identified by 'id', 'v' now",
         ),
     ],
 )

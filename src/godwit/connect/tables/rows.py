@@ -1,12 +1,13 @@
-"""Rows with a sign, from messages of a slot and from rows of a snapshot.
+"""Rows with a sign, from changes in a log and from rows of a snapshot.
 
-Everything here is a function of a split, and runs on executors.
+Everything here is a function of a split, and runs on executors. A `Decoding` knows the database's
+form of changes and values.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,29 +15,121 @@ import pyarrow.compute as pc
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.signed import UNCHANGED as UNCHANGED_COLUMN
-from godwit.connect.postgres import pgoutput
-from godwit.connect.postgres.catalog import lsn_text
-from godwit.connect.postgres.pgoutput import UNCHANGED
-from godwit.connect.postgres.snapshot import FEW, Segment, keys_up_to
-from godwit.connect.postgres.types import column_from_texts, texts_of
 from godwit.model.text import counted
 from godwit.sources.source import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from godwit.connect.postgres.catalog import SourceTable
-    from godwit.connect.postgres.connection import Connection
+FEW: Final = 10_000
+"""Rows that are not worth a second split."""
 
-INCLUDED: Final[Mapping[str, pa.DataType]] = {
-    "position": pa.int64(),
-    "time": pa.timestamp("us", "UTC"),
-    "transaction": pa.int64(),
-    "table": pa.string(),
-    "snapshot": pa.bool_(),
-}
-"""Columns about a change: position of its commit in the log, time of that, id of its transaction,
-name of its table, and whether it is a row of the snapshot."""
+UNCHANGED: Final = object()
+"""Stands for a large value that an update left as it was."""
+
+Key = list[str]
+"""Values of a key, as text."""
+
+Row = list[Any]
+"""Stored values, null as ``None``, or `UNCHANGED`."""
+
+
+class Mark(NamedTuple):
+    """A place in the snapshot: after a key of a table; without one, before the table's first."""
+
+    table: int
+    key: Key | None
+
+
+class Segment(NamedTuple):
+    """Part of the snapshot before `end`, and after the segment before it."""
+
+    end: Mark
+    lsn: int  # position of its moment in the log
+
+
+class Column(Protocol):
+    """A column of a table in the server's catalogue."""
+
+    @property
+    def name(self) -> str:
+        """Name of the column."""
+
+    @property
+    def shown_type(self) -> str:
+        """Type, as SQL writes it."""
+
+    @property
+    def natural(self) -> pa.DataType:
+        """Arrow type as which values are read by default."""
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether an update that does not change a value may leave it out."""
+
+    @property
+    def by_default(self) -> bool:
+        """Whether the column is read if no columns are named."""
+
+    def can_be(self, dtype: pa.DataType) -> bool:
+        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+
+
+class Table(Protocol):
+    """A table whose changes are read."""
+
+    @property
+    def name(self) -> str:
+        """Name of the table, with its schema."""
+
+    @property
+    def oid(self) -> Any:
+        """Identity of the table, for positions."""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """Columns of the table."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the columns that identify a row; may be empty."""
+
+    def column(self, name: str) -> Column | None:
+        """Return a column by its name."""
+
+
+class Decoding(Protocol):
+    """Form of a database's changes and values."""
+
+    def change(self, message: bytes, reading: Any) -> tuple[Row | None, bool, Row | None]:
+        """Return the former row, whether that is all (else only its key), and the new row."""
+
+    def num_rows(self, message: bytes) -> int:
+        """Return the largest number of rows with a sign that a change makes."""
+
+    def column(self, values: Row, schema_field: pa.Field, reading: Any) -> pa.Array:
+        """Return stored values as a column; raise ValueError for one that its type lacks."""
+
+    def key(self, values: Row, table: Any, reading: Any) -> Key:
+        """Return the values of a row's key as texts."""
+
+    def keys_up_to(self, table: Any, keys: Sequence[Key], bound: Key) -> set[int]:
+        """Return the numbers of the keys that are not after `bound`, in the server's order."""
+
+
+def about_changes(transaction: pa.DataType) -> dict[str, pa.DataType]:
+    """Return the columns about a change.
+
+    These are the position of its commit in the log, the time of that, the id of its transaction,
+    the name of its table, and whether it is a row of the snapshot.
+    """
+    return {
+        "position": pa.int64(),
+        "time": pa.timestamp("us", "UTC"),
+        "transaction": transaction,
+        "table": pa.string(),
+        "snapshot": pa.bool_(),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +137,15 @@ class Layout:
     """Columns of the source's rows."""
 
     columns: pa.Schema  # of the tables
-    include: Mapping[str, str]  # `INCLUDED` → name of the column
+    include: Mapping[str, str]  # kind of a column about changes → its name
+    about: Mapping[str, pa.DataType]  # of `about_changes`
     before: bool  # changes, else upserts
     has_unchanged: bool  # upserts that may leave out large values
 
     @property
     def schema(self) -> pa.Schema:
         """Columns of the tables, about changes, and the sign."""
-        included = [pa.field(name, INCLUDED[what]) for what, name in self.include.items()]
+        included = [pa.field(name, self.about[what]) for what, name in self.include.items()]
         unchanged = [UNCHANGED_COLUMN] if self.has_unchanged else []
         return pa.schema([*self.columns, *included, CHANGE, *unchanged])
 
@@ -72,7 +166,7 @@ class Block:
     messages: list[bytes] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)  # of each change: position of its commit
     times_us: list[int] = field(default_factory=list)
-    xids: list[int] = field(default_factory=list)
+    xids: list[Any] = field(default_factory=list)
 
     def slice(self, begin: int, end: int) -> Block:
         """Return some of the changes."""
@@ -90,11 +184,11 @@ class Block:
 class _Signed:
     """Rows that changes insert or delete."""
 
-    rows: list[list[Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     signs: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)  # number of the change of each row
 
-    def add(self, number: int, row: list[Any], sign: int) -> None:
+    def add(self, number: int, row: Row, sign: int) -> None:
         """Add a row."""
         self.rows.append(row)
         self.signs.append(sign)
@@ -108,21 +202,20 @@ class UndecodableChangeError(ValueError):
 def rows_of_changes(
     block: Block,
     layout: Layout,
-    table: SourceTable,
+    table: Table,
     names: Sequence[str],
     *,
     segments: Sequence[Segment],
-    connect: Callable[[], Connection],
+    decoding: Decoding,
 ) -> pa.RecordBatch:
     """Return the rows that the changes of a block insert and delete.
 
-    `segments`: of a snapshot whose moments are not all before these changes; `connect`: opens a
-    connection on which keys are compared with their bounds. Raises `UndecodableChangeError`, and
-    ValueError of a value.
+    `segments`: of a snapshot whose moments are not all before these changes. Raises
+    `UndecodableChangeError`, and ValueError of a value.
     """
-    signed = _signed_rows(block, layout, table)
+    signed = _signed_rows(block, layout, table, decoding)
     if segments:
-        signed = _without_snapshot(signed, block, table, segments, connect)
+        signed = _without_snapshot(signed, block, table, segments, decoding)
     places = block.reading.places
     columns = []
     for name in names:
@@ -132,7 +225,7 @@ def rows_of_changes(
             values = [row[place] for row in signed.rows]
             if layout.has_unchanged or UNCHANGED in values:
                 values = [None if value is UNCHANGED else value for value in values]
-            columns.append(column_from_texts(texts_of(values), schema_field))
+            columns.append(decoding.column(values, schema_field, block.reading))
         elif name == CHANGE.name:
             columns.append(pa.array(signed.signs, pa.int8()))
         elif name == UNCHANGED_COLUMN.name and layout.has_unchanged:
@@ -146,15 +239,15 @@ def rows_of_changes(
 
 
 def rows_of_snapshot(
-    texts: pa.RecordBatch,
+    columns: Mapping[str, pa.Array],
+    number: int,
     layout: Layout,
-    table: SourceTable,
+    table: Table,
     names: Sequence[str],
     *,
     lsn: int,
 ) -> pa.RecordBatch:
-    """Return rows of a snapshot of the moment `lsn`, given as text columns, as inserts."""
-    number = texts.num_rows
+    """Return rows of a snapshot of the moment `lsn` as inserts, given their columns."""
     about = {
         "position": lsn,
         "time": None,
@@ -164,34 +257,33 @@ def rows_of_snapshot(
     }
     constants: dict[str, Any] = {name: about[what] for what, name in layout.include.items()}
     constants |= {CHANGE.name: 1, UNCHANGED_COLUMN.name: None}
-    columns = []
-    for name in names:
-        schema_field = layout.schema.field(name)
-        if name in layout.columns.names:
-            columns.append(column_from_texts(texts.column(name), schema_field))
-        else:
-            columns.append(pa.repeat(pa.scalar(constants[name], schema_field.type), number))
     schema = pa.schema([layout.schema.field(name) for name in names])
-    if not columns:
+    if not names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * number, pa.struct([])))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    read = [
+        columns[f.name]
+        if f.name in layout.columns.names
+        else pa.repeat(pa.scalar(constants[f.name], f.type), number)
+        for f in schema
+    ]
+    return pa.RecordBatch.from_arrays(read, schema=schema)
 
 
-def _signed_rows(block: Block, layout: Layout, table: SourceTable) -> _Signed:
+def _signed_rows(block: Block, layout: Layout, table: Table, decoding: Decoding) -> _Signed:
     """Return the rows that changes insert or delete, with all columns of the table."""
     key_places = [block.reading.places[name] for name in table.keys]
     wanted = [block.reading.places[name] for name in layout.columns.names]
     signed = _Signed()
     for number, message in enumerate(block.messages):
-        former, whole, new = pgoutput.read_change(message)
-        if layout.before and message[0] != pgoutput.INSERT and not whole:
+        former, whole, new = decoding.change(message, block.reading)
+        if layout.before and not whole:
             msg = "a change has no row before it: the table's REPLICA IDENTITY is not FULL any more"
             raise UndecodableChangeError(msg)
         if new is None:
             assert former is not None
             signed.add(number, former, -1)
             continue
-        new = pgoutput.filled(new, former, whole=whole)
+        new = _filled(new, former, whole=whole)
         moved = former is not None and any(former[p] != new[p] for p in key_places)
         if former is not None and (layout.before or moved):
             signed.add(number, former, -1)
@@ -199,7 +291,7 @@ def _signed_rows(block: Block, layout: Layout, table: SourceTable) -> _Signed:
         moved = moved or (left_out and any(new[place] is UNCHANGED for place in key_places))
         if left_out and (moved or not layout.has_unchanged):
             msg = (
-                "an update changed the key of a row, and PostgreSQL left out a large value of it, "
+                "an update changed the key of a row, and the log left out a large value of it, "
                 "which the new key does not have yet"
                 if layout.has_unchanged
                 else "an update left out a large value, which updates of this table did not before"
@@ -212,9 +304,9 @@ def _signed_rows(block: Block, layout: Layout, table: SourceTable) -> _Signed:
 def _without_snapshot(
     signed: _Signed,
     block: Block,
-    table: SourceTable,
+    table: Table,
     segments: Sequence[Segment],
-    connect: Callable[[], Connection],
+    decoding: Decoding,
 ) -> _Signed:
     """Leave out rows of changes that the snapshot has: of a segment of a later moment."""
     number_of_table = block.reading.table
@@ -222,17 +314,14 @@ def _without_snapshot(
     numbers = [n for n, source in enumerate(signed.sources) if block.lsns[source] < last]
     if not numbers:
         return signed
-    places = [block.reading.places[name] for name in table.keys]
-    keys = [[signed.rows[n][place].decode() for place in places] for n in numbers]
+    keys = [decoding.key(signed.rows[n], table, block.reading) for n in numbers]
     moments = np.full(len(numbers), segments[-1].lsn, np.int64)
     bounded = [s for s in segments if s.end.table == number_of_table and s.end.key is not None]
     later = [s for s in segments if s.end.table > number_of_table]
     moments[:] = later[0].lsn
-    if bounded:
-        with connect() as connection:
-            for segment in reversed(bounded):
-                assert segment.end.key is not None
-                moments[list(keys_up_to(connection, table, keys, segment.end.key))] = segment.lsn
+    for segment in reversed(bounded):
+        assert segment.end.key is not None
+        moments[list(decoding.keys_up_to(table, keys, segment.end.key))] = segment.lsn
     dropped = {
         n
         for n, moment in zip(numbers, moments.tolist(), strict=True)
@@ -258,17 +347,27 @@ def _left_out(signed: _Signed, layout: Layout, places: Mapping[str, int]) -> pa.
 
 
 def _about_changes(
-    name: str, signed: _Signed, block: Block, layout: Layout, table: SourceTable
+    name: str, signed: _Signed, block: Block, layout: Layout, table: Table
 ) -> pa.Array:
     """Return a column about changes."""
     what = next(what for what, other in layout.include.items() if other == name)
-    dtype = INCLUDED[what]
+    dtype = layout.about[what]
     if what == "table":
         return pa.repeat(pa.scalar(table.name, dtype), len(signed.rows))
     if what == "snapshot":
         return pa.repeat(pa.scalar(False, dtype), len(signed.rows))
     values = {"position": block.lsns, "time": block.times_us, "transaction": block.xids}[what]
-    return pc.take(pa.array(values, pa.int64()), pa.array(signed.sources, pa.int64())).cast(dtype)
+    return pc.take(pa.array(values, dtype), pa.array(signed.sources, pa.int64()))
+
+
+def _filled(new: Row, former: Row | None, *, whole: bool) -> Row:
+    """Return a new row with the values that were left out, if the former row has them."""
+    if UNCHANGED not in new or former is None:
+        return new
+    return [
+        old if value is UNCHANGED and (whole or old is not None) else value
+        for value, old in zip(new, former, strict=True)
+    ]
 
 
 class Changes:
@@ -281,9 +380,13 @@ class Changes:
 
 
 def splits_of_changes(
-    blocks: list[Block], segments: list[list[Any]], parallelism: int
+    blocks: list[Block],
+    segments: list[list[Any]],
+    parallelism: int,
+    decoding: Decoding,
+    first: str,
 ) -> list[Split]:
-    """Return splits of changes, of about equal size."""
+    """Return splits of changes, of about equal size; `first`: the place of the first one."""
     total = sum(len(block.messages) for block in blocks)
     if not total:
         return []
@@ -300,16 +403,18 @@ def splits_of_changes(
             parts[-1].append(block.slice(begin, stop))
             left -= stop - begin
             begin = stop
-    return [_split_of(part, segments) for part in parts]
+    return [_split_of(part, segments, decoding, first) for part in parts]
 
 
-def _split_of(blocks: list[Block], segments: list[list[Any]]) -> Split:
+def _split_of(
+    blocks: list[Block], segments: list[list[Any]], decoding: Decoding, first: str
+) -> Split:
     """Return the split that reads some changes."""
     messages = [message for block in blocks for message in block.messages]
     return Split(
-        rows=sum(map(pgoutput.num_signed_rows, messages)),
+        rows=sum(map(decoding.num_rows, messages)),
         size_bytes=sum(map(len, messages)),
-        what=f"{counted(len(messages), 'change')} from {lsn_text(blocks[0].lsns[0])}",
+        what=f"{counted(len(messages), 'change')} from {first}",
         payload=Changes(blocks, segments),
         exact=False,
         arrived_us=tuple(t for block in blocks for t in block.times_us),

@@ -1,0 +1,275 @@
+"""Changes from a server's log: a stream, and a buffer of its transactions.
+
+Transactions arrive in the order of their commits.  They stay in the buffer until the epoch that
+read them is committed, so an epoch can be planned again.
+
+A place in the stream is a position after a commit, a number that grows with each commit, and a
+number of changes within the next transaction that has any.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from godwit.model.errors import SourceError
+
+MAX_BYTES: Final = 64 << 20
+"""Size of the changes from which an epoch takes no more, and the buffer is not filled further."""
+
+EVERYTHING: Final = 1 << 62
+"""Number of changes without a limit of their size."""
+
+_WAIT_S: Final = 1.0  # longest wait for the server to send what its log has
+
+
+class Place(NamedTuple):
+    """A place in the stream."""
+
+    lsn: int  # after a commit
+    within: int  # changes of the next transaction
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Changes of a transaction to the tables of the source."""
+
+    lsn: int  # of its commit
+    time_us: int
+    xid: Any  # id of the transaction
+    end: int = 0  # position after its commit; 0: that has not arrived
+    relations: list[Any] = field(default_factory=list)  # of each change: what `read` made of it
+    messages: list[bytes] = field(default_factory=list)
+    freed: int = 0  # number of first changes that are committed, and not in the lists any more
+    problem: SourceError | None = None  # of what follows the changes
+
+    @property
+    def number(self) -> int:
+        """Number of changes that have arrived."""
+        return self.freed + len(self.messages)
+
+    def size(self, start: int, stop: int) -> int:
+        """Return the bytes of some of the changes."""
+        return sum(map(len, self.messages[start - self.freed : stop - self.freed]))
+
+    def free(self, number: int) -> None:
+        """Forget the first `number` changes."""
+        count = max(0, number - self.freed)
+        del self.messages[:count], self.relations[:count]
+        self.freed += count
+
+
+class LogStream(ABC):
+    """The stream of a server's log, and its buffer.
+
+    `translating`: context in which errors that are `lost` become the source's; its argument is the
+    action that failed. `what`: name of the log, for errors.
+    """
+
+    lost: tuple[type[Exception], ...]  # errors of a lost connection
+
+    def __init__(
+        self,
+        translating: Callable[[str], AbstractContextManager[None]],
+        error: Callable[..., SourceError],
+        what: str,
+        *,
+        timeout_s: float,
+    ) -> None:
+        self._translating, self._error, self._what = translating, error, what
+        self._timeout_s = timeout_s
+        self.transactions: list[Transaction] = []
+        self._open: Transaction | None = None  # whose commit has not arrived
+        self._begin = Place(0, 0)  # the buffer has what follows
+        self.reached = 0  # everything that was committed before is in the buffer
+        self._failing_since_s: float | None = None
+
+    # -- what a database adds ---------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether a connection streams."""
+
+    @abstractmethod
+    def _start(self, control: Any, begin: Place) -> None:
+        """Begin to stream what follows `begin`; raise if the log does not have it."""
+
+    @abstractmethod
+    def _receive(self, *, wait: bool) -> bytes | None:
+        """Return the next message; ``None`` if none has arrived, after a short time if `wait`."""
+
+    @abstractmethod
+    def _take(self, message: bytes) -> tuple[int, int]:
+        """Add a message to the buffer; return the number and the size of its changes."""
+
+    @abstractmethod
+    def _end_of_log(self, control: Any) -> int:
+        """Return the position up to which the log is written."""
+
+    def close(self) -> None:
+        """Close the connection, and forget the buffer."""
+        self.transactions.clear()
+        self._open, self.reached = None, 0
+
+    def confirm(self, place: Place) -> None:
+        """Free the buffer up to `place`, which is committed."""
+        while self.transactions and 0 < self.transactions[0].end <= place.lsn:
+            self.transactions.pop(0)
+        if self._begin < place:
+            self._begin = place
+            if place.within and self.transactions:
+                self.transactions[0].free(place.within)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def pump(
+        self,
+        connect: Callable[[], Any],
+        begin: Place,
+        *,
+        changes: int,
+        until: Place | None,
+        whole: bool,
+    ) -> bool:
+        """Read on from `begin`, without waiting for what the log does not have yet.
+
+        Return whether the stream is up to date with the log. `connect`: returns a connection for
+        questions. `changes`: number that is enough.
+        `until`: place that is far enough. `whole`: only transactions that have ended count.
+        Without a connection to the server, nothing is read for a while, before the error is raised.
+        """
+        try:
+            control = connect()
+            if not self.connected or begin < self._begin or begin.lsn > self.reached:
+                self._start(control, begin)
+            up_to_date = self._pump(control, begin, changes, until, whole=whole)
+        except self.lost as error:
+            self.close()
+            now_s = time.monotonic()
+            if self._failing_since_s is None:
+                self._failing_since_s = now_s
+            if now_s - self._failing_since_s > self._timeout_s:
+                with self._translating(f"cannot read {self._what}"):
+                    raise error from None
+            return False
+        self._failing_since_s = None
+        return up_to_date
+
+    def fill(self, connect: Callable[[], Any], begin: Place, end: Place, *, whole: bool) -> None:
+        """Read all that is between two places; raise if that cannot be read."""
+        deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)
+        while not (begin >= self._begin and self._has_reached(end)):
+            self.pump(connect, begin, changes=EVERYTHING, until=end, whole=whole)
+            for transaction in self.transactions:
+                if transaction.problem is not None and transaction.lsn < end.lsn:
+                    raise transaction.problem
+            now_s, arrived = time.monotonic(), (self.reached, len(self.transactions))
+            if arrived != before:
+                deadline_s, before = now_s + self._timeout_s, arrived
+            elif now_s > deadline_s:
+                raise self._error(
+                    f"cannot read all of {self._what} that it began to read",
+                    "Start the query again: it continues from its checkpoint.",
+                )
+
+    def _pump(
+        self, control: Any, begin: Place, changes: int, until: Place | None, *, whole: bool
+    ) -> bool:
+        """Read until there is enough, or the end of the log is reached."""
+        count = sum(stop - start for _, start, stop in self.between(begin, None))
+        if begin.within:  # which may have to arrive again
+            first = next(self.between(begin, None), None)
+            count -= begin.within - min(begin.within, first[0].number if first else 0)
+        size = sum(
+            transaction.size(start, stop) for transaction, start, stop in self.between(begin, None)
+        )
+        target = None if until is None or until.within else until.lsn
+        deadline_s = time.monotonic() + _WAIT_S
+        while True:
+            enough = count >= changes or (size >= MAX_BYTES and changes < EVERYTHING)
+            if enough and not (whole and self._open is not None):
+                return False
+            if until is not None and self._has_reached(until):
+                return False
+            if self.transactions and self.transactions[-1].problem is not None:
+                return False
+            message = self._receive(wait=False)
+            if message is None:
+                if count > 0 and self._open is None and until is None:
+                    return False
+                if target is None:
+                    target = self._end_of_log(control)
+                if self._open is None and self.reached >= target:
+                    return True
+                if time.monotonic() > deadline_s:
+                    return False
+                message = self._receive(wait=True)
+            if message is not None:
+                deadline_s = time.monotonic() + _WAIT_S
+                number, taken = self._take(message)
+                count, size = count + number, size + taken
+
+    def _has_reached(self, place: Place) -> bool:
+        """Return whether all that comes before a place is in the buffer."""
+        if not place.within or self.reached < place.lsn:
+            return self.reached >= place.lsn
+        following = next((t for t in self.transactions if not 0 < t.end <= place.lsn), None)
+        return following is not None and following.number >= place.within
+
+    # -- the buffer -------------------------------------------------------------------------------
+
+    def between(self, begin: Place, end: Place | None) -> Iterator[tuple[Transaction, int, int]]:
+        """Yield transactions between two places, with the numbers of the changes to read."""
+        skipped = begin.within
+        for transaction in self.transactions:
+            if 0 < transaction.end <= begin.lsn:
+                continue
+            number = max(skipped, transaction.number)  # some may not have arrived yet
+            if end is not None and not 0 < transaction.end <= end.lsn:
+                if end.within > skipped:
+                    yield transaction, skipped, min(end.within, number)
+                return
+            yield transaction, skipped, number
+            skipped = 0
+
+    def place_after(self, begin: Place, *, changes: int, until: Place | None, whole: bool) -> Place:
+        """Return the place up to which an epoch that begins at `begin` may read.
+
+        Raises the problem that stands there, if it is the next thing to read.
+        """
+        place, count, size = begin, 0, 0
+        for transaction, start, stop in self.between(begin, until):
+            ended = transaction.end > 0 and transaction.problem is None
+            complete = ended and stop == transaction.number
+            if whole and not complete:
+                break
+            left = changes - count
+            taken = stop - start
+            if not whole and taken > left:
+                return Place(place.lsn, start + left) if left else place
+            if whole and count and taken > left:
+                return place
+            if size > MAX_BYTES:
+                return place
+            count += taken
+            size += transaction.size(start, stop)
+            if not complete or (until is not None and transaction.end > until.lsn):
+                place = Place(place.lsn, stop)
+                break
+            place = Place(transaction.end, 0)
+        if place == begin:
+            following = next(self.between(begin, None), None)
+            if (
+                following is not None
+                and following[0].problem is not None
+                and (whole or following[1] == following[2])
+            ):
+                raise following[0].problem
+        return place

@@ -1,0 +1,712 @@
+"""A source of tables of a database: their rows, and then their changes from the server's log.
+
+A position says which part of the snapshot was read, and after which commit of the log the query
+continues.  First the tables are read in order of their keys, as they were at one moment, whose
+place in the log is exact, and then their changes from that moment on.
+
+The moment is gone with the connection that has it.  If a query is killed before the last part, the
+next run reads the parts that are left at another moment.  So the tables are divided into
+*segments*, each of one moment.  Changes are read from the first moment on, and a change is left out
+if its key is in a segment of a later moment than its commit.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import pyarrow as pa
+
+from godwit.columns.signed import CHANGE, UNCHANGED
+from godwit.columns.types import plain_schema, to_schema
+from godwit.connect.tables.log import EVERYTHING, LogStream, Place
+from godwit.connect.tables.rows import (
+    Block,
+    Changes,
+    Decoding,
+    Key,
+    Layout,
+    Mark,
+    Segment,
+    Table,
+    UndecodableChangeError,
+    rows_of_changes,
+    splits_of_changes,
+)
+from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.naming import check_number, listing
+from godwit.sources.source import Source, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from godwit.columns.signed import Kind
+    from godwit.columns.types import SchemaLike
+    from godwit.sources.source import Position
+
+_PART_ROWS: Final = 250_000  # of the snapshot, in an epoch
+_ADVANCE_S: Final = 5.0
+"""While other tables change, the position follows the log this often, in epochs without rows, so
+that the server can remove that part."""
+
+
+class Server(Protocol):
+    """How to reach a server."""
+
+    @property
+    def where(self) -> str:
+        """Name of the source, for errors."""
+
+    def error(self, what: str, remedy: str, **context: object) -> SourceError:
+        """Return an error about the source."""
+
+    def translating(self, what: str) -> AbstractContextManager[None]:
+        """Context in which the server's errors become the source's; `what`: failed action."""
+
+
+class Snapshot(Protocol):
+    """One moment of the tables, as long as this object has its connection."""
+
+    @property
+    def lsn(self) -> int:
+        """Place of the moment in the log."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection, and the moment with it, is gone."""
+
+    def close(self) -> None:
+        """End the snapshot."""
+
+    def keys_after(
+        self, table: Any, after: Key | None, up_to: Key | None, rows: int
+    ) -> tuple[int, Key | None]:
+        """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user asks for, checked.
+
+    `where`: the source, for errors; `about`: types of the columns about changes.
+    """
+
+    where: str
+    tables: tuple[str, ...]
+    schema: pa.Schema | None
+    before: bool
+    snapshot: bool
+    include: Mapping[str, str]  # kind of a column about changes → its name
+    about: Mapping[str, pa.DataType]
+    whole_transactions: bool
+    max_rows: int | None
+    skips_truncations: bool
+    timeout_s: float
+
+    @classmethod
+    def of(
+        cls,
+        where: str,
+        table: str | Sequence[str],
+        *,
+        schema: SchemaLike | None,
+        before: bool,
+        snapshot: bool,
+        include: Sequence[str] | Mapping[str, str],
+        about: Mapping[str, pa.DataType],
+        whole_transactions: bool,
+        max_rows_per_epoch: int | None,
+        on_truncate: Literal["refuse", "skip"],
+        timeout_s: float,
+    ) -> Options:
+        """Return the options, or raise if one is wrong."""
+        tables = (table,) if isinstance(table, str) else tuple(table)
+        if not tables or not all(isinstance(name, str) for name in tables):
+            raise SourceError(f"{where} was given the table {table!r}.", remedy="Name a table.")
+        if on_truncate not in {"refuse", "skip"}:
+            raise SourceError(
+                f"{where} was given on_truncate={on_truncate!r}.",
+                remedy='Give "refuse" or "skip".',
+            )
+        if max_rows_per_epoch is not None:
+            check_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
+        return cls(
+            where=where,
+            tables=tables,
+            schema=None if schema is None else to_schema(schema, where="The schema of a source"),
+            before=before,
+            snapshot=snapshot,
+            include=_included(where, include, about, several=len(tables) > 1),
+            about=about,
+            whole_transactions=whole_transactions,
+            max_rows=max_rows_per_epoch,
+            skips_truncations=on_truncate == "skip",
+            timeout_s=timeout_s,
+        )
+
+
+def _included(
+    where: str,
+    include: Sequence[str] | Mapping[str, str],
+    about: Mapping[str, pa.DataType],
+    *,
+    several: bool,
+) -> dict[str, str]:
+    """Return the kind of each included column → its name; raise if a kind is unknown."""
+    given = [include] if isinstance(include, str) else include
+    named = dict(given.items() if isinstance(given, Mapping) else zip(given, given, strict=True))
+    if unknown := [what for what in named if what not in about]:
+        raise InvalidFlowError(
+            f"{where}: include names {unknown[0]!r}, which changes do not have.",
+            remedy=f"They have {listing(list(about))}.",
+        )
+    if several and "table" not in named:
+        raise InvalidFlowError(
+            f"{where} reads several tables, whose rows nothing tells apart.",
+            remedy='Give include=["table"], or a source for each table.',
+        )
+    return named
+
+
+class TableSource(Source):
+    """Changes of tables, from a snapshot and then from a log."""
+
+    _again: str  # what begins with a snapshot again, as in "a new checkpoint"
+    _decoding: Decoding
+
+    def __init__(self, server: Server, options: Options) -> None:
+        self._server: Any = server
+        self._options = options
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Initialise the fields that are not pickled: connections, and the times of looks."""
+        self._control: Any = None
+        self._snapshot: Any = None
+        self._stream: LogStream | None = None
+        self._advanced_s = self._checked_s = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave connections behind."""
+        fresh = type(self).__new__(type(self))
+        vars(fresh).update(vars(self))
+        fresh._prepare()  # noqa: SLF001  its own
+        return vars(fresh)
+
+    def __repr__(self) -> str:
+        names = self._options.tables
+        tables = names[0] if len(names) == 1 else list(names)
+        return f"gw.sources.{self._shown(repr(tables))}"
+
+    @property
+    def _start_again(self) -> str:
+        """The way out where what was read does not fit."""
+        return f"Start with {self._again}, so that the query begins with a snapshot."
+
+    # -- what a database adds ---------------------------------------------------------------------
+
+    @abstractmethod
+    def _shown(self, tables: str) -> str:
+        """Return the call that makes the source."""
+
+    @abstractmethod
+    def _read_table(self, connection: Any, name: str) -> Table:
+        """Return the description of a table; raise if its changes cannot be read."""
+
+    @abstractmethod
+    def _begin(self, connection: Any) -> int:
+        """Return the place in the log from which a query without a snapshot reads."""
+
+    @abstractmethod
+    def _end_of_log(self, connection: Any) -> int:
+        """Return the position up to which the server's log is written."""
+
+    @abstractmethod
+    def _server_identity(self) -> dict[str, Any]:
+        """Return the fields of a position that name the server."""
+
+    @abstractmethod
+    def _check_tables(self) -> None:
+        """Raise if changes of a table do not come any more, which the log does not say."""
+
+    @abstractmethod
+    def _new_snapshot(self) -> Snapshot:
+        """Return the present moment of the tables."""
+
+    @abstractmethod
+    def _parts(
+        self,
+        snapshot: Any,
+        number: int,
+        after: Key | None,
+        up_to: Key | None,
+        parallelism: int,
+    ) -> Iterator[tuple[int | None, int | None, Any]]:
+        """Yield number of rows, bytes and payload of parts of a range of a table's keys."""
+
+    @abstractmethod
+    def _read_part(self, payload: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part of the snapshot."""
+
+    @abstractmethod
+    def _place_text(self, position: Position) -> str:
+        """Return the place of a position in the log, as the database writes it."""
+
+    def _at(self, position: Position, place: Place) -> dict[str, Any]:
+        """Return a position with another place."""
+        return {**position, "lsn": place.lsn, "within": place.within}
+
+    # -- what the rows are ------------------------------------------------------------------------
+
+    @cached_property
+    def _tables(self) -> tuple[Table, ...]:
+        """Tables, as the catalogue described them when they were first asked for."""
+        with self._server.connect() as connection:
+            return self._read_tables(connection)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        """Columns of the rows."""
+        first = self._tables[0]
+        options = self._options
+        columns = options.schema
+        if columns is None:
+            fields = [pa.field(c.name, c.natural) for c in first.columns if c.by_default]
+            columns = pa.schema(fields)
+        columns = plain_schema(columns)
+        named = [first.column(name) for name in columns.names]
+        left_out = any(column is not None and column.may_be_left_out for column in named)
+        has_unchanged = not options.before and left_out
+        layout = Layout(columns, options.include, options.about, options.before, has_unchanged)
+        names = layout.schema.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise self._server.error(
+                f"would have two columns called {twice!r}",
+                f"{CHANGE.name!r} and {UNCHANGED.name!r} are columns of changes. Name the other "
+                "columns in schema=, and rename those of include=.",
+            )
+        return layout
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._layout.schema
+
+    @property
+    def kind(self) -> Kind:  # type: ignore[override]
+        """``"changes"`` if rows before a change are read."""
+        return "changes" if self._options.before else "upserts"
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Columns that identify a row of the tables."""
+        keys = self._tables[0].keys
+        if len(self._tables) > 1 and keys:
+            return (self._options.include["table"], *keys)
+        return keys
+
+    def _read_tables(self, connection: Any) -> tuple[Table, ...]:
+        """Return the tables as the catalogue describes them; raise if they cannot be read."""
+        with self._server.translating("cannot be described"):
+            tables = tuple(self._read_table(connection, n) for n in self._options.tables)
+        for table in tables:
+            if table.keys != tables[0].keys:
+                raise self._server.error(
+                    f"reads {tables[0].name} and {table.name}, which have different keys",
+                    "Read each by a source of its own.",
+                )
+        return tables
+
+    def _check_columns(self, tables: Sequence[Table]) -> None:
+        """Raise unless all tables have the columns, and of types that can be read as asked."""
+        layout = self._layout
+        for table in tables:
+            if lacking := [name for name in table.keys if name not in layout.columns.names]:
+                raise self._server.error(
+                    f"has no column {lacking[0]!r} in schema=, which identifies a row of "
+                    f"{table.name}",
+                    f"Name {listing(list(table.keys))} in schema=.",
+                )
+            for column in layout.columns:
+                known = table.column(column.name)
+                if known is None:
+                    raise self._column_error(table, column, "is not in the table")
+                if not known.can_be(column.type):
+                    raise self._column_error(
+                        table,
+                        column,
+                        f"has type {known.shown_type}, which {column.type} does not hold",
+                    )
+
+    def _column_error(self, table: Table, column: pa.Field, what: str) -> SourceError:
+        """Return the error for a column that cannot be read."""
+        error: SourceError = self._server.error(
+            f"reads column {column.name!r} of {table.name}, which {what}",
+            "Columns that were dropped, renamed or changed their type do not fit the rows that "
+            f"were read. Name the present columns in schema=, and s{self._start_again[1:]}",
+            table=table.name,
+            column=column.name,
+        )
+        return error
+
+    # -- life cycle -------------------------------------------------------------------------------
+
+    def _open_tables(self, connection: Any, position: Position | None) -> tuple[Table, ...]:
+        """Read and check the tables; raise if the position is of others."""
+        tables = self._read_tables(connection)
+        self._check_columns(tables)
+        self.__dict__["_tables"] = tables
+        if position is None:
+            return tables
+        for table, oid in zip(tables, position["tables"], strict=True):
+            if table.oid != oid:
+                raise self._server.error(
+                    f"has read a table {table.name} that was dropped and created again",
+                    self._start_again,
+                    table=table.name,
+                )
+        if added := [n for n in self._layout.columns.names if n not in position["columns"]]:
+            raise self._server.error(
+                f"has read rows without the column {added[0]!r}, and would have them without it",
+                f"Name in schema= the columns as before: {listing(position['columns'])}; to add "
+                f"the column: {self._start_again[0].lower()}{self._start_again[1:]}",
+                column=added[0],
+            )
+        return tables
+
+    def close(self) -> None:
+        """Close the connections; the snapshot ends with them."""
+        if self._stream is not None:
+            self._stream.close()
+        if self._snapshot is not None:
+            self._snapshot.close()
+        if self._control is not None:
+            self._control.close()
+        self._stream = self._snapshot = self._control = None
+
+    def _connection(self) -> Any:
+        """Return the connection for questions, opened again if it was lost."""
+        if self._control is None or self._is_closed(self._control):
+            self._control = self._server.try_connect()
+        return self._control
+
+    @abstractmethod
+    def _is_closed(self, connection: Any) -> bool:
+        """Return whether a connection is lost."""
+
+    # -- positions --------------------------------------------------------------------------------
+
+    def start(self) -> Position:
+        position: dict[str, Any] = {
+            **self._server_identity(),
+            "tables": [table.oid for table in self._tables],
+            "columns": list(self._layout.columns.names),
+            "snapshot": None,
+            "segments": [],
+        }
+        if self._options.snapshot:
+            lsn = self._moment().lsn
+            position["snapshot"] = [0, None, lsn]
+        else:
+            lsn = self._begin(self._connection())
+        return self._at(position, Place(lsn, 0))
+
+    def end(self, position: Position) -> Position:
+        """Return the present end of the log, after the snapshot."""
+        with self._server.translating("cannot tell where its log ends"):
+            end = self._end_of_log(self._connection())
+        after = position if position["snapshot"] is None else self._snapshot_end(position)
+        if Place(end, 0) <= _place(after):
+            return after
+        return self._after_changes(after, Place(end, 0))
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """Return the position after the next part of the snapshot, or after commits.
+
+        `limit`: rows of the snapshot, or changes; an update may be two rows.
+        """
+        limits = [most for most in (limit, self._options.max_rows) if most is not None]
+        most = min(limits, default=None)
+        if position["snapshot"] is not None:
+            return self._next_part(position, most, until)
+        stream = self._opened_stream()
+        begin, whole = _place(position), self._options.whole_transactions
+        stop = None if until is None else _place(until)
+        changes = EVERYTHING - 1 if most is None else most
+        with self._server.translating("cannot be read"):
+            up_to_date = stream.pump(
+                self._connection, begin, changes=changes, until=stop, whole=whole
+            )
+        place = stream.place_after(begin, changes=changes, until=stop, whole=whole)
+        now_s = time.monotonic()
+        if place != begin:
+            self._advanced_s = now_s
+            return self._after_changes(position, place)
+        if up_to_date and now_s - self._checked_s > _ADVANCE_S:
+            self._checked_s = now_s
+            self._check_tables()
+        if until is None and up_to_date and now_s - self._advanced_s > _ADVANCE_S:
+            self._advanced_s = now_s
+            return self._after_changes(position, max(place, Place(stream.reached, 0)))
+        return position
+
+    def precedes(self, position: Position, other: Position) -> bool:
+        """Return whether `position` is before `other`."""
+        if (position["snapshot"] is None) != (other["snapshot"] is None):
+            return other["snapshot"] is None
+        if position["snapshot"] is not None:  # keys are in the server's order
+            return bool(position["snapshot"][0] < other["snapshot"][0])
+        return _place(position) < _place(other)
+
+    def describe(self, position: Position) -> dict[str, Any]:
+        described: dict[str, Any] = {"lsn": self._place_text(position)}
+        if position["within"]:
+            described["changes"] = position["within"]
+        if position["snapshot"] is not None:
+            number, key, _ = position["snapshot"]
+            described["snapshot"] = {"table": self._options.tables[number], "key": key}
+        return described
+
+    def committed(self, position: Position) -> None:
+        """Forget what is committed; the server may remove that part of its log."""
+        if position["snapshot"] is None:
+            if self._snapshot is not None:
+                self._snapshot.close()
+                self._snapshot = None
+            if self._stream is not None:
+                self._stream.confirm(_place(position))
+
+    def _oldest_us(self, position: Position) -> int | None:
+        """Return the time of the next commit after a position, if it is in the buffer."""
+        if self._stream is None or position["snapshot"] is not None:
+            return None
+        following = next(self._stream.between(_place(position), None), None)
+        return None if following is None else following[0].time_us
+
+    def _after_changes(self, position: Position, place: Place) -> Position:
+        """Return a position whose changes are read up to a place."""
+        segments = position["segments"]
+        if all(lsn <= place.lsn for _, _, lsn in segments):
+            segments = []
+        return self._at({**position, "segments": segments}, place)
+
+    def _opened_stream(self) -> LogStream:
+        """Return the stream of the log."""
+        assert self._stream is not None, "it is open"
+        return self._stream
+
+    # -- snapshot ---------------------------------------------------------------------------------
+
+    def _moment(self) -> Any:
+        """Return the moment that is being read, or begin another one."""
+        if self._snapshot is None or self._snapshot.closed:
+            self._snapshot = self._new_snapshot()
+        return self._snapshot
+
+    def _snapshot_end(self, position: Position) -> Position:
+        """Return a position of the snapshot once all of it is read at the present moment."""
+        lsn = self._moment().lsn
+        segments = [*self._segments_before(position, lsn), [len(self._tables), None, lsn]]
+        if all(moment <= position["lsn"] for _, _, moment in segments):
+            segments = []
+        return {**position, "snapshot": None, "segments": segments}
+
+    def _segments_before(self, position: Position, lsn: int) -> list[list[Any]]:
+        """Return the segments before a position of the snapshot, if the rest is of moment `lsn`."""
+        number, key, moment = position["snapshot"]
+        closed = [] if moment == lsn else [[number, key, moment]]
+        return [*position["segments"], *closed]
+
+    def _next_part(self, position: Position, limit: int | None, until: Position | None) -> Position:
+        """Return the position after the next rows of the snapshot."""
+        rows = _PART_ROWS if limit is None else limit
+        snapshot = self._moment()
+        number, key, _ = position["snapshot"]
+        last = None if until is None else until["snapshot"]
+        while number < len(self._tables):
+            up_to = None
+            if last is not None and number == last[0]:
+                if last[1] is None or last[1] == key:
+                    break
+                up_to = last[1]
+            table = self._tables[number]
+            if not table.keys:
+                number, key = number + 1, None
+                break
+            with self._server.translating(f"cannot read {table.name}"):
+                count, last_key = snapshot.keys_after(table, key, up_to, rows)
+            if count == rows or (count and up_to is not None):
+                key = last_key
+                break
+            number, key = number + 1, None
+            if count:
+                break
+        if number == len(self._tables):
+            return self._snapshot_end(position)
+        segments = self._segments_before(position, snapshot.lsn)
+        return {**position, "snapshot": [number, key, snapshot.lsn], "segments": segments}
+
+    def _snapshot_splits(self, begin: Position, end: Position, parallelism: int) -> Iterator[Split]:
+        """Yield splits of the rows of the snapshot between two positions."""
+        snapshot = self._moment()
+        first, after, _ = begin["snapshot"]
+        last, up_to, moment = end["snapshot"] or [len(self._tables), None, snapshot.lsn]
+        if moment != snapshot.lsn:
+            raise self._server.error(
+                "lost the connection that its snapshot depends on",
+                "Start the query again: it continues with the rows that are left.",
+            )
+        for number in range(first, min(last + 1, len(self._tables))):
+            table = self._tables[number]
+            begin_key = after if number == first else None
+            end_key = up_to if number == last else None
+            if number == last and end_key is None:
+                break
+            parts = self._parts(snapshot, number, begin_key, end_key, parallelism)
+            while True:
+                with self._server.translating(f"cannot read {table.name}"):
+                    part = next(parts, None)
+                if part is None:
+                    break
+                rows, size_bytes, payload = part
+                what = f"{table.name} from {begin_key} to {end_key}"
+                yield Split(rows=rows, size_bytes=size_bytes, what=what, payload=payload)
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def _checked_reading(
+        self,
+        number: int,
+        places: Mapping[str, int],
+        can_be: Callable[[int, pa.DataType], bool],
+        keys: set[str] | None,
+    ) -> None:
+        """Raise unless changes of a table have its columns and keys.
+
+        `places`: name of a column → its place; `can_be`: whether values of a place can be read as a
+        type; `keys`: names of the columns that identify a row, ``None`` if changes have whole rows.
+        """
+        table = self._tables[number]
+        for field in self._layout.columns:
+            place = places.get(field.name)
+            if place is None:
+                raise self._column_error(table, field, "its changes do not have")
+            if not can_be(place, field.type):
+                raise self._column_error(
+                    table, field, f"has a type in its changes that {field.type} does not hold"
+                )
+        if keys is not None and keys != set(table.keys):
+            raise self._key_error(table, table.keys, sorted(keys))
+        known = {column.name for column in table.columns}
+        if added := [name for name in places if name not in known]:
+            self.report(
+                f"{self._server.where}: {table.name} has new columns {listing(added)}, which are "
+                "not read before a new query names them."
+            )
+
+    def _key_error(self, table: Table, before: Sequence[str], now: Sequence[str]) -> SourceError:
+        """Return the error for a table whose rows another key identifies now."""
+        error: SourceError = self._server.error(
+            f"reads changes of {table.name} by {listing(list(before))}, and its rows are "
+            f"identified by {listing(list(now)) or 'none'} now",
+            self._start_again,
+            table=table.name,
+        )
+        return error
+
+    def _truncation(self, table: Table) -> SourceError | None:
+        """Return the error for a truncation of a table, unless they are skipped."""
+        if self._options.skips_truncations:
+            self.report(
+                f"{self._server.where}: {table.name} was truncated, and its rows stay in the "
+                "target."
+            )
+            return None
+        error: SourceError = self._server.error(
+            f"has read that {table.name} was truncated, which does not name the deleted rows",
+            'To keep them in the target: on_truncate="skip". To begin again with the rows that '
+            f"the table has now: an empty target, and {self._again}. Use DELETE in place of "
+            "TRUNCATE.",
+            table=table.name,
+        )
+        return error
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Return splits of key ranges of the snapshot, and of changes that are in the buffer."""
+        splits: list[Split] = []
+        if begin["snapshot"] is not None:
+            splits += self._snapshot_splits(begin, end, parallelism)
+        if end["snapshot"] is not None or _place(end) <= _place(begin):
+            return splits
+        stream = self._opened_stream()
+        first, last = _place(begin), _place(end)
+        with self._server.translating("cannot be read"):
+            stream.fill(self._connection, first, last, whole=self._options.whole_transactions)
+        blocks: list[Block] = []
+        for transaction, start, stop in stream.between(first, last):
+            for number in range(start, stop):
+                place = number - transaction.freed
+                reading = transaction.relations[place]
+                if not blocks or blocks[-1].reading is not reading:
+                    blocks.append(Block(reading))
+                blocks[-1].messages.append(transaction.messages[place])
+                blocks[-1].lsns.append(transaction.lsn)
+                blocks[-1].times_us.append(transaction.time_us)
+                blocks[-1].xids.append(transaction.xid)
+        segments = begin["segments"] if begin["snapshot"] is None else end["segments"]
+        return splits + splits_of_changes(
+            blocks, segments, parallelism, self._decoding, self._place_text(begin)
+        )
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split."""
+        if isinstance(split.payload, Changes):
+            yield from self._read_changes(split.payload, columns)
+        else:
+            yield from self._read_part(split.payload, columns)
+
+    def _read_changes(self, changes: Changes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that changes insert and delete."""
+        segments = [Segment(Mark(number, key), lsn) for number, key, lsn in changes.segments]
+        for block in changes.blocks:
+            table = self._tables[block.reading.table]
+            yield self._converted(
+                table,
+                lambda b=block, t=table: rows_of_changes(
+                    b, self._layout, t, columns, segments=segments, decoding=self._decoding
+                ),
+            )
+
+    def _converted(self, table: Table, rows: Any) -> pa.RecordBatch:
+        """Return the result of a function; errors of values name the table."""
+        try:
+            batch: pa.RecordBatch = rows()
+        except UndecodableChangeError as error:
+            raise self._server.error(
+                f"cannot read a change of {table.name}: {error}",
+                f"{self._complete_changes(table)} And s{self._start_again[1:]}",
+                table=table.name,
+            ) from None
+        except ValueError as error:
+            raise self._server.error(
+                f"cannot read a value of {table.name}: {error}",
+                'Read the column as text, by its type "string" in schema=.',
+                table=table.name,
+            ) from None
+        return batch
+
+    @abstractmethod
+    def _complete_changes(self, table: Any) -> str:
+        """Return what makes the server log whole rows of a table."""
+
+
+def _place(position: Position) -> Place:
+    """Return the place in the stream of changes of a position."""
+    return Place(position["lsn"], position["within"])
