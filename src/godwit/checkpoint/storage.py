@@ -243,7 +243,7 @@ class CheckpointStorage(ABC):
 
 
 Access = Literal["owner", "umask"]
-"""Who may read a checkpoint: its owner alone, or whomever the process's umask lets."""
+"""Readers that a checkpoint allows: its owner alone, or those that the process's umask allows."""
 
 _MODES: Final = {"owner": (0o600, 0o700), "umask": (0o666, 0o777)}
 

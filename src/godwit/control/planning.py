@@ -366,7 +366,7 @@ class Planning:
         self._settings, self._topology, self._run = settings, topology, run
         self._announce = announce
         self.started_s = now_s if started_s is None else started_s
-        """When the run began, by the controller's clock."""
+        """Time at which the run began, by the controller's clock."""
         self._now_s, self._coming = now_s, 0
         self._limit_s = settings.planning_limit_s
         self._any_gain = settings.worth.gain == "any"

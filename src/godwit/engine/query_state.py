@@ -5,7 +5,12 @@ keeps one, and brought forward by the changelog of the epochs since the last loo
 needs no Spark job and no lane, and is right while key groups move, executors are lost and rows
 wait: the checkpoint is the state, wherever copies of it are.
 
-Invariant: all rows of one call are of one committed epoch, which `QueryState.epoch` tells.
+Invariant: all rows of one call are of one committed epoch, which `QueryState.epoch` tells.  What
+is missing from the copies is collected for all states of a call under one hold of the commit log's
+lock, together with the commit record, which says which panes have expired by then.
+
+States that are stored in parts are put together by their operator: the slots of two-phase windows
+by its aggregates, the parts of hot keys by its ``merge=``.
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,12 +30,18 @@ import pyarrow.compute as pc
 
 from godwit.checkpoint.collection import reading_while_collected
 from godwit.checkpoint.hydration import bring_forward
-from godwit.columns.hashing import canonical_keys
-from godwit.engine.state_view import NoStateError, shown_at, view_state
-from godwit.model.errors import EpochCollectedError, InvalidInputError
+from godwit.checkpoint.records import StateId
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import canonical_keys, hash_keys
+from godwit.engine.state_view import NoStateError, shown_at, view_state, with_null_part
+from godwit.model.errors import EpochCollectedError, EpochFailedError, InvalidInputError
 from godwit.model.frames import user_class
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.model.naming import listing
+from godwit.operators.hot_keys.grid import PART, hash_undivided
+from godwit.operators.hot_keys.parts import merged_parts, part_state_of
+from godwit.operators.windows.slots import Slots
+from godwit.operators.windows.two_phase import ComputePart, merge_slots
 from godwit.store.changes import StateRows
 from godwit.store.local_store import LocalState
 
@@ -38,12 +50,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.entries import EntryLayout
+    from godwit.checkpoint.records import CommitRecord, SegmentRef
+    from godwit.engine.flow_run import FlowRun
     from godwit.engine.state_view import StateReader
     from godwit.operators.operator import KeyedOperator
 
 _ATTEMPTS: Final = 5  # files that a look-up is about to read may be collected
 _AT_ONCE: Final = 16  # key groups of a scan
+EPOCH: Final = b"godwit.epoch"
+"""Key of a table's metadata with the number of the epoch that its rows are of."""
 
 
 @user_class
@@ -54,6 +72,9 @@ class QueryState:
     for. All answers are of the last committed epoch, and have the columns of `godwit.read_state`
     without ``key_group``. Methods may be called from several threads.
 
+    States that are stored in parts, of divided hot keys or of windows in two phases, are put
+    together. Copies are small files in the temporary directory of the driver.
+
     Examples
     --------
     >>> totals = query.state("by_plane")
@@ -61,31 +82,34 @@ class QueryState:
     'N1'
     """
 
-    def __init__(
-        self, log: CommitLog, operator: KeyedOperator, state: str | None, what: str
-    ) -> None:
-        self._log, self._operator, self._name, self._what = log, operator, state, what
+    def __init__(self, run: FlowRun, operator: str, state: str | None = None) -> None:
+        self._run, self._name, self._state = run, operator, state
+        self._what = repr(operator)
+        self._operator = run.flow.operator(operator)
+        self._keys = self._operator.user_keys
         self._lock = threading.RLock()
         self._directory = tempfile.mkdtemp(prefix="godwit-state-")
         self._close = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        self._view: StateReader | None = None
-        self._local: LocalState | None = None
-        self._epoch = log.latest_epoch
-        self._keys = operator.user_keys
+        self._opened: _Opened | None = None
+        self._placed: tuple[pa.RecordBatch | None, Any] = (None, None)  # keys and their key groups
+        self._answered = threading.local()
 
     def __repr__(self) -> str:
         return f"<state of {self._what}>"
 
     @property
     def epoch(self) -> int:
-        """Number of the committed epoch that the last answer is of.
+        """Number of the committed epoch of the last answer that the calling thread got.
+
+        The last committed one before there is any. Tables also have it in their schema's metadata,
+        as ``godwit.epoch``.
 
         Examples
         --------
         >>> query.state("by_plane").epoch >= 0
         True
         """
-        return self._epoch
+        return int(getattr(self._answered, "epoch", self._run.epochs.log.latest_epoch))
 
     @property
     def schema(self) -> pa.Schema:
@@ -97,8 +121,14 @@ class QueryState:
         ['plane', 'total']
         """
         with self._lock:
-            view = self._opened()
-            return self._keys if view is None else _without_group(view.schema)
+            if self._opened is None:
+                self._open()
+            return self._schema
+
+    @property
+    def _schema(self) -> pa.Schema:
+        """Columns of the answers, as far as they are known."""
+        return self._keys if self._opened is None else self._opened.schema
 
     def get(self, key: Any) -> Any:
         """Return the state of one key.
@@ -124,13 +154,11 @@ class QueryState:
         >>> query.state("by_plane").get("N1")["plane"]
         'N1'
         """
-        rows = self._look_up(self._key_table([key])).to_pylist()
-        if self._has_entries:
-            return rows
-        return rows[0] if rows else None
+        with self._lock:
+            return self._of_key(self._look_up(self._key_table([key])))
 
     def get_many(self, keys: Sequence[Any]) -> pa.Table:
-        """Return the state of several keys; keys without state are left out.
+        """Return the state of several keys, each once; keys without state are left out.
 
         Parameters
         ----------
@@ -183,20 +211,32 @@ class QueryState:
                 f"Key columns of the rows to join do not fit the state of {self._what}: {error}.",
                 remedy=f"Cast them to {', '.join(f'{f.name} {f.type}' for f in self._keys)}.",
             ) from error
-        found_rows = self._look_up(known.group_by(keys).aggregate([]).cast(self._keys))
-        numbered = table.append_column("__godwit_row", pa.array(range(table.num_rows)))
-        for name in keys:
-            place = numbered.column_names.index(name)
-            numbered = numbered.set_column(place, name, known.column(name))
         others = [name for name in table.column_names if name not in keys]
-        clash = [name for name in others if name in found_rows.column_names]
+        asked = canonical_keys(_as_batch(known))
+        entries = self._look_up(pa.Table.from_batches([asked]))
+        clash = [name for name in others if name in entries.column_names]
         if clash:
             raise InvalidInputError(
                 f"The rows to join and the state of {self._what} both have {listing(clash)}.",
                 remedy="Rename the columns of the rows.",
             )
-        joined = numbered.join(found_rows, keys, join_type="left outer")
-        return joined.sort_by("__godwit_row").drop_columns(["__godwit_row"])
+        of_rows, of_entries = (
+            _groups(asked, _as_batch(entries.select(keys)))
+            if keys
+            else (np.zeros(table.num_rows, np.int64), np.zeros(entries.num_rows, np.int64))
+        )
+        left, right = _pairs(of_rows, of_entries)
+        joined = table.take(pa.array(left))
+        for name in keys:
+            joined = joined.set_column(
+                joined.column_names.index(name),
+                self._keys.field(name),
+                known.column(name).take(left),
+            )
+        rest = entries.drop_columns(keys).take(pa.array(right, mask=right < 0))
+        for field, column in zip(rest.schema, rest.columns, strict=True):
+            joined = joined.append_column(field, column)
+        return joined.replace_schema_metadata(entries.schema.metadata)
 
     def scan(self, prefix: Any = (), *, limit: int | None = None) -> pa.Table:
         """Return the state of all keys, or of those that begin with a prefix.
@@ -205,8 +245,7 @@ class QueryState:
         ----------
         prefix
             Value of the first key column, or a tuple of values of the first ones. Of the last one
-            given, if it is text, all values that begin with it. All key groups are read for it,
-            unless the whole key is given.
+            given, if it is text or binary, all values that begin with it. All key groups are read.
         limit
             Maximum number of rows; which ones is not defined. ``None``: all, in memory.
 
@@ -227,16 +266,16 @@ class QueryState:
                 "columns.",
                 remedy=f"Its key columns are {listing(self._keys.names)}.",
             )
-        batches: list[pa.RecordBatch] = []
-        rows = 0
+        if limit is not None and limit < 0:
+            raise InvalidInputError(
+                f"A scan of the state of {self._what} has the limit {limit}.",
+                remedy="Pass 0 or more, or None for all rows.",
+            )
+        for place, value in enumerate(values[:-1]):
+            self._array([value], self._keys.field(place))
         with self._lock:
-            for batch in self._scan():
-                chosen = self._begin_with(batch, values)
-                batches.append(chosen if limit is None else chosen.slice(0, limit - rows))
-                rows += batches[-1].num_rows
-                if limit is not None and rows >= limit:
-                    break
-            return pa.Table.from_batches(batches, self.schema)
+            record = _bring_forward([(self, None)])
+            return self._scanned(record, values, limit)
 
     def close(self) -> None:
         """Delete the copies of key groups; a later call makes new ones.
@@ -246,7 +285,7 @@ class QueryState:
         >>> query.state("by_plane").close()
         """
         with self._lock:
-            self._view = self._local = None
+            self._opened = None
             shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- keys ---------------------------------------------------------------------------------
@@ -283,165 +322,476 @@ class QueryState:
                 remedy="Pass values of the key's types.",
             ) from error
 
-    @property
-    def _has_entries(self) -> bool:
-        """Whether a key may have several entries of the state."""
-        view = self._opened()
-        return view is not None and _stored(view).keys.names != self._operator.keys.names
-
     def _begin_with(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> pa.RecordBatch:
         """Return the rows whose first key columns have these values, or begin with the last."""
         for place, value in enumerate(values):
-            column, dtype = batch.column(place), self._keys.field(place).type
-            if place == len(values) - 1 and isinstance(value, str) and _is_text(dtype):
-                mask = pc.starts_with(column, value)
+            field = self._keys.field(place)
+            begins = place == len(values) - 1 and isinstance(value, str | bytes)
+            if begins and _takes_prefix(field.type, value):
+                mask = pc.starts_with(batch.column(place), value)
             else:
-                (key,) = self._array([value], self._keys.field(place))
-                mask = pc.equal(column, key) if key.is_valid else column.is_null()
+                schema = pa.schema([field])
+                wanted = pa.RecordBatch.from_arrays([self._array([value], field)], schema=schema)
+                own = pa.RecordBatch.from_arrays([batch.column(place)], schema=schema)
+                mask = pa.array(_is_among(own, canonical_keys(wanted)))
             batch = batch.filter(mask)
         return batch
 
-    # -- copies of key groups -----------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------
 
     def _look_up(self, keys: pa.Table) -> pa.Table:
-        """Return the entries of keys."""
+        """Return the entries of keys, each once."""
+        batch = canonical_keys(_as_batch(keys))
+        if batch.num_rows > 1 and self._keys.names:
+            (groups,) = _groups(batch)
+            batch = batch.take(pa.array(np.sort(np.unique(groups, return_index=True)[1])))
         with self._lock:
-            view = self._opened()
-            if view is None or not keys.num_rows:
-                return self.schema.empty_table()
-            (batch,) = keys.combine_chunks().to_batches()
-            batch = canonical_keys(batch)
-            if self._operator.keys.names != self._keys.names:
-                return self._filtered(self._scan(), batch)
-            key_groups = key_groups_of(
-                self._operator.hash_of(batch, self._log.identity.num_key_groups),
-                self._log.identity.num_key_groups,
-            )
-            wanted = np.unique(key_groups).astype(np.int64)
-            local = self._brought_forward(wanted)
-            if _stored(view).keys.names != self._keys.names:
-                return self._filtered(iter([self._entries(wanted)]), batch)
-            known, values = local.look_up(batch, key_groups)
-            some = pa.array(np.flatnonzero(known))
-            rows = StateRows(
-                hashes=np.zeros(len(some), np.int64),
-                keys=batch.take(some),
-                values=values.take(some),
-            )
-            return pa.Table.from_batches([self._shown(rows)], self.schema)
+            return self._answer(_bring_forward([(self, batch)]), batch)
 
-    def _filtered(self, batches: Iterator[pa.RecordBatch], keys: pa.RecordBatch) -> pa.Table:
-        """Return the rows of batches whose key is among `keys`."""
-        wanted = {tuple(key.values()) for key in keys.to_pylist()}
-        chosen = []
-        for batch in batches:
-            columns = batch.select(self._keys.names).to_pylist()
-            mask = [tuple(key.values()) in wanted for key in columns]
-            chosen.append(batch.filter(pa.array(mask, pa.bool_())))
-        return pa.Table.from_batches(chosen, self.schema)
+    def _of_key(self, entries: pa.Table) -> Any:
+        """Return the entries of one key, as `get` does."""
+        rows = entries.to_pylist()
+        if self._opened is not None and self._opened.has_entries:
+            return rows
+        return rows[0] if rows else None
 
-    def _scan(self) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of all key groups, of one epoch."""
-        if self._opened() is None:
-            return
-        every = np.arange(self._log.identity.num_key_groups, dtype=np.int64)
-        self._brought_forward(every)
-        for first in range(0, len(every), _AT_ONCE):
-            yield self._entries(every[first : first + _AT_ONCE])
+    def _answer(self, record: CommitRecord | None, keys: pa.RecordBatch) -> pa.Table:
+        """Return the entries of keys, which the copies have as of the epoch of `record`."""
+        opened = self._opened
+        if opened is None or record is None:
+            return self._table([], record)
+        if not self._keys.names:
+            batches = [*opened.scan(record)]
+        elif not keys.num_rows:
+            batches = []
+        elif opened.finds:
+            batches = [opened.find(record, keys, self._key_groups(keys))]
+        elif self._operator.keys.names == self._keys.names:
+            batches = [opened.entries(record, np.unique(self._key_groups(keys)), keys)]
+        else:
+            batches = [opened.only(batch, keys) for batch in opened.scan(record)]
+        return self._table(batches, record)
 
-    def _entries(self, key_groups: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """Return all entries of key groups whose copies were brought forward."""
-        assert self._local is not None, "it was brought forward"
-        return self._shown(self._local.scan(key_groups).rows)
+    def _scanned(
+        self, record: CommitRecord | None, values: tuple[Any, ...], limit: int | None
+    ) -> pa.Table:
+        """Return at most `limit` entries whose keys begin with values."""
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in () if self._opened is None or record is None else self._opened.scan(record):
+            chosen = self._begin_with(batch, values)
+            batches.append(chosen if limit is None else chosen.slice(0, limit - rows))
+            rows += batches[-1].num_rows
+            if limit is not None and rows >= limit:
+                break
+        return self._table(batches, record)
 
-    def _shown(self, rows: StateRows) -> pa.RecordBatch:
-        """Return entries as users see them."""
-        assert self._view is not None, "it was opened"
-        batch = shown_at(self._view, self._log, rows)
-        return pa.RecordBatch.from_arrays(
-            batch.columns[1:], schema=_without_group(self._view.schema)
-        )
+    def _table(self, batches: list[pa.RecordBatch], record: CommitRecord | None) -> pa.Table:
+        """Return batches as an answer, with its epoch in the metadata, and remember the epoch."""
+        self._answered.epoch = epoch = -1 if record is None else record.epoch
+        table = pa.Table.from_batches(batches, self._schema)
+        return table.replace_schema_metadata({EPOCH: str(epoch)})
 
-    def _opened(self) -> StateReader | None:
-        """Return the reader of the state; ``None``: there is none yet."""
-        if self._view is None:
-            with suppress(NoStateError):
-                self._open()
-        return self._view
+    def _key_groups(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Return the key group of each key."""
+        if self._placed[0] is not keys:  # asked twice for the keys of a look-up
+            count, hashed = self._run.epochs.log.identity.num_key_groups, keys
+            if PART in self._operator.hash_columns.names:
+                hashed = with_null_part(keys, len(self._keys))
+            key_groups = key_groups_of(self._operator.hash_of(hashed, count), count)
+            self._placed = keys, key_groups.astype(np.int64)
+        placed: npt.NDArray[np.int64] = self._placed[1]
+        return placed
+
+    # -- copies of key groups -----------------------------------------------------------------
 
     def _open(self) -> None:
         """Read what the checkpoint says of the state; discard copies with other columns."""
-        view = view_state(self._log.storage, self._operator.name, None, self._name)
-        if view.in_parts or len({chain.state for chain in view.chains}) > 1:
+        self._operator = self._run.flow.operator(self._name)
+        log = self._run.epochs.log
+        before, self._opened = self._opened, None
+        self._placed = None, None
+        with suppress(NoStateError):
+            view = view_state(log.storage, self._name, None, self._state)
+            states = _stored_states(self._operator, view.state)
+            if len(states) > 1:
+                layouts = {s: self._run.epochs.instructor.layout_of(s) for s in states}
+                view = view.of_whole_keys(self._operator.schema_of(view.state.state))
+            else:
+                layouts = {view.state: view.layouts[view.state]}
+            copies = {s: _Copy(self._directory, s, layouts[s], log) for s in states}
+            if before is not None and not before.continues_in(copies, log):
+                shutil.rmtree(self._directory, ignore_errors=True)
+            self._opened = _Opened(log=log, view=view, copies=copies, operator=self._operator)
+
+    def _wanted(self, keys: pa.RecordBatch | None) -> npt.NDArray[np.int64]:
+        """Return the key groups with the entries of keys; all if ``None``, and for joins."""
+        if keys is None or not self._keys.names or self._operator.keys.names != self._keys.names:
+            return np.arange(self._run.epochs.log.identity.num_key_groups, dtype=np.int64)
+        return np.unique(self._key_groups(keys))
+
+
+@user_class
+class QueryStates:
+    """States of several operators of a running query, whose answers are of one epoch.
+
+    ``query.states("by_plane", "by_airport")`` makes one.
+
+    Examples
+    --------
+    >>> both = query.states("by_plane")
+    >>> both.get({"by_plane": "N1"})["by_plane"]["plane"]
+    'N1'
+    """
+
+    def __init__(self, states: Mapping[str, QueryState]) -> None:
+        self._states = dict(states)
+        self._answered = threading.local()
+
+    def __repr__(self) -> str:
+        return f"<states of {listing(self._states)}>"
+
+    @property
+    def epoch(self) -> int:
+        """Number of the committed epoch of the last answer that the calling thread got.
+
+        Examples
+        --------
+        >>> query.states("by_plane").epoch >= 0
+        True
+        """
+        epochs = [state.epoch for state in self._states.values()]
+        return int(getattr(self._answered, "epoch", min(epochs, default=-1)))
+
+    def get(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state of one key of each operator, all of the same epoch.
+
+        Parameters
+        ----------
+        keys
+            Name of an operator → key, as `QueryState.get` takes it.
+
+        Returns
+        -------
+        dict
+            Name of an operator → what `QueryState.get` returns.
+
+        Raises
+        ------
+        InvalidInputError
+            If an operator is not among those of this object, or a key does not fit.
+
+        Examples
+        --------
+        >>> list(query.states("by_plane").get({"by_plane": "N1"}))
+        ['by_plane']
+        """
+        unknown = [name for name in keys if name not in self._states]
+        if unknown:
             raise InvalidInputError(
-                f"The state of {self._what} is divided into parts, of hot keys or of windows in "
-                "two phases, which look-ups cannot put together.",
-                remedy="Read it by gw.read_state(...).",
+                f"These states are not of {listing(unknown)}.",
+                remedy=f"They are of {listing(self._states)}.",
             )
-        self._view, stored = view, _stored(view)
-        if self._local is None or self._local.schema != stored:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            name, count = str(view.chains[0].state), self._log.identity.num_key_groups
-            self._local = LocalState(self._directory, name, stored, count)
+        # In one order in all threads, so that none waits for another that waits for it.
+        asked = {name: self._states[name] for name in sorted(keys)}
+        tables = {name: state._key_table([keys[name]]) for name, state in asked.items()}  # noqa: SLF001
+        batches = {name: canonical_keys(_as_batch(table)) for name, table in tables.items()}
+        with ExitStack() as locked:
+            for state in asked.values():
+                locked.enter_context(state._lock)  # noqa: SLF001
+            record = _bring_forward([(state, batches[name]) for name, state in asked.items()])
+            self._answered.epoch = -1 if record is None else record.epoch
+            return {
+                name: asked[name]._of_key(asked[name]._answer(record, batches[name]))  # noqa: SLF001
+                for name in keys
+            }
 
-    def _brought_forward(self, key_groups: npt.NDArray[np.int64]) -> LocalState:
-        """Bring the copies of key groups to the last committed epoch."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                with reading_while_collected(self._log.storage):
-                    return self._bring_forward(key_groups)
-            except EpochCollectedError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        raise AssertionError("unreachable")
 
-    def _bring_forward(self, key_groups: npt.NDArray[np.int64]) -> LocalState:
-        """Apply what the checkpoint has beyond the copies of key groups."""
-        view, local = self._view, self._local
-        assert view is not None, "it was opened"
-        assert local is not None, "it was opened"
-        state = view.chains[0].state
-        wanted = key_group_mask(key_groups, local.num_key_groups)
-        local.refresh(key_groups)
-        with self._log.lock:
-            epoch = self._log.latest_epoch
-            floor = local.versions.copy()
-            segments, chains = self._log.chains.segments_since(state, floor, wanted)
+def _stored_states(operator: KeyedOperator, state: StateId) -> tuple[StateId, ...]:
+    """Return the states with the entries of `state`: its own, then that of parts or other slot."""
+    parts, role = part_state_of(state.state), operator.two_phase
+    if parts in operator.part_states:
+        return state, StateId(operator.name, parts)
+    if role is not None and role.slot is not None:
+        return state, StateId(role.second, state.state)
+    return (state,)
+
+
+class _Copy:
+    """Copies on the driver of one stored state's key groups."""
+
+    def __init__(self, root: str, state: StateId, layout: EntryLayout, log: CommitLog) -> None:
+        self.state, self.layout, self.storage = state, layout, log.storage
+        count = log.identity.num_key_groups
+        self.local = LocalState(root, str(state), layout.schema, count)
+        self.local.refresh(np.arange(count, dtype=np.int64))
+
+    def missing(self, chains: Any, key_groups: npt.NDArray[np.int64]) -> _Missing:
+        """Return what the checkpoint has beyond the copies; the caller holds the log's lock."""
+        wanted = key_group_mask(key_groups, self.local.num_key_groups)
+        floor = self.local.versions.copy()
+        segments, of_group = chains.segments_since(self.state, floor, wanted)
+        return _Missing(wanted=wanted, floor=floor, segments=segments, chains=of_group)
+
+    def apply(self, missing: _Missing) -> None:
+        """Bring the copies forward."""
+        chains, floor = missing.chains, missing.floor
+        if not missing.segments and not chains:
+            return
         snapshots = {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
         floor[list(snapshots)] = -1
-        written = {segment.flow for segment in segments} | {s.flow for s in snapshots.values()}
-        if not written <= view.layouts[state].former.keys():  # of a later version of the flow
-            self._open()
-            return self._bring_forward(key_groups)
         bring_forward(
-            local,
-            wanted,
-            layout=view.layouts[state],
-            storage=self._log.storage,
-            segments=segments,
+            self.local,
+            missing.wanted,
+            layout=self.layout,
+            storage=self.storage,
+            segments=missing.segments,
             snapshots=snapshots,
             floor=floor,
-            load=np.zeros(local.num_key_groups, np.bool_),
+            load=np.zeros(self.local.num_key_groups, np.bool_),
             recover=lambda _: {},
-            homes=np.zeros(local.num_key_groups, np.int32),
+            homes=np.zeros(self.local.num_key_groups, np.int32),
         )
-        self._epoch = epoch
-        return local
 
 
-def _stored(view: StateReader) -> Any:
-    """Return the stored columns of a state."""
-    return next(iter(view.layouts.values())).schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missing:
+    """Segments and snapshots that bring copies of key groups to one epoch."""
+
+    wanted: npt.NDArray[np.bool_]
+    floor: npt.NDArray[np.int64]  # versions of the copies
+    segments: list[SegmentRef]
+    chains: dict[int, KeyGroupChain]
+
+    @property
+    def flows(self) -> set[int]:
+        """Numbers of the flow versions that wrote them."""
+        snapshots = [c.snapshot for c in self.chains.values() if c.snapshot is not None]
+        return {*(s.flow for s in self.segments), *(s.flow for s in snapshots)}
 
 
-def _without_group(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of `gw.read_state` without the key group, which is the first."""
-    return pa.schema(list(schema)[1:])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """An open state: its copies, and how users see its entries."""
+
+    log: CommitLog
+    view: StateReader
+    operator: KeyedOperator
+    copies: dict[StateId, _Copy]  # first the state's own, then the other part's
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of `gw.read_state` without the key group, which is the first."""
+        return pa.schema(list(self.view.schema)[1:])
+
+    @property
+    def _own(self) -> _Copy:
+        return self.copies[self.view.state]
+
+    @property
+    def has_entries(self) -> bool:
+        """True if a key may have several entries of the state."""
+        return bool(self._own.layout.schema.keys.names != self.operator.keys.names)
+
+    @property
+    def finds(self) -> bool:
+        """True if an entry is found by its key columns alone."""
+        return (
+            len(self.copies) == 1 and not self.has_entries and PART not in self.operator.keys.names
+        )
+
+    def continues_in(self, copies: Mapping[StateId, _Copy], log: CommitLog) -> bool:
+        """Return whether copies of key groups fit other layouts."""
+        return self.log is log and all(
+            state in self.copies and self.copies[state].layout.schema == copy.layout.schema
+            for state, copy in copies.items()
+        )
+
+    def missing(self, key_groups: npt.NDArray[np.int64]) -> list[tuple[_Copy, _Missing]]:
+        """Return what the copies lack of whole keys in key groups; the caller locks the log."""
+        return [
+            (copy, copy.missing(self.log.chains, self._key_groups_of(copy, key_groups)))
+            for copy in self.copies.values()
+        ]
+
+    def _key_groups_of(self, copy: _Copy, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the key groups of a copy with the entries of whole keys in key groups `wanted`.
+
+        All, of parts of hot keys, each of which has a key group of its own; they are few.
+        """
+        is_of_parts = copy.state.state in self.operator.part_states
+        return np.arange(copy.local.num_key_groups, dtype=np.int64) if is_of_parts else wanted
+
+    def find(
+        self, record: CommitRecord, keys: pa.RecordBatch, key_groups: npt.NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        """Return the entries of keys, which have one each; `key_groups`: of each."""
+        known, values = self._own.local.look_up(keys, key_groups)
+        some = pa.array(np.flatnonzero(known))
+        rows = StateRows(
+            hashes=np.zeros(len(some), np.int64), keys=keys.take(some), values=values.take(some)
+        )
+        return self._shown(record, rows)
+
+    def scan(self, record: CommitRecord) -> Iterator[pa.RecordBatch]:
+        """Yield all entries."""
+        every = np.arange(self.log.identity.num_key_groups, dtype=np.int64)
+        for first in range(0, len(every), _AT_ONCE):
+            yield self.entries(record, every[first : first + _AT_ONCE])
+
+    def entries(
+        self,
+        record: CommitRecord,
+        key_groups: npt.NDArray[np.int64],
+        keys: pa.RecordBatch | None = None,
+    ) -> pa.RecordBatch:
+        """Return the entries in key groups: all, or those of keys; parts are put together."""
+        own, *others = self.copies.values()
+        rows = _rows_of(own.local.scan(key_groups).rows, keys)
+        if not others:
+            return self._shown(record, rows)
+        (other,) = others
+        local, names = other.local, self.operator.keys.names
+        more = _rows_of(local.scan(self._key_groups_of(other, key_groups)).rows, keys)
+        count = self.log.identity.num_key_groups
+        operator: Any = self.operator
+        if isinstance(operator, ComputePart):
+            slots = Slots.of(record.slots.get(operator.name, ()), count)
+            both = rows.followed_by(more)
+            slot = np.repeat(np.array([0, 1], np.int8), [len(rows.hashes), len(more.hashes)])
+            active = slots.active[key_groups_of(both.hashes, count)]
+            return self._shown(record, merge_slots(operator, both, slot, active))
+        homes = key_groups_of(hash_undivided(more.keys.select(names)), count)
+        more = more.take(np.flatnonzero(np.isin(homes, key_groups)))
+        return self._shown(record, merged_parts(operator, self.view.state.state, rows, more, count))
+
+    def only(self, batch: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the shown entries of keys."""
+        own = batch.select(keys.schema.names)
+        return batch.filter(pa.array(_is_among(own, keys)))
+
+    def _shown(self, record: CommitRecord, rows: StateRows) -> pa.RecordBatch:
+        """Return entries as users see them."""
+        batch = shown_at(self.view, record, rows)
+        return pa.RecordBatch.from_arrays(batch.columns[1:], schema=self.schema)
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are text."""
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+def _bring_forward(
+    asked: Sequence[tuple[QueryState, pa.RecordBatch | None]],
+) -> CommitRecord | None:
+    """Bring the copies of states to the last committed epoch, and return its record.
+
+    `asked`: the states, which the caller has locked, and the keys whose key groups are needed;
+    ``None``: all.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            record, missing = _missing(asked)
+            for copy, part in missing:
+                with reading_while_collected(copy.storage):
+                    copy.apply(part)
+        except EpochCollectedError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        except EpochFailedError:  # copies are damaged or were deleted
+            if attempt == _ATTEMPTS - 1:
+                raise
+            for state, _ in asked:
+                state.close()
+        else:
+            return record
+    raise AssertionError("unreachable")
+
+
+def _missing(
+    asked: Sequence[tuple[QueryState, pa.RecordBatch | None]],
+) -> tuple[CommitRecord | None, list[tuple[_Copy, _Missing]]]:
+    """Return the last commit record, and what the copies of states lack to its epoch."""
+    absent: set[int] = set()  # numbers of states that were opened, and have no entries
+    while True:
+        wanted = [state._wanted(keys) for state, keys in asked]  # noqa: SLF001
+        outdated: list[int] = []
+        missing: list[tuple[_Copy, _Missing]] = []
+        log = asked[0][0]._run.epochs.log  # noqa: SLF001
+        with log.lock:
+            record = log.latest
+            for number, (state, _) in enumerate(asked):
+                opened = state._opened  # noqa: SLF001
+                if opened is None and number in absent:
+                    continue
+                if opened is None or opened.log is not log:
+                    outdated.append(number)
+                    continue
+                parts = opened.missing(wanted[number])
+                missing += parts
+                # The layouts of one state are those of the flow versions that had written it.
+                if len(parts) == 1 and not parts[0][1].flows <= parts[0][0].layout.former.keys():
+                    state.close()
+                    outdated.append(number)
+        if not outdated:
+            return record, missing
+        for number in outdated:
+            asked[number][0]._open()  # noqa: SLF001
+            absent.add(number)
+
+
+def _rows_of(rows: StateRows, keys: pa.RecordBatch | None) -> StateRows:
+    """Return the entries of keys, or all."""
+    if keys is None:
+        return rows
+    own = rows.keys.select(keys.schema.names)
+    return rows.take(np.flatnonzero(_is_among(own, keys)))
+
+
+def _groups(*batches: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
+    """Return the number of the key of each row, for batches of canonical keys."""
+    every = pa.concat_batches([batch.cast(batches[0].schema) for batch in batches])
+    groups = group_rows(hash_keys(every), every, 1)
+    ends = np.cumsum([batch.num_rows for batch in batches])[:-1]
+    return np.split(np.asarray(groups.of_row, np.int64), ends)
+
+
+def _is_among(rows: pa.RecordBatch, keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows that are among keys; both have canonical floats."""
+    of_rows, of_keys = _groups(rows, keys)
+    return np.isin(of_rows, of_keys)
+
+
+def _pairs(
+    of_rows: npt.NDArray[np.int64], of_entries: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return a left join of rows with entries by the numbers of their keys, as positions of both.
+
+    The position of the entry is -1 for a row without any.
+    """
+    order = np.argsort(of_entries, kind="stable")
+    counts = np.bincount(of_entries, minlength=int(of_rows.max(initial=-1)) + 1)
+    starts = np.cumsum(counts) - counts
+    sizes = np.maximum(counts[of_rows], 1)
+    left = np.repeat(np.arange(len(of_rows)), sizes)
+    nth = np.arange(len(left)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    right = np.full(len(left), -1, np.int64)
+    has = counts[of_rows][left] > 0
+    right[has] = order[(starts[of_rows][left] + nth)[has]]
+    return left, right
+
+
+def _takes_prefix(dtype: pa.DataType, value: str | bytes) -> bool:
+    """Return whether values of a type can begin with a value."""
+    types = pa.types
+    if isinstance(value, str):
+        return bool(types.is_string(dtype) or types.is_large_string(dtype))
+    return bool(types.is_binary(dtype) or types.is_large_binary(dtype))
+
+
+def _as_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one batch."""
+    batches = table.combine_chunks().to_batches()
+    if batches:
+        return pa.concat_batches(batches)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], f.type) for f in table.schema], schema=table.schema
+    )
 
 
 def _as_table(rows: Any) -> pa.Table:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.chains import Chains, KeyGroupChain
     from godwit.checkpoint.entries import BatchCache
     from godwit.checkpoint.evolution import StateDescription, WrittenState
+    from godwit.checkpoint.records import CommitRecord
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.store.changes import StateRows
 
@@ -54,6 +55,7 @@ class StateReader:
     """State of one operator at one epoch; picklable, so that executors can read it."""
 
     storage: CheckpointStorage
+    state: StateId  # the state that was asked for, which may be stored in parts
     chains: tuple[KeyGroupChain, ...]  # of the key groups that have state
     layouts: Mapping[StateId, EntryLayout]
     live: EntryRange | None  # panes that some open window needs; None for state without panes
@@ -68,6 +70,11 @@ class StateReader:
         """Columns of the rows that `read` returns."""
         return self.shown.schema
 
+    def of_whole_keys(self, stored: StateSchema) -> StateReader:
+        """Return the reader for entries whose parts were put together, with these columns."""
+        shown = _Shown.of(self.described, stored, self.num_keys)
+        return replace(self, shown=shown, in_parts=False)
+
     def read(self, chain: KeyGroupChain, cache: BatchCache) -> pa.RecordBatch:
         """Return the entries of one key group, as shown to users."""
         with reading_while_collected(self.storage):
@@ -75,14 +82,14 @@ class StateReader:
         rows = rows if self.live is None else rows.take(self.live.positions(rows.keys))
         rows = without_derived(rows)
         if self.in_parts and PART not in rows.keys.schema.names:
-            rows = replace(rows, keys=_with_null_part(rows.keys, self.num_keys))
+            rows = replace(rows, keys=with_null_part(rows.keys, self.num_keys))
         return self.shown(chain.key_group, rows)
 
 
-def shown_at(view: StateReader, log: CommitLog, rows: StateRows) -> pa.RecordBatch:
-    """Return entries, of the last epoch of `log`, as shown to users; key groups are 0."""
-    if view.live is not None and (latest := log.latest) is not None:
-        closed = latest.expired.get(str(view.chains[0].state), BEGINNING)
+def shown_at(view: StateReader, record: CommitRecord, rows: StateRows) -> pa.RecordBatch:
+    """Return entries, as of the epoch of a commit record, as shown to users; key groups are 0."""
+    if view.live is not None:
+        closed = record.expired.get(str(view.state), BEGINNING)
         first = first_needed_pane(view.described, closed)
         assert first is not None, "the state has panes"
         rows = rows.take(replace(view.live, first=first).positions(rows.keys))
@@ -137,11 +144,12 @@ def view_state(
     stored = next(iter(layouts.values())).schema
     if parts and PART not in stored.keys.names:
         none = pa.RecordBatch.from_pylist([], schema=stored.keys)
-        stored = StateSchema(_with_null_part(none, num_keys).schema, stored.values)
+        stored = StateSchema(with_null_part(none, num_keys).schema, stored.values)
     show = _Shown.of(described_as, stored, num_keys + len(parts))
     live = _live_panes(log, chains.epoch, which, described_as, num_keys)
     return StateReader(
         storage=storage,
+        state=which,
         chains=tuple(with_state),
         layouts=layouts,
         live=live,
@@ -164,7 +172,7 @@ def _has_parts(described_as: StateDescription | None) -> bool:
     return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 
-def _with_null_part(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
+def with_null_part(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
     """Return the key columns of undivided keys with a null column for the part."""
     none = pa.nulls(keys.num_rows, PART_FIELD.type)
     columns, fields = keys.columns, list(keys.schema)

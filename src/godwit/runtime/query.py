@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from godwit.engine.query_state import QueryState
+    from godwit.engine.query_state import QueryState, QueryStates
     from godwit.migration.strategy import Bounds
     from godwit.model.events import Event
     from godwit.placement import Limits
@@ -496,7 +496,29 @@ class Query:
         """
         from godwit.engine.query_state import QueryState  # noqa: PLC0415  few ask
 
-        return QueryState(self._run.log, self._run.flow.operator(operator), state, repr(operator))
+        return QueryState(self._run, operator, state)
+
+    def states(self, *operators: str) -> QueryStates:
+        """Return the states of several operators, for look-ups of all of them at one epoch.
+
+        Parameters
+        ----------
+        *operators
+            Names of operators that have one state each.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is no such operator.
+
+        Examples
+        --------
+        >>> query.states("by_plane").get({"by_plane": "N1"})["by_plane"]["plane"]
+        'N1'
+        """
+        from godwit.engine.query_state import QueryStates  # noqa: PLC0415  few ask
+
+        return QueryStates({name: self.state(name) for name in operators})
 
     def explain(self) -> None:
         """Print the plan, as `Flow.explain` does, with the components as they are now.

@@ -1,4 +1,4 @@
-"""How a sink writes rows: appended, by key, by key and version, as a history, or as changes.
+"""Ways to write rows: appended, by key, by key and version, as a history, or as changes.
 
 `Writing` has what the user says, and `Layout` what follows from it for the rows of a stream: the
 columns of the target, those that identify its rows, and one epoch's rows as they are written.
@@ -38,7 +38,7 @@ HISTORY: Final = ("valid_from", "valid_to", "current")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """How rows are written, as the user says it; the sinks' functions have the parameters."""
+    """Way to write rows, as the user sets it; the sinks' functions have the parameters."""
 
     mode: str = "append"
     keys: str | Sequence[str] | None = None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.engine.query_state import QueryState
+from godwit.engine.query_state import QueryState, QueryStates
 from godwit.model.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 def state_of(run: Any, operator: str, state: str | None = None) -> QueryState:
-    return QueryState(run._driver.log, run.flow.operator(operator), state, repr(operator))
+    return QueryState(run._driver, operator, state)
 
 
 def totals(
@@ -213,3 +213,169 @@ def test_copies_are_deleted_by_close_and_made_again() -> None:
     asked.close()
     run.epoch({"rows": [{"k": "a", "v": 1}]})
     assert asked.get("a")["n"] == 2
+
+
+def test_keys_that_are_null_or_nan_are_joined_and_scanned_like_others() -> None:
+    run = gw.testing.cluster(totals("k double, v bigint"))
+    nan = float("nan")
+    run.epoch({"rows": [{"k": k, "v": 1} for k in (nan, None, -0.0, 0.0, 1.5)]})
+    asked = state_of(run, "t")
+    rows = pa.table({"k": [nan, 0.0, None, 2.0, -0.0]})
+    assert asked.join(rows).column("n").to_pylist() == [1, 2, 1, None, 2]
+    assert [asked.scan((k,)).num_rows for k in (nan, None, -0.0, 7.0)] == [1, 1, 1, 0]
+    assert asked.get_many([nan, nan, None]).num_rows == 2
+    with pytest.raises(InvalidInputError, match="has the limit -1"):
+        asked.scan(limit=-1)
+
+
+def test_the_state_of_a_whole_stream_is_that_of_the_key_of_no_columns() -> None:
+    flow = gw.Flow("asked", num_key_groups=4)
+    whole = flow.source("rows", gw.sources.memory("v bigint")).key_by()
+    flow.sink("out", whole.compute(name="t", n=gw.count()), gw.sinks.noop())
+    run = gw.testing.cluster(flow)
+    run.epoch({"rows": [{"v": 1}, {"v": 2}]})
+    asked = state_of(run, "t")
+    assert asked.get(()) == {"n": 2}
+    assert asked.scan().to_pylist() == [{"n": 2}]
+    assert asked.join(pa.table({"x": [1, 2]})).to_pylist() == [{"x": 1, "n": 2}, {"x": 2, "n": 2}]
+
+
+def _visit(_: Any, rows: Any, states: Any) -> None:
+    for row in rows:
+        states.seen[row.v] = states.seen.get(row.v, 0) + 1
+        states.count.value += 1
+
+
+def _plus(one: int, other: int) -> int:
+    return one + other
+
+
+def test_parts_of_hot_keys_are_answered_as_they_will_be_merged() -> None:
+    flow = gw.Flow("asked", num_key_groups=8)
+    keyed = flow.source("rows", gw.sources.memory("k string, v bigint")).key_by("k")
+    states: dict[str, Any] = {
+        "seen": gw.MapState(int, int, merge=_plus),
+        "count": gw.ValueState(int, merge=_plus),
+    }
+    flow.sink(
+        "out", keyed.process(_visit, name="p", output="k string", state=states), gw.sinks.noop()
+    )
+    drawn = random.Random(3)
+    model: dict[str, list[int]] = {}
+    with gw.testing.cluster(flow, executors=2) as run:
+        count, seen = state_of(run, "p", "count"), state_of(run, "p", "seen")
+        for epoch in range(10):
+            match epoch:
+                case 2 | 8:
+                    run.hot_keys.spread("p", "hot", left=3)
+                case 4:
+                    run.hot_keys.spread("p", "hot", left=2)
+                case 6:
+                    run.hot_keys.gather("p", "hot")
+            rows: list[dict[str, Any]] = [
+                {"k": drawn.choice(["hot", "hot", "cold"]), "v": drawn.randrange(5)}
+                for _ in range(20)
+            ]
+            for row in rows:
+                model.setdefault(str(row["k"]), []).append(int(row["v"]))
+            run.epoch({"rows": rows})
+            parts = {row.get("part") for row in run.state("p", "count").to_pylist()}
+            assert (len(parts) > 1) == (epoch in {2, 3, 4, 5, 8, 9})
+            for key, values in model.items():
+                assert count.get(key) == {"k": key, "state": str(len(values))}
+                items = {row["item"]: int(row["state"]) for row in seen.get(key)}
+                assert items == {value: values.count(value) for value in set(values)}
+            assert count.scan().num_rows == len(model)
+
+
+def test_both_slots_of_two_phase_windows_are_answered_as_one() -> None:
+    flow = gw.Flow("asked", num_key_groups=8)
+    rows = flow.source(
+        "rows", gw.sources.memory("k string, ts timestamp, v bigint"), event_time="ts"
+    )
+    windows = rows.key_by("k").window(gw.tumbling("10 minutes"), name="w", consolidate="apart")
+    flow.sink("out", windows.compute(n=gw.count(), last=gw.last("v")), gw.sinks.noop())
+    run = gw.testing.cluster(flow, executors=2)
+    asked, drawn, number = state_of(run, "w"), random.Random(2), 0
+    model: dict[tuple[str, int], list[int]] = {}
+    in_both = 0
+    for epoch in range(25):
+        batch = []
+        for _ in range(12):
+            number += 1
+            key, minute = drawn.choice("abcd"), epoch * 1.5 + drawn.random() * 3
+            batch.append({"k": key, "ts": DAY + dt.timedelta(minutes=minute), "v": number})
+            model.setdefault((key, int(minute // 10)), []).append(number)
+        run.epoch({"rows": batch})
+        if epoch % 4 == 2:
+            to = {g: drawn.choice(sorted(run.executors)) for g in range(8)}
+            run.migrate(to, component="w", strategy=drawn.choice(["instant", "smooth"]))
+        stored = [(row["k"], row["pane"]) for row in run.state("w").to_pylist()]
+        in_both += len(stored) - len({*stored})
+        answered = [row for key in "abcd" for row in asked.get(key)]
+        assert sorted((row["k"], row["pane"]) for row in answered) == sorted({*stored})
+        assert sorted(map(str, asked.scan().to_pylist())) == sorted(map(str, answered))
+        for row in answered:
+            values = model[row["k"], int((row["pane"] - DAY).total_seconds() // 600)]
+            assert (row["n"], row["last__value"]) == (len(values), values[-1])
+    assert in_both
+
+
+def test_answers_of_several_operators_are_of_one_epoch_which_each_thread_is_told() -> None:
+    flow = gw.Flow("asked", num_key_groups=8)
+    rows = flow.source("rows", gw.sources.memory("k string, j bigint"))
+    for name, keys in (("one", ["k"]), ("two", ["k", "j"])):
+        flow.sink(name, rows.key_by(*keys).compute(name=name, n=gw.count()), gw.sinks.noop())
+    run = gw.testing.cluster(flow)
+    batch = [{"k": "a", "j": j} for j in range(3)]
+    run.epoch({"rows": batch})
+    states = {name: state_of(run, name) for name in ("one", "two")}
+    both, ended, wrong = QueryStates(states), threading.Event(), []
+
+    def ask() -> None:
+        while not ended.is_set():
+            answer = both.get({"one": "a", "two": ("a", 1)})
+            alone = states["one"].get_many(["a"])
+            numbers = answer["one"]["n"], 3 * answer["two"]["n"], 3 * (both.epoch + 1)
+            epoch = states["one"].epoch
+            of_alone = alone.column("n")[0].as_py(), 3 * (epoch + 1)
+            if len({*numbers}) > 1 or len({*of_alone}) > 1 or epoch < both.epoch:
+                wrong.append((numbers, of_alone))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        run.epoch({"rows": batch})
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert states["one"].scan().schema.metadata == {b"godwit.epoch": b"30"}
+    with pytest.raises(InvalidInputError, match="not of 'three'"):
+        both.get({"three": "a"})
+
+
+class _Repartitioned:
+    """The present parts of a run, which a repartitioning replaces, as it does those of a query."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run._driver, name)
+
+
+def test_an_answer_follows_the_state_to_other_partition_columns_and_outlives_the_run() -> None:
+    run = gw.testing.cluster(totals("area string, x bigint, v bigint", ("area", "x")))
+    parts: Any = _Repartitioned(run)
+    asked = QueryState(parts, "t")
+    for number, by in enumerate((None, "area", "x"), 1):
+        if by is not None:
+            run.components.repartition({"t": by})
+        run.epoch({"rows": [{"area": "a", "x": 1, "v": 1}, {"area": "b", "x": 1, "v": 1}]})
+        assert asked.get(("b", 1)) == {"area": "b", "x": 1, "n": number, "total": number}
+    run.close()
+    assert asked.get(("a", 1))["n"] == 3
+    asked.close()
+    assert asked.get(("a", 1))["n"] == 3

@@ -46,7 +46,7 @@ def lsn_text(lsn: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How to reach a server; `where` names the source in errors."""
+    """Address of a server, and the means to log in; `where` names the source in errors."""
 
     dsn: str | Mapping[str, Any]
     where: str

@@ -62,7 +62,7 @@ class Snapshot:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection, and the moment with it, is gone."""
+        """True if the connection, and the moment with it, is gone."""
         return self._connection.closed or self._connection.broken
 
     def close(self) -> None:

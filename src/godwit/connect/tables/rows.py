@@ -152,7 +152,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Where the values of a table's columns are in its messages."""
+    """Positions of the values of a table's columns in its messages."""
 
     table: int  # number of the table
     places: Mapping[str, int]  # name of a column → place in a message's row

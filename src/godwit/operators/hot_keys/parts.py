@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.evolution import columns_of
-from godwit.checkpoint.records import StateId
+from godwit.checkpoint.records import Grid, HotKey, StateId
 from godwit.columns.arrays import mask_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
@@ -44,14 +44,16 @@ from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import function_name, type_name
 from godwit.operators.calls import without_garbage_collection
-from godwit.operators.hot_keys.grid import MAX_PARTS, PART, hash_undivided
-from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.operators.hot_keys.grid import MAX_PARTS, PART, WHOLE, Spreads, hash_undivided
+from godwit.operators.operator import STATE, KeyedOperator, OperatorInput, OperatorOutput
 from godwit.operators.ordering import order_by
 from godwit.operators.process import ProcessOperator
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.states.values import ValueOfKey
+from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
+from godwit.time.event_time import EpochTime
 from godwit.values.checks import UnencodableError
 
 if TYPE_CHECKING:
@@ -60,11 +62,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
-    from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.operator import Changed
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, LaneKeys
-    from godwit.store.changes import StateRows
-    from godwit.time.event_time import Arrivals, EpochTime
+    from godwit.time.event_time import Arrivals
 
 PART_FIELD: Final = pa.field(PART, pa.int32())
 """Key column with the number of a part; null: the whole key."""
@@ -243,6 +244,63 @@ def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
     none = pa.nulls(len(rows.hashes), PART_FIELD.type)
     keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)
     return replace(rows, hashes=hash_undivided(own), keys=keys)
+
+
+def merged_parts(
+    operator: DividesHotKeys, state: str, whole: StateRows, parts: StateRows, num_key_groups: int
+) -> StateRows:
+    """Return a state's entries as if all keys left their parts now, by the operator's own merge.
+
+    `whole`: entries of whole keys, all of the keys that `parts` has entries of.
+    """
+    if not len(parts.hashes):
+        return whole
+    hashes = hash_undivided(parts.keys.select(operator.keys.names))
+    of_part = values_of(parts.keys.column(PART))
+    left = [
+        HotKey(hash=key_hash, key="", grids=(_grid(of_part[hashes == key_hash]), WHOLE))
+        for key_hash in np.unique(hashes).tolist()
+    ]
+    identity, inputs = operator.schema.keys, operator.inputs
+    rows = StateRows(hashes=hashes[:0], keys=_no_rows(identity), values=_no_rows(inputs))
+    names = [described.state for described in operator.states]
+    stored = {name: _no_entries(operator.schema_of(name)) for name in names} | {state: whole}
+    states: Any = {name: _InMemory(entries) for name, entries in stored.items()}  # only found in
+    output = operator.process(
+        OperatorInput(
+            rows=rows,
+            states=states,
+            time=EpochTime(spreads=Spreads.of(*left)),
+            num_key_groups=num_key_groups,
+            left_parts={part_state_of(state): parts},
+            here=np.ones(num_key_groups, np.bool_),
+        )
+    )
+    if state not in output.changed:
+        return whole
+    both = replace(whole, removed=None).followed_by(output.changed[state][0])
+    groups = group_rows(hash_keys(both.keys), both.keys, 1)
+    newest = both.take(groups.order[groups.starts[1:] - 1])
+    if newest.removed is not None:
+        newest = newest.take(np.flatnonzero(~newest.removed))
+    return replace(newest, removed=None)
+
+
+def _grid(parts: npt.NDArray[np.int32]) -> Grid:
+    """Return the division of a key into these parts."""
+    numbers = np.unique(parts).tolist()
+    return Grid(rows=len(numbers), columns=1, parts=tuple(numbers))
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def _no_entries(schema: StateSchema) -> StateRows:
+    """Return no entries of a state."""
+    hashes = np.empty(0, np.int64)
+    return StateRows(hashes=hashes, keys=_no_rows(schema.keys), values=_no_rows(schema.values))
 
 
 def part_state_of(state: str) -> str:

@@ -163,18 +163,33 @@ class ConsolidatePart(EventTimeOperator):
         slot = values_of(arrived.values.column(_SLOT.name))
         values = arrived.values.select(self.schema.values.names)
         partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
-        if time.slots is None or not slot.any() or slot.all():
+        if time.slots is None:
             return partials  # one slot has a key and pane once
-        last = slot == time.slots.active[key_groups]
-        partials = partials.take(np.argsort(last, kind="stable"))
-        groups = group_rows(partials.hashes, partials.keys, 1, len(self.keys))
-        if groups.count == len(slot):
-            return partials
-        return StateRows(
-            hashes=groups.hashes,
-            keys=partials.keys.take(pa.array(groups.first_row)),
-            values=self.whole.merge_partials(groups, partials.values),
-        )
+        return merge_slots(self.whole, partials, slot, time.slots.active[key_groups])
+
+
+def merge_slots(
+    whole: WindowedCompute,
+    partials: StateRows,
+    slot: npt.NDArray[np.int8],
+    active: npt.NDArray[np.int8],
+) -> StateRows:
+    """Merge partial states of a key and pane from both slots, older ones first.
+
+    `whole`: their aggregate. `slot`, `active`: shape ``(n,)``: the slot of each partial state, and
+    the slot that takes rows of its key group.
+    """
+    if not slot.any() or slot.all():
+        return partials
+    partials = partials.take(np.argsort(slot == active, kind="stable"))
+    groups = group_rows(partials.hashes, partials.keys, 1, len(whole.keys))
+    if groups.count == len(slot):
+        return partials
+    return StateRows(
+        hashes=groups.hashes,
+        keys=partials.keys.take(pa.array(groups.first_row)),
+        values=whole.merge_partials(groups, partials.values),
+    )
 
 
 def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
