@@ -8,12 +8,15 @@ All else is refused by its reason, so the choice changes how rows are read and n
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
+from godwit.adopt.csv_scans import SparkCsv
 from godwit.adopt.expressions import spark_type
+from godwit.adopt.json_scans import SparkJson
+from godwit.adopt.parquet_scans import SparkParquet
 from godwit.adopt.plan import (
     children_of,
     expressions_of,
@@ -25,12 +28,11 @@ from godwit.adopt.plan import (
     to_list,
     walk,
 )
+from godwit.adopt.read_texts import converter
+from godwit.adopt.scanned_files import ScannedFiles, is_of_directories
 from godwit.adopt.stateless import Expansion, Projection, read_stateless
 from godwit.model.errors import GodwitError, UnsupportedQueryError
 from godwit.model.naming import listing
-from godwit.sources.file_formats import ParquetFormat
-from godwit.sources.files import FileSource
-from godwit.sources.json_files import JsonFormat
 from godwit.sources.source import Lag, Source, Split, Unreadable
 
 if TYPE_CHECKING:
@@ -53,6 +55,14 @@ _DEFAULTS: Final = {
     "latestfirst": "false",
     "mergeschema": "false",
     "recursivefilelookup": "false",
+    # of texts
+    "charset": "utf-8",
+    "encoding": "utf-8",
+    "enforceschema": "true",
+    "escape": "\\",
+    "inferschema": "false",
+    "multiline": "false",
+    "quote": '"',
 }
 """Option → its value that changes nothing, the only one that is taken."""
 _SETTINGS: Final = {
@@ -60,6 +70,10 @@ _SETTINGS: Final = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "false",
+    "spark.sql.json.enableExactStringParsing": "true",
+    "spark.sql.json.enablePartialResults": "true",
+    "spark.sql.legacy.json.allowEmptyString.enabled": "false",
+    "spark.sql.legacy.timeParserPolicy": "corrected",
 }
 _JSON_TYPES: Final = (
     *(pa.string(), pa.binary(), pa.bool_(), pa.date32(), pa.float32(), pa.float64()),
@@ -67,6 +81,18 @@ _JSON_TYPES: Final = (
 )
 """Types whose values Spark reads as they are read here, or not at all; decimals, too."""
 _PLAIN_PATTERN: Final = re.compile(r"[\w.*?=+ -]+")
+_MARKS: Final = frozenset("*?[{")  # of patterns
+_SEPARATOR: Final = re.compile(r"[^\w\s\"'\\#.+-]|\t", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Columns that are stored in the files of a scan, and how texts are read."""
+
+    columns: pa.Schema  # all of them, in the order of the schema
+    read: pa.Schema
+    zone: str  # the session's
+    corrupt: str  # name of a column for lines that cannot be read
 
 
 class ComputedSource(Source):
@@ -264,27 +290,36 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
         raise _refused(scan, f"the source {str(scan.sourceName())!r} has none here")
     relation = scan.dataSource()
     name = str(relation.className()).rpartition(".")[2].lower().removesuffix("fileformat")
-    format_of = _FORMATS.get(name)
-    if format_of is None:
+    if name not in _FORMATS:
         raise _refused(scan, f"files of the format {name!r} are not read as Spark reads them")
+    format_of, own_options = _FORMATS[name]
     options = _options_of(relation.options())
-    _check_options(scan, options, _FILE_OPTIONS | ({"mode"} if name == "json" else set()))
+    _check_options(scan, options, _FILE_OPTIONS | own_options)
     for setting, value in _SETTINGS.items():
         if str(catalyst.spark.conf.get(setting, value)).lower() != value:
             raise _refused(scan, f"the session has {setting} set to a different value than {value}")
-    if relation.sourceInfo().partitionColumns().size():
-        raise _refused(scan, "it has columns of partitions, from the names of directories")
-    schema = pa.schema([(str(a.name()), _type_of(scan, a)) for a in attributes])
+    partitions = [str(name) for name in to_list(relation.sourceInfo().partitionColumns())]
+    directory, pattern = _place_of(catalyst, scan, options, to_list(relation.paths()))
+    if partitions and pattern is not None:
+        raise _refused(scan, "its path is a pattern, and its directories are partitions")
+    columns = pa.schema([(str(a.name()), _type_of(scan, a)) for a in to_list(scan.output())])
+    parts = pa.schema([_partition_of(scan, columns.field(name)) for name in partitions])
+    wanted = pa.schema([columns.field(str(a.name())) for a in attributes])
+    stored = Stored(
+        columns=pa.schema([f for f in columns if f.name not in parts.names]),
+        read=pa.schema([f for f in wanted if f.name not in parts.names]),
+        zone=str(catalyst.spark.conf.get("spark.sql.session.timeZone")),
+        corrupt=str(catalyst.spark.conf.get("spark.sql.columnNameOfCorruptRecord")),
+    )
     try:
-        return FileSource(
-            format_of(scan, options, schema),
-            _path_of(catalyst, scan, options, to_list(relation.paths())),
-            schema=schema,
-            filesystem=None,
-            pattern=_pattern_of(scan, options),
-            max_rows_per_epoch=None,
+        return ScannedFiles(
+            format_of(scan, options, stored),
+            directory,
+            schema=wanted,
+            partitions=parts,
+            pattern=pattern or _pattern_of(scan, options),
+            is_pattern=pattern is not None,
             max_files_per_epoch=_number(scan, options, "maxFilesPerTrigger"),
-            recursive=False,
         )
     except GodwitError as error:
         if isinstance(error, UnsupportedQueryError):
@@ -319,22 +354,29 @@ def _type_of(scan: Any, attribute: Any) -> pa.DataType:
         dtype = spark_type(attribute.dataType())
     except ValueError as error:
         raise _refused(scan, f"the column {name!r} has {error}") from None
-    if pa.types.is_nested(dtype):
-        text = attribute.dataType().simpleString()
-        raise _refused(scan, f"the column {name!r} has the nested type {text}")
     return dtype
 
 
-def _path_of(catalyst: Catalyst, scan: Any, options: dict[str, str], paths: list[Any]) -> str:
-    """Return the directory that a scan reads; raise if it is not one local directory."""
+def _place_of(
+    catalyst: Catalyst, scan: Any, options: dict[str, str], paths: list[Any]
+) -> tuple[str, str | None]:
+    """Return the local directory that a scan reads, and the pattern of names at the path's end."""
     given = [str(path) for path in paths] or [options.get("path", "")]
     if len(given) != 1:
         raise _refused(scan, "it reads several paths")
     (text,) = given
-    if set("*?[{") & {*text}:
-        raise _refused(scan, "its path is a pattern; give the directory and pathGlobFilter")
+    head, _, name = text.rstrip("/").rpartition("/")
+    pattern = name if _MARKS & {*name} else None
+    if _MARKS & {*head} or (pattern is not None and not _PLAIN_PATTERN.fullmatch(pattern)):
+        raise _refused(
+            scan, "its path is a pattern with more than '*' and '?' in the names of files"
+        )
+    if pattern is not None:
+        text = head
+        if "pathglobfilter" in options:
+            raise _refused(scan, "its path is a pattern, and it has another one (pathGlobFilter)")
     jvm: Any = catalyst.spark._jvm  # noqa: SLF001  not in PySpark's API
-    path = jvm.org.apache.hadoop.fs.Path(text)
+    path = jvm.org.apache.hadoop.fs.Path(text or ("/" if pattern else text))
     system = path.getFileSystem(catalyst.spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     whole = system.makeQualified(path).toUri()
     if str(whole.getScheme()) != "file":
@@ -344,7 +386,16 @@ def _path_of(catalyst: Catalyst, scan: Any, options: dict[str, str], paths: list
         raise _refused(scan, "Spark reads the files of its sink's log (_spark_metadata) alone")
     if not system.getFileStatus(path).isDirectory():
         raise _refused(scan, "its path is not a directory")
-    return directory
+    return directory, pattern
+
+
+def _partition_of(scan: Any, field: pa.Field) -> pa.Field:
+    """Return a column of partitions; raise if names of directories may be read otherwise."""
+    if not is_of_directories(field.type):
+        raise _refused(
+            scan, f"the column {field.name!r} of its directories is of type {field.type}"
+        )
+    return field
 
 
 def _pattern_of(scan: Any, options: dict[str, str]) -> str | None:
@@ -365,29 +416,69 @@ def _number(scan: Any, options: dict[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _parquet(_scan: Any, _options: dict[str, str], _schema: pa.Schema) -> FileFormat:
+def _parquet(_scan: Any, _options: dict[str, str], _stored: Stored) -> FileFormat:
     """Return the format of Parquet files."""
-    return ParquetFormat()
+    return SparkParquet()
 
 
-def _json(scan: Any, options: dict[str, str], schema: pa.Schema) -> FileFormat:
+def _json(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
     """Return the format of JSON files; raise if lines or values may be read otherwise."""
-    if options.get("mode", "").upper() != "FAILFAST":
-        raise _refused(
-            scan,
-            "what Spark cannot read in a line of JSON is null, and here it is an error, as in "
-            'Spark with option("mode", "FAILFAST")',
-        )
-    for field in schema:
-        if field.type not in _JSON_TYPES and not pa.types.is_decimal(field.type):
+    mode = _mode_of(scan, options, stored, ("permissive", "dropmalformed", "failfast"))
+    for field in stored.read:
+        if not _is_of_json(field.type):
             raise _refused(
                 scan, f"texts of JSON in the column {field.name!r} of type {field.type} differ"
             )
-    return JsonFormat(skips_bad=False)
+    return SparkJson(mode=mode, zone=stored.zone)
 
 
-_FORMATS: Final[dict[str, Callable[[Any, dict[str, str], pa.Schema], FileFormat]]] = {
-    "json": _json,
-    "parquet": _parquet,
+def _csv(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
+    """Return the format of CSV files; raise if lines or values may be read otherwise."""
+    mode = _mode_of(scan, options, stored, ("permissive", "failfast"))
+    for field in stored.columns if mode == "failfast" else stored.read:
+        try:
+            converter(field.type, stored.zone)
+        except ValueError:
+            raise _refused(
+                scan, f"texts of CSV in the column {field.name!r} of type {field.type} differ"
+            ) from None
+    separator = options.get("sep", options.get("delimiter", ","))
+    if not _SEPARATOR.fullmatch(separator):
+        raise _refused(scan, f"its separator is {separator!r}")
+    return SparkCsv(
+        stored.columns,
+        separator=separator,
+        header=options.get("header", "false").lower() == "true",
+        null_text=options.get("nullvalue", ""),
+        fails=mode == "failfast",
+        zone=stored.zone,
+    )
+
+
+def _mode_of(scan: Any, options: dict[str, str], stored: Stored, modes: Sequence[str]) -> str:
+    """Return the mode of a scan of texts, in lower case."""
+    mode = options.get("mode", "permissive").lower()
+    if mode not in modes:
+        raise _refused(scan, f"lines that are left out in mode {mode!r} depend on Spark's plan")
+    if stored.corrupt in stored.columns.names:
+        raise _refused(scan, f"its column {stored.corrupt!r} has the lines that Spark cannot read")
+    return mode
+
+
+def _is_of_json(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are read from JSON as Spark reads them."""
+    if pa.types.is_list(dtype) or pa.types.is_struct(dtype):
+        inner = [dtype.field(n).type for n in range(dtype.num_fields)]
+        return all(_is_of_json(each) and not pa.types.is_temporal(each) for each in inner)
+    is_timestamp = pa.types.is_timestamp(dtype) and dtype.tz is not None
+    return dtype in _JSON_TYPES or pa.types.is_decimal(dtype) or is_timestamp
+
+
+_FORMATS: Final[
+    dict[str, tuple[Callable[[Any, dict[str, str], Stored], FileFormat], frozenset[str]]]
+] = {
+    "csv": (_csv, frozenset({"delimiter", "header", "mode", "nullvalue", "sep"})),
+    "json": (_json, frozenset({"mode"})),
+    "parquet": (_parquet, frozenset()),
 }
-"""Format of Spark's → function of a scan, its options and its columns that returns the own one."""
+"""Format of Spark's → function that returns the own one, and the options that it reads."""

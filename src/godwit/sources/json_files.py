@@ -42,7 +42,7 @@ from godwit.sources.text_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from godwit.sources.directory import Directory
     from godwit.sources.file_formats import BadLine, FileRange
@@ -107,32 +107,26 @@ class JsonFormat(TextFormat):
         except pa.ArrowInvalid as error:
             if "specified twice" not in str(error):
                 raise
-            objects = [_loads(line) for line in _lines_of(text)]  # the last of two values counts
+            objects = [_loads(line) for line in lines_of(text)]  # the last of two values counts
             text = b"\n".join(json.dumps(each).encode() for each in objects)
             schema = _parse_objects(text, None).schema
         unclear = [f.name for f in schema if has_leaf(f.type, _is_inferred_otherwise)]
         if not unclear:
             return schema
-        objects = [_loads(line) for line in _lines_of(text)]
+        objects = [_loads(line) for line in lines_of(text)]
         for name in unclear:
             place, values = schema.get_field_index(name), [row.get(name) for row in objects]
             dtype = _infer_exactly(schema.field(place).type, values, name)
             schema = schema.set(place, pa.field(name, dtype))
         return schema
 
-    def read(
-        self,
-        directory: Directory,
-        part: FileRange,
-        fields: Sequence[pa.Field],
-        known: Container[str] = (),
-    ) -> Iterator[pa.RecordBatch | BadLine]:
-        del known  # each line has names of its own
+    def _block_parser(self, fields: Sequence[pa.Field]) -> Callable[[bytes, bool], pa.Table]:
+        """Return the parser of blocks of lines, see `_parse_readable`."""
         schema = pa.schema(fields)
         messages = JsonMessages(schema)
         has_maps = any(map(_has_maps, fields))  # Arrow's parser has none
         has_decimals = any(has_leaf(field.type, pa.types.is_decimal) for field in fields)
-        as_text = {f.name: f.with_type(with_leaves(f.type, _type_in_json)) for f in fields}
+        as_text = {f.name: f.with_type(type_in_json(f.type)) for f in fields}
         usual = {f.name: f for f in fields if is_instant(f.type)}
         parse_all = usual_first(
             partial(self._parse_fields, fields, as_text),
@@ -151,7 +145,7 @@ class JsonFormat(TextFormat):
                 except ValueError:
                     pass  # messages have the rule
             try:
-                columns = messages.columns(_lines_of(text), schema)
+                columns = messages.columns(lines_of(text), schema)
             except NOT_OF_MESSAGES:
                 raise
             except UnicodeDecodeError as error:
@@ -161,6 +155,18 @@ class JsonFormat(TextFormat):
                 raise ValueError(error_text(error).partition(": ")[2]) from error
             return pa.table(columns, schema=schema)
 
+        return parsed
+
+    def read(
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
+    ) -> Iterator[pa.RecordBatch | BadLine]:
+        del known  # each line has names of its own
+        schema = pa.schema(fields)
+        parsed = self._block_parser(fields)
         decode = json_decoder(schema)
 
         def is_usual(line: bytes) -> bool:
@@ -175,7 +181,7 @@ class JsonFormat(TextFormat):
 
         def separate(text: bytes) -> Separated:
             """Return the rows of a block, and its bad lines with reasons."""
-            lines, reasons = _lines_of(text), dict[int, str]()
+            lines, reasons = lines_of(text), dict[int, str]()
 
             def parse_readable(places: list[int], by_rules: bool) -> Iterator[pa.Table]:
                 """Yield the rows of lines; halve them if one of them is bad."""
@@ -198,7 +204,7 @@ class JsonFormat(TextFormat):
 
         for block in self._blocks(directory, part):
             if not fields:  # only the number of rows is asked for
-                yield pa.RecordBatch.from_arrays([pa.nulls(len(_lines_of(block)))], [""])
+                yield pa.RecordBatch.from_arrays([pa.nulls(len(lines_of(block)))], [""])
                 continue
             yield from self._parse_readable(block, parsed, separate)
 
@@ -210,9 +216,9 @@ def _has_negative_zeros(column: pa.Array) -> bool:
     )
 
 
-def _type_in_json(dtype: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow is to read leaves of JSON."""
-    return dtype if pa.types.is_float32(dtype) else as_json(dtype)
+def type_in_json(dtype: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow is to read a column of JSON."""
+    return with_leaves(dtype, lambda leaf: leaf if pa.types.is_float32(leaf) else as_json(leaf))
 
 
 def _has_maps(field: pa.Field) -> bool:
@@ -277,7 +283,7 @@ def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
     return rows
 
 
-def _lines_of(text: bytes) -> list[bytes]:
+def lines_of(text: bytes) -> list[bytes]:
     """Return the lines of a text that are not blank."""
     return [line for line in text.split(b"\n") if line and not line.isspace()]
 

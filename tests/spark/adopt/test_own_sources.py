@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
 import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
+from tests.adopted.scans import compare, line_of_csv, line_of_json
 from tests.support.native import Case, Stream, compare_all
 
 import godwit as gw
 from godwit.adopt.explain import explained
-from godwit.model.errors import CheckpointMismatchError, UnsupportedQueryError
+from godwit.model.errors import CheckpointMismatchError, GodwitError, UnsupportedQueryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,6 +176,125 @@ def test_own_sources_give_the_batches_that_spark_gives(spark: SparkSession) -> N
     assert not compare_all(spark, cases)
 
 
+def _write(place: Path, name: str, number: int, content: str | pa.Table) -> None:
+    """Write a file that is newer than those of lower numbers."""
+    file = place / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        file.write_text(content)
+    else:
+        pq.write_table(content, file)
+    os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+_CSV = 'k,n,d\na,1,1.5\r\n\nb,x,2\n"c,\\"d",3,\ne,4\n'
+_JSON = (
+    '{"k": "a", "n": 1, "t": "2024-01-01T00:00:00Z"}\nno JSON\n{"k": 2, "n": "x"}\n'
+    '{"n": 5, "o": {"x": 1}}\n{"k": "c", "n": 5'
+)
+
+
+def _scans(reader: Any, place: Path) -> dict[str, DataFrame]:
+    """Return streams over files that have more than plain columns."""
+    nested = "s struct<x: bigint, z: int>, l array<bigint>, m map<string, bigint>"
+    return {
+        "partitions": reader("a string, n bigint, day string")
+        .parquet(str(place / "days"))
+        .where("day > 0")
+        .select("k", "day", "n"),
+        "CSV": reader("k string, n int, d double").option("header", True).csv(str(place / "*.csv")),
+        "JSON": reader("k string, n int, t timestamp, o struct<x: int>")
+        .json(str(place / "json"))
+        .select("k", "n", "t", "o.x", "dt"),
+        "JSON without bad lines": reader("k string, n string")
+        .option("mode", "DROPMALFORMED")
+        .json(str(place / "json"))
+        .select("n"),
+        "nested": reader(nested).parquet(str(place / "nested")).select("s", "l", "m", "s.x"),
+    }
+
+
+def test_texts_partitions_patterns_and_nested_columns_are_read_as_spark_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for n in range(3):
+        rows = pa.table({"a": ["p", "q"], "n": pa.array([n, None], pa.int64())})
+        _write(tmp_path, f"days/day=0{n}/k=x%20y/{n}.parquet", n, rows)
+        _write(tmp_path, f"{n}.csv", n, _CSV)
+        _write(tmp_path, f"json/dt=2024-01-0{n + 1}/{n}.json", n, _JSON)
+        maps = pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64()))
+        structs = [{"x": n, "y": "a"}, None, {"x": 2, "y": "b"}]
+        table = pa.table({"s": structs, "l": [[1, n], [], None], "m": maps})
+        _write(tmp_path, f"nested/{n}.parquet", n, table)
+
+    def reader(schema: str) -> Any:
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+
+    def batches(name: str) -> dict[str, list[str]]:
+        """Run a stream of `_scans`; ``own`` and ``Spark`` → its rows, batch by batch."""
+        frame, results = _scans(reader, tmp_path)[name], {}
+        writers: dict[str, Any] = {
+            "own": gw.write_stream(frame).own_sources(),
+            "Spark": frame.writeStream,
+        }
+        for kind, writer in writers.items():
+            rows = results[kind] = list[str]()
+
+            def collect(batch: DataFrame, number: int, rows: list[str] = rows) -> None:
+                rows += sorted(f"{number} {tuple(row)!r}" for row in batch.collect())
+
+            every = writer.foreachBatch(collect).trigger(availableNow=True)
+            checkpoint = str(tmp_path / f"checkpoint-{kind}-{name}")
+            every.option("checkpointLocation", checkpoint).start().awaitTermination()
+        return results
+
+    names = [*_scans(reader, tmp_path)]
+    with ThreadPoolExecutor(4) as pool:
+        for name, results in zip(names, pool.map(batches, names), strict=True):
+            assert len(results["Spark"]) > 2, name
+            assert results["own"] == results["Spark"], name
+
+
+def test_a_file_that_spark_reads_otherwise_fails_by_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = pa.table({"a": ["p"]})
+    _write(tmp_path, "days/day=1/0.parquet", 0, table)
+    _write(tmp_path, "csv/0.csv", 0, "12:30")
+    _write(tmp_path, "any/0.csv", 0, "1")
+    (tmp_path / "any/more.csv").mkdir()
+    days = spark.readStream.schema("a string, day int").parquet(str(tmp_path / "days"))
+    times = spark.readStream.schema("t timestamp").csv(str(tmp_path / "csv"))
+    any_files = spark.readStream.schema("n int").csv(str(tmp_path / "any/*.csv"))
+    _write(tmp_path, "days/day=x/1.parquet", 1, table)
+    for frame, reason in (
+        (days, "day=x/1.parquet' has day=x, which is not int32"),
+        (times, "0.csv' cannot be read: it is not known whether Spark takes '12:30'"),
+        (any_files, "matches the directory"),
+    ):
+        query = gw.write_stream(frame).own_sources().format("noop").trigger(availableNow=True)
+        with pytest.raises((GodwitError, StreamingQueryException), match=reason):
+            query.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
+        shutil.rmtree(tmp_path / "c", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "line"),
+    [
+        ("csv", "PERMISSIVE", line_of_csv),
+        ("json", "PERMISSIVE", line_of_json),
+        ("json", "DROPMALFORMED", line_of_json),
+    ],
+)
+def test_drawn_lines_of_texts_have_the_rows_that_spark_reads(
+    spark: SparkSession, name: str, mode: str, line: Callable[[random.Random], str]
+) -> None:
+    draw = random.Random(name)
+    compared = compare(spark, name, mode, [line(draw) for _ in range(400)])
+    assert not compared.different
+    assert compared.lines - compared.refused.total() > 100
+
+
 def _rows_in(spark: SparkSession, path: Path, schema: str = "k string, n bigint") -> Any:
     """Return the reader of a directory with a file of two rows."""
     path.mkdir(exist_ok=True)
@@ -200,10 +324,9 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         return _rows_in(spark, tmp_path / "in").options(**options)
 
     plain = reader().load(place)
-    nested = _rows_in(spark, tmp_path / "in", "k string, n struct<x: int>").load(place)
     (tmp_path / "days/day=1").mkdir(parents=True)
     pq.write_table(pa.table({"k": ["a"]}), tmp_path / "days/day=1/0.parquet")
-    by_day = spark.readStream.schema("k string, day int").parquet(str(tmp_path / "days"))
+    by_day = spark.readStream.schema("k string, day double").parquet(str(tmp_path / "days"))
     table = spark.createDataFrame([("a", 1)], "k string, m int")
     double = sf.udf(lambda n: n and 2 * n, "bigint")
     refused = {
@@ -213,15 +336,27 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         "'cleansource' .* is not read": reader(cleanSource="delete").load(place),
         "'recursivefilelookup' .*": reader(recursiveFileLookup=True).load(place),
         r"pathGlobFilter '\[ab\]\*'": reader(pathGlobFilter="[ab]*").load(place),
-        "its path is a pattern": reader().load(f"{place}*"),
-        "partitions, from the names of directories": by_day,
-        "is an error, as in Spark with option": reader().format("json").load(place),
+        "its path is a pattern with more": reader().load(f"{place[:-1]}[i]n"),
+        "its path is a pattern, and it has another": (
+            reader(pathGlobFilter="*.parquet").load(f"{place}/*")
+        ),
+        "'day' of its directories is of type double": by_day,
         "texts of JSON in the column 'n' of type timestamp": (
-            spark.readStream.schema("n timestamp").option("mode", "FAILFAST").json(place)
+            spark.readStream.schema("n timestamp_ntz").json(place)
+        ),
+        "texts of CSV in the column 'n' of type float": (
+            spark.readStream.schema("n float").csv(place)
+        ),
+        "its column '_corrupt_record'": spark.readStream.schema("_corrupt_record string").csv(
+            place
+        ),
+        "'multiline' .* is not read": reader(multiLine=True).format("csv").load(place),
+        "'dateformat' .* is not read": reader(dateFormat="d.M.y").format("csv").load(place),
+        "lines that are left out in mode 'dropmalformed'": (
+            reader(mode="DROPMALFORMED").format("csv").load(place)
         ),
         "files of the format 'text'": spark.readStream.text(place),
         "the source 'rate'": spark.readStream.format("rate").load(),
-        "'n' has the nested type": nested,
         "reads it twice": plain.union(plain),
         "rows of several inputs": plain.join(table, "k"),
         "another one at each call": plain.select("k", sf.rand()),

@@ -1,0 +1,185 @@
+"""Files of CSV as Spark's reader has them, in mode ``PERMISSIVE`` or ``FAILFAST``.
+
+Spark parses each line by itself.  A line without quotes is cut at its separators; one with quotes
+goes through the rules of Spark's parser, as far as they were compared with it.  Too few values are
+nulls, and too many are left out.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from godwit.adopt.read_texts import UnsureError, converter, texts_of
+from godwit.sources.text_formats import TextFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+    from godwit.sources.directory import Directory
+    from godwit.sources.file_formats import BadLine, FileRange
+
+_QUOTE, _ESCAPE = '"', "\\"
+_IN_QUOTES: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r'\\(["\\])')
+_BLANK: Final = "".join(map(chr, range(0x21)))  # that Java trims
+
+
+class SparkCsv(TextFormat):
+    """CSV with Spark's quotes and escapes.
+
+    `columns`: names and types of all columns, by position. `separator`: one ASCII character.
+    `null_text`: text that is null. `fails`: a line without a value for each column is an error.
+    """
+
+    name = "CSV"
+    has_columns = False
+
+    def __init__(
+        self,
+        columns: pa.Schema,
+        *,
+        separator: str,
+        header: bool,
+        null_text: str,
+        fails: bool,
+        zone: str,
+    ) -> None:
+        super().__init__(skips_bad=False)
+        self._columns, self._separator, self._header = columns, separator, header
+        self._null, self._fails, self._zone = null_text, fails, zone
+
+    def read(
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
+    ) -> Iterator[pa.RecordBatch | BadLine]:
+        del known  # columns are those of positions
+        wanted = [self._columns.field(field.name) for field in fields]
+        read = [*self._columns] if self._fails else wanted
+        has_header = self._header and part.start == 0
+        for block in self._blocks(directory, part):
+            text = _with_line_feeds(block)
+            if has_header:
+                lines = text.split(b"\n")
+                first = next((n for n, line in enumerate(lines) if _has_text(line)), None)
+                text = b"" if first is None else b"\n".join(lines[first + 1 :])
+                has_header = first is None
+            columns = self._texts(text, [field.name for field in read])
+            values = {
+                field.name: self._values(texts, field)
+                for field, texts in zip(read, columns, strict=True)
+            }
+            arrays = [values[field.name] for field in wanted]
+            yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in wanted])
+
+    def _values(self, texts: pa.Array, field: pa.Field) -> pa.Array:
+        """Return the values of a column's texts."""
+        texts = pc.if_else(pc.equal(texts, self._null), pa.scalar(None, pa.string()), texts)
+        values = converter(field.type, self._zone)(texts)
+        if self._fails and values.null_count > texts.null_count:
+            msg = f"the column {field.name!r} has a text that is not of type {field.type}"
+            raise ValueError(msg)
+        return values
+
+    def _texts(self, text: bytes, names: list[str]) -> list[pa.Array]:
+        """Return the texts of some columns of lines."""
+        if _QUOTE.encode() not in text and (columns := self._plain(text, names)) is not None:
+            return columns
+        places = [self._columns.get_field_index(name) for name in names]
+        cells: list[list[str | None]] = [[] for _ in places]
+        count = len(self._columns)
+        for line in text.decode().split("\n"):
+            if not line.strip(_BLANK):
+                continue
+            parts = self._cut(line)
+            if self._fails and len(parts) != count:
+                msg = f"a line has {len(parts)} values for {count} columns"
+                raise ValueError(msg)
+            for cell, place in zip(cells, places, strict=True):
+                cell.append(parts[place] if place < len(parts) else None)
+        return [texts_of(cell) for cell in cells]
+
+    def _plain(self, text: bytes, names: list[str]) -> list[pa.Array] | None:
+        """Return the texts of lines without quotes; ``None`` if a line has another length."""
+        if not text:
+            return None
+        try:
+            rows = pacsv.read_csv(
+                io.BytesIO(text),
+                pacsv.ReadOptions(
+                    use_threads=False, block_size=len(text) + 1, column_names=self._columns.names
+                ),
+                pacsv.ParseOptions(delimiter=self._separator, quote_char=False, escape_char=False),
+                pacsv.ConvertOptions(
+                    column_types=dict.fromkeys(self._columns.names, pa.string()),
+                    include_columns=names,
+                    strings_can_be_null=False,
+                    check_utf8=True,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if len(self._columns) == 1 and _blank_lines(text):
+            return None
+        return [rows.column(name).combine_chunks() for name in names]
+
+    def _cut(self, line: str) -> list[str]:
+        """Return the values of a line."""
+        parts, place = [], 0
+        while True:
+            value, end = self._cell(line, place)
+            parts.append(value)
+            if end >= len(line):
+                return parts
+            place = end + 1
+
+    def _cell(self, line: str, place: int) -> tuple[str, int]:
+        """Return the value at a place of a line, and the place of the separator after it."""
+        after = line.find(self._separator, place)
+        after = len(line) if after < 0 else after
+        if not line.startswith(_QUOTE, place):
+            return line[place:after], after
+        match = _IN_QUOTES.match(line, place)
+        if match is None:
+            raise UnsureError(line[place:], "a value in quotes")
+        end = match.end()
+        if end == len(line) or line[end] == self._separator:
+            return _ESCAPED.sub(r"\1", match[1]), end
+        whole = line[place:after]
+        is_part = end <= after and line[end] not in _BLANK and _ESCAPE not in whole
+        if is_part and not whole.endswith(_QUOTE * 2):
+            return whole, after  # quotes within a value are part of it
+        raise UnsureError(line[place:], "a value in quotes")
+
+    def _infer(self, block: bytes) -> pa.Schema:
+        del block
+        return self._columns
+
+
+def _with_line_feeds(text: bytes) -> bytes:
+    """Return lines with line feeds alone at their ends; raise for carriage returns alone."""
+    if b"\r" not in text:
+        return text
+    text = text.replace(b"\r\n", b"\n")
+    if b"\r" in text.removesuffix(b"\r"):
+        msg = "it has a carriage return within a line"
+        raise ValueError(msg)
+    return text.removesuffix(b"\r")
+
+
+def _has_text(line: bytes) -> bool:
+    """Return whether a line is more than blanks."""
+    return bool(line.strip(_BLANK.encode()))
+
+
+def _blank_lines(text: bytes) -> bool:
+    """Return whether some line is blank but not empty."""
+    return any(line and not _has_text(line) for line in text.split(b"\n"))

@@ -1,0 +1,101 @@
+"""Files of a scan: those that Spark lists, with the columns that its directories name."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from godwit.model.errors import SourceError
+from godwit.model.naming import listing
+from godwit.sources.directory import partitions_of
+from godwit.sources.files import FileSource
+
+if TYPE_CHECKING:
+    from godwit.sources.directory import File, FilePosition, Listing
+    from godwit.sources.file_formats import FileFormat
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_OTHER_ESCAPE: Final = re.compile("%(?![0-7][0-9A-Fa-f])")
+
+
+def is_of_directories(dtype: pa.DataType) -> bool:
+    """Return whether names of directories are read as values of a type as Spark reads them."""
+    types = pa.types
+    return bool(types.is_string(dtype) or types.is_signed_integer(dtype) or types.is_date(dtype))
+
+
+class ScannedFiles(FileSource):
+    """Files that a scan of Spark's reads.
+
+    `partitions`: columns whose values are in the names of directories, from the outermost in.
+    `is_pattern`: the pattern is the end of the path, so that it also matches directories.
+    """
+
+    def __init__(
+        self,
+        file_format: FileFormat,
+        path: str,
+        *,
+        schema: pa.Schema,
+        partitions: pa.Schema,
+        pattern: str | None,
+        is_pattern: bool,
+        max_files_per_epoch: int | None,
+    ) -> None:
+        super().__init__(
+            file_format,
+            path,
+            schema=schema,
+            filesystem=None,
+            pattern=pattern,
+            max_rows_per_epoch=None,
+            max_files_per_epoch=max_files_per_epoch,
+            recursive=bool(partitions),
+        )
+        self._partitions, self._is_pattern = partitions, is_pattern
+
+    def _list_directory(self, read: FilePosition) -> Listing:
+        """Return the listed files; raise for a directory that the pattern matches."""
+        files = super()._list_directory(read)
+        if self._is_pattern and self._pattern is not None:
+            with os.scandir(self.directory.shown) as entries:
+                for entry in entries:
+                    if entry.is_dir() and fnmatch.fnmatchcase(entry.name, self._pattern):
+                        raise SourceError(
+                            f"The pattern {self._pattern!r} matches the directory {entry.path!r}, "
+                            "whose files Spark would read, too.",
+                            remedy="Move it, or leave own_sources() out.",
+                            file=entry.path,
+                        )
+        return files
+
+    def _check_path(self, file: File) -> None:
+        """Raise for a file that is not in directories of the partitions, or has another value."""
+        super()._check_path(file)
+        if not self._partitions:
+            return
+        directory = file.path.rpartition("/")[0]
+        values = partitions_of(file)
+        names = [part.partition("=")[0] for part in directory.split("/")]
+        if names != self._partitions.names or _OTHER_ESCAPE.search(directory):
+            raise self._refused(file, f"is not in directories {listing(self._partitions.names)}")
+        for field in self._partitions:
+            text: Any = values.get(field.name)
+            form = None if pa.types.is_string(field.type) else _WHOLE
+            form = _DATE if pa.types.is_date(field.type) else form
+            if text is not None and form is not None and not form.fullmatch(text):
+                raise self._refused(file, f"has {field.name}={text}, which is not {field.type}")
+
+    def _refused(self, file: File, why: str) -> SourceError:
+        """Return the error that a file is not read as Spark reads it."""
+        name = self.directory.file_name(file)
+        return SourceError(
+            f"The file {name!r} {why}.",
+            remedy="Move it out of the directory, or leave own_sources() out.",
+            file=name,
+        )
