@@ -311,7 +311,7 @@ def _member(line: str, place: int) -> tuple[str, int]:
 
 
 def _failure(line: str, place: int) -> ValueError:
-    """Return the error that a line is not an object; where Spark takes more than JSON, another one."""
+    """Return the error of a line that is not JSON; where Spark takes more, another one."""
     around = line[max(place - 1, 0) : place + 12]
     if any(mark in around for mark in ("'", "INF", "Inf", "NaN", "+")):
         return UnsureError(line, "an object")

@@ -72,13 +72,15 @@ def converter(dtype: pa.DataType, zone: str) -> Converter:
     if types.is_boolean(dtype):
         return _truths
     if types.is_signed_integer(dtype):
-        return partial(_numbers, dtype=dtype, kind="integer", one=partial(_integer, dtype=dtype))
+        return partial(
+            _numbers, dtype=dtype, kind="integer", convert=partial(_integer, dtype=dtype)
+        )
     if types.is_float64(dtype):
-        return partial(_numbers, dtype=dtype, kind="float", one=_double)
+        return partial(_numbers, dtype=dtype, kind="float", convert=_double)
     if types.is_decimal(dtype):
-        return partial(_by_one, dtype=dtype, one=partial(decimal_of, dtype=dtype))
+        return partial(_by_one, dtype=dtype, convert=partial(decimal_of, dtype=dtype))
     if types.is_date(dtype):
-        return partial(_numbers, dtype=dtype, kind="date", one=date_of)
+        return partial(_numbers, dtype=dtype, kind="date", convert=date_of)
     if types.is_timestamp(dtype) and dtype.tz is not None:
         return partial(_timestamps, dtype=dtype, zone=zone)
     raise ValueError(f"texts as {dtype}")
@@ -92,10 +94,10 @@ def _truths(texts: pa.Array) -> pa.Array:
 
 
 def _numbers(
-    texts: pa.Array, *, dtype: pa.DataType, kind: str, one: Callable[[str], Any]
+    texts: pa.Array, *, dtype: pa.DataType, kind: str, convert: Callable[[str], Any]
 ) -> pa.Array:
-    """Return texts as values of a type: the usual ones at once, the others by `one`."""
-    return _usual_first(texts, kind, lambda usual: usual.cast(dtype), dtype, one)
+    """Return texts as values of a type: the usual ones at once, the others by `convert`."""
+    return _usual_first(texts, kind, lambda usual: usual.cast(dtype), dtype, convert)
 
 
 def _usual_first(
@@ -103,7 +105,7 @@ def _usual_first(
     kind: str,
     cast: Callable[[pa.Array], pa.Array],
     dtype: pa.DataType,
-    one: Callable[[str], Any],
+    convert: Callable[[str], Any],
 ) -> pa.Array:
     """Cast the texts that have the usual form of a kind; take the others one by one."""
     usual = pc.match_substring_regex(texts, _USUAL[kind])
@@ -111,19 +113,19 @@ def _usual_first(
         try:
             return cast(texts)
         except pa.ArrowInvalid:  # a number that does not fit, or no date
-            return _by_one(texts, dtype=dtype, one=one)
+            return _by_one(texts, dtype=dtype, convert=convert)
     others = pc.invert(usual)
     try:
         values = cast(pc.if_else(usual, texts, pa.scalar(None, texts.type)))
     except pa.ArrowInvalid:
-        return _by_one(texts, dtype=dtype, one=one)
-    changed = pa.array([one(text) for text in texts.filter(others).to_pylist()], dtype)
+        return _by_one(texts, dtype=dtype, convert=convert)
+    changed = pa.array([convert(text) for text in texts.filter(others).to_pylist()], dtype)
     return pc.replace_with_mask(values, others.fill_null(False), changed)
 
 
-def _by_one(texts: pa.Array, *, dtype: pa.DataType, one: Callable[[str], Any]) -> pa.Array:
+def _by_one(texts: pa.Array, *, dtype: pa.DataType, convert: Callable[[str], Any]) -> pa.Array:
     """Return texts as values, one by one."""
-    return pa.array([None if text is None else one(text) for text in texts.to_pylist()], dtype)
+    return pa.array([None if text is None else convert(text) for text in texts.to_pylist()], dtype)
 
 
 def _check_digits(text: str, what: str) -> None:
@@ -224,10 +226,10 @@ def timestamp_of(text: str, zone: str) -> dt.datetime | None:
 def _in_zone(moment: dt.datetime, offset: str | None, zone: str, text: str) -> dt.datetime:
     """Return the moment when a clock shows a time."""
     if offset is not None:
-        there = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{offset.replace('Z', '+00:00')}")
-        if abs(there.utcoffset() or dt.timedelta()) > _MAX_OFFSET:
+        shown = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{offset.replace('Z', '+00:00')}")
+        if abs(shown.utcoffset() or dt.timedelta()) > _MAX_OFFSET:
             raise UnsureError(text, "a timestamp")
-        return moment.replace(tzinfo=there.tzinfo)
+        return moment.replace(tzinfo=shown.tzinfo)
     if zone in LOCAL_ZONES:
         return moment.replace(tzinfo=dt.UTC)
     if moment.year not in _KNOWN_YEARS:
