@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
 import godwit as gw
+from godwit.cli.main import parser
+from godwit.ops.health import ANSWERS
+
+health: Any = gw.types.Query.health
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "deploy/kubernetes"
@@ -74,6 +81,43 @@ def test_the_example_counts_its_rows() -> None:
     rows = [{"timestamp": "2024-05-01", "value": n, "key": n % 2} for n in range(6)]
     played = gw.testing.run(JOB["build"](), {"ticks": rows})
     assert sorted(row["ticks"] for row in played.rows("counts").to_pylist()) == [3, 3]
+
+
+def command_lines() -> dict[str, list[str]]:
+    """Return the command lines of the files that call `godwit`."""
+    text = (ROOT / "deploy/systemd/godwit.service").read_text()
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    unit.read_string(text)
+    service = unit["Service"]
+    stop = DRIVER["lifecycle"]["preStop"]["exec"]["command"]
+    assert stop[:2] == ["sh", "-c"]
+    return {
+        "start of the unit": shlex.split(service["ExecStart"]),
+        "stop of the unit": shlex.split(service["ExecStop"].removeprefix("-")),
+        "start of the pod": DRIVER["args"],
+        "stop of the pod": shlex.split(stop[2]),
+    }
+
+
+@pytest.mark.parametrize("which", command_lines())
+def test_commands_are_ones_that_godwit_takes(which: str) -> None:
+    program, *arguments = command_lines()[which]
+    assert Path(program).name == "godwit"
+    args = parser((arguments[0],)).parse_args(arguments)
+    assert args.command == ("run" if which.startswith("start") else "drain")
+    if which == "stop of the pod":
+        assert args.timeout < POD["terminationGracePeriodSeconds"]
+        assert args.path.removeprefix("$") in {one["name"] for one in DRIVER["env"]}
+
+
+def test_probes_ask_the_port_of_the_metrics() -> None:
+    kinds = ("startupProbe", "livenessProbe", "readinessProbe")
+    asked = [urlsplit(DRIVER[kind]["httpGet"]["path"]) for kind in kinds]
+    assert [url.path for url in asked] == ["/livez", "/livez", "/readyz"]
+    assert {url.path for url in asked} == set(ANSWERS)
+    assert {DRIVER[kind]["httpGet"]["port"] for kind in kinds} == {"metrics"}
+    assert all(name in health.__kwdefaults__ for url in asked for name in parse_qs(url.query))
 
 
 @pytest.fixture

@@ -46,6 +46,10 @@ DRAIN: Final = Command(
     module="godwit.ops.requests",
     purpose="end it once everything that its sources have now is processed",
 )
+PROBE: Final = Command(
+    module="godwit.ops.probe",
+    purpose="whether a query is alive or ready, for probes of Kubernetes and others",
+)
 UI: Final = Command(
     module="godwit.ops.ui",
     purpose="a running or past stream as a page in the browser",

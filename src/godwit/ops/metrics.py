@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from godwit.model.latency import LatencyHistogram
 from godwit.model.text import printable
 from godwit.ops.figures import BUCKETS_S, METRICS, figures_of
+from godwit.ops.health import with_health
 from godwit.ops.server import BoundedServer, serving_error
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class MetricsServer:
 
     def __init__(self, flow: str, *, host: str, port: int) -> None:
         self.recorder = Metrics(flow)  # the metrics that are served
-        app = make_wsgi_app(self.recorder.registry)
+        app = with_health(make_wsgi_app(self.recorder.registry))
         try:
             self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")
         except (OSError, UnicodeError) as error:

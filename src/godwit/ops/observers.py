@@ -77,4 +77,5 @@ def open_page(flow: CompiledFlow, options: Options) -> PageServer:
         host=host,
         port=options.observability.ui_port or 0,
         token="" if is_loopback(host) else secrets.token_urlsafe(24),
+        health=True,
     )

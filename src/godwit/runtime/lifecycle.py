@@ -15,6 +15,7 @@ for the end.
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ class EpochDriver(ABC):
         # ends by source, and the function that takes the reason of a refusal; see `drain`
         self._drain_order: tuple[Mapping[str, Any], Callable[[str], None]] | None = None
         self.drained = False  # the input has ended, and everything of it is processed
+        self._beat_s = time.monotonic()  # when the loop has last gone round
         self._over = threading.Event()  # no more epochs come, and the sources are closed
         self._thread = threading.Thread(target=self._run_thread, name="godwit-epochs", daemon=True)
 
@@ -108,8 +110,18 @@ class EpochDriver(ABC):
     def _end_input_at(self, ends: Mapping[str, Any]) -> str:
         """Let the input end; return the reason why that is refused, or an empty text."""
 
-    def _drain_if_asked(self) -> None:
-        """Begin to drain the sources, if `drain` was called; on the thread of the loop."""
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the loop has last gone round; 0 once it has ended."""
+        return 0.0 if self._over.is_set() else time.monotonic() - self._beat_s
+
+    def _go_round(self) -> None:
+        """Note that the loop lives, and check the lease; on its thread, between epochs.
+
+        Begins to drain the sources, if `drain` was called.
+        """
+        self._beat_s = time.monotonic()
+        self._run.check_lease()
         if self._drain_order is not None:
             ends, answered = self._drain_order
             self._drain_order = None

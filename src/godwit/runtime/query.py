@@ -25,7 +25,7 @@ from godwit.runtime.regrouping import QueryComponents
 from godwit.runtime.requests import RequestWatch
 from godwit.runtime.scaling import QueryScaling
 from godwit.runtime.signals import EndingSignals
-from godwit.runtime.threads import close_all
+from godwit.runtime.threads import close_all, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,6 +74,11 @@ atexit.register(_end_at_exit)
 def is_running(name: str) -> bool:
     """Return whether a query of this name is active in this process."""
     return any(query._name == name and query.isActive for query in _open)  # noqa: SLF001  see above
+
+
+def open_queries() -> list[Query]:
+    """Return the queries of this process that hold the lease on a checkpoint."""
+    return sorted(_open, key=lambda query: query.name)
 
 
 _JOURNAL_S = 2.0
@@ -281,6 +286,60 @@ class Query:
             checkpoint, peers = coordinator.copies_bytes_per_s
         status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
         return status
+
+    def health(
+        self, *, max_epoch_s: float = 600.0, max_rows_behind: int | None = None
+    ) -> dict[str, Any]:
+        """Return whether the query makes progress, and whether it is as far as it should be.
+
+        The ports of metrics and of the live page answer the same as ``/livez`` and ``/readyz``.
+
+        Parameters
+        ----------
+        max_epoch_s
+            Longest time, in seconds, that an epoch may last, and that a source may not answer.
+        max_rows_behind
+            Largest backlog of the sources, in rows, with which the query is ready; ``None``: any.
+
+        Returns
+        -------
+        dict
+            ``alive``: it has not failed, and nothing lasts longer than `max_epoch_s`. ``ready``: it
+            is alive, does not end, has recovered or committed an epoch, and is not too far behind.
+            ``reasons``: sentences, why not. ``epoch``: the last committed one (-1: none).
+            ``epochRunsS``: seconds that the present epoch has lasted. ``rowsBehind``: backlog in
+            rows; ``None`` if unknown.
+
+        Examples
+        --------
+        >>> query.health()["alive"]
+        True
+        """
+        failure, epoch = self._gate.failure, self._run.log.latest_epoch
+        runs_s, behind = self._gate.epoch_runs_s, self._driver.rows_held_back()
+        stuck, late = [], []
+        if failure is not None:
+            stuck.append(f"the query has failed: {one_line(failure)}")
+        if runs_s > max_epoch_s:
+            stuck.append(f"an epoch has lasted for {runs_s:.0f} s")
+        elif (silent_s := self._driver.silent_s) > max_epoch_s:
+            stuck.append(f"the loop of epochs has not gone round for {silent_s:.0f} s")
+        if self._gate.is_closing:
+            late.append("the query ends")
+        if epoch < 0:
+            late.append("no epoch is committed yet")
+        if max_rows_behind is not None and behind is None:
+            late.append("the backlog of the sources is not known")
+        elif max_rows_behind is not None and behind is not None and behind > max_rows_behind:
+            late.append(f"the query is {behind:,} rows behind")
+        return {
+            "alive": not stuck,
+            "ready": not (stuck or late),
+            "reasons": [*stuck, *late],
+            "epoch": epoch,
+            "epochRunsS": round(runs_s, 1),
+            "rowsBehind": behind,
+        }
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name

@@ -245,8 +245,7 @@ class SourceLoop(EpochDriver):
             self._positions.fix_ends()
         while not self._gate.closed:
             began_cpu_s = thread_time()
-            self._run.check_lease()
-            self._drain_if_asked()
+            self._go_round()
             self._waiters.set_targets()
             if self._waiters and not self._run.is_pending:
                 self._waiters.release_finished(self._run.loop.finish_delivery)

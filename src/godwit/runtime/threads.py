@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -190,6 +191,7 @@ class EpochGate:
         self._closes_after_epoch = False
         self._interrupted = False
         self._inside: int | None = None
+        self._inside_since_s = 0.0
         self._deliveries = 0  # that other threads carry out, or are to
         self._delivering: int | None = None
         self._stopped: Callable[[], bool] = lambda: False
@@ -211,6 +213,11 @@ class EpochGate:
     def busy(self) -> bool:
         """True if an epoch is running."""
         return self._inside is not None
+
+    @property
+    def epoch_runs_s(self) -> float:
+        """Seconds for which the running epoch has run or been held; 0 if none runs."""
+        return time.monotonic() - self._inside_since_s if self._inside is not None else 0.0
 
     @property
     def is_own_thread(self) -> bool:
@@ -260,10 +267,11 @@ class EpochGate:
         Raises `GateClosedError` as `epoch` does.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_shut or self._inside is None)
-            if self._is_shut:
+            self._changed.wait_for(lambda: self.is_closing or self._inside is None)
+            if self.is_closing:
                 raise GateClosedError
             self._inside, self._stopped = threading.get_ident(), stopped
+            self._inside_since_s = time.monotonic()
         try:
             yield
         finally:
@@ -303,11 +311,11 @@ class EpochGate:
     def wait_for_close(self, seconds: float) -> bool:
         """Wait up to `seconds` until the gate closes, or is about to; return whether it has."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_shut, seconds)
+            return self._changed.wait_for(lambda: self.is_closing, seconds)
 
     @property
-    def _is_shut(self) -> bool:
-        """True if no further epoch can begin; called under the lock."""
+    def is_closing(self) -> bool:
+        """True if no further epoch can begin; one may still run."""
         return self._closed or self._closes_after_epoch
 
     def close(self) -> None:

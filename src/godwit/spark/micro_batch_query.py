@@ -177,8 +177,7 @@ class MicroBatchQuery(EpochDriver):
     def _run_loop(self) -> None:
         """Run epochs of Godwit's sources, and those without input, between micro-batches."""
         while not self._gate.closed:
-            self._run.check_lease()
-            self._drain_if_asked()
+            self._go_round()
             if self._has_stream_ended():
                 return
             if self._waiters:

@@ -28,6 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 from godwit.checkpoint.journal import JournalReader
 from godwit.model.errors import InvalidFlowError
 from godwit.ops.entries import text
+from godwit.ops.health import with_health
 from godwit.ops.liveness import Liveness, QueryLife
 from godwit.ops.page.report import asset, report_page
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
@@ -36,7 +37,7 @@ from godwit.ops.server import BoundedServer, serving_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.ops.run_state import Frame
@@ -347,7 +348,14 @@ class PageServer:
     """
 
     def __init__(
-        self, storage: CheckpointStorage, *, flow: str, host: str, port: int, token: str = ""
+        self,
+        storage: CheckpointStorage,
+        *,
+        flow: str,
+        host: str,
+        port: int,
+        token: str = "",
+        health: bool = False,  # the query is of this process, so the port also tells its health
     ) -> None:
         if not token and not is_loopback(host):
             raise InvalidFlowError(
@@ -363,9 +371,10 @@ class PageServer:
                 remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
             )
         self._feed = PageFeed(storage, flow=flow)
+        app: WSGIApplication = PageApplication(self._feed, token=token)
         try:
             self._server = BoundedServer(
-                PageApplication(self._feed, token=token),
+                with_health(app) if health else app,
                 host=host,
                 port=port,
                 name="godwit-page",
