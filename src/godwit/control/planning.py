@@ -84,13 +84,13 @@ def measured_problem(
     `history`: component → loads of past periods, oldest first, as many for each. `topology`: who
     sends to whom. `seconds_per_byte`: CPU time of sending state.
     """
-    period_s, seen = statistics.covered_s, statistics.components
+    per_s, seen = statistics.to_offered_per_s, statistics.components
     parts = {
         name: seen.get(name) or _no_statistics(view.components[name].assignment)
         for name in components
     }
     expected = {name: part.expected_s(speeds) for name, part in parts.items()}
-    busy = {name: seconds / period_s for name, (seconds, _) in expected.items()}
+    busy = {name: seconds * per_s for name, (seconds, _) in expected.items()}
     windows = _busy_history(busy, history or {})
     problem = joint_problem(
         {
@@ -102,7 +102,7 @@ def measured_problem(
             for name, part in parts.items()
         },
         {
-            (up, name): pairs.times(part.row_bytes / period_s)
+            (up, name): pairs.times(part.row_bytes * per_s)
             for name, part in parts.items()
             for up, pairs in part.pairs.items()
         },
@@ -112,7 +112,7 @@ def measured_problem(
     speed = np.array([speeds.get(name, 1.0) for name in problem.executors])
     each = np.ones(problem.num_executors)
     resources = {"time": (np.concatenate(list(busy.values())), problem.cores * speed)}
-    sent = np.concatenate([part.in_bytes for part in parts.values()]) / period_s
+    sent = np.concatenate([part.in_bytes for part in parts.values()]) * per_s
     if means.link_bytes_per_s and sent.any():
         resources["network"] = (sent / means.link_bytes_per_s, each)
     if means.memory_bytes:
@@ -140,7 +140,7 @@ def measured_problem(
     return MeasuredProblem(
         problem=whole,
         parts=slices,
-        rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
+        rows_per_s=np.concatenate([part.rows for part in parts.values()]) * per_s,
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
         held_bytes=problem.state_bytes,
         variance=_load_variance(whole, list(expected.values())),
@@ -451,7 +451,7 @@ class Planning:
         self._speeds = dict(speeds)
         for name, component in period.components.items():
             windows = self._history[name] = deque(history.get(name, ()), maxlen=every)
-            windows.append(component.standard_s(speeds) / period.covered_s)
+            windows.append(component.standard_s(speeds) * period.to_offered_per_s)
 
     def _history_without_mixed(
         self, speeds: Mapping[str, float]
@@ -702,7 +702,7 @@ class Planning:
 
         `lead_s`: seconds until a decision takes effect, to forecast by.
         """
-        settings, demand = self._settings, period.demand
+        settings = self._settings
         stays = sorted(view.executors.keys() - view.draining)
         cores = [view.executors[name] for name in stays]
         lanes = [view.executors[name] * speeds.get(name, 1.0) for name in stays]
@@ -737,10 +737,10 @@ class Planning:
             least=settings.min_executors,
             most=settings.max_executors or max(64, len(stays)),
             lanes=sum(lanes) / len(lanes) if lanes else 1.0,
-            offered=offered * demand,
+            offered=offered,
             evenness=max(1.0, max(index.values(), default=0.0) / mean) if mean > 0 else 1.0,
             arrival_per_s=period.arrival_per_s,
-            stations=_queueing_stations(period, speeds, demand),
+            stations=_queueing_stations(period, speeds),
             epoch_s=period.epoch_s,
             fixed_s=period.fixed_s,
             waits_for_epochs=self._topology.epochs,
@@ -750,8 +750,8 @@ class Planning:
             cores=sum(cores) / len(cores) if cores else 1.0,
             trigger_s=self._topology.trigger_s,
             longest_epoch_s=self._topology.longest_epoch_s,
-            stages=_stage_loads(self._topology.stages, period, speeds, demand),
-            busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
+            stages=_stage_loads(self._topology.stages, period, speeds),
+            busiest=period.busiest_s * period.to_offered_per_s,
             learned=self._learning.learned,
             lead_s=lead_s,
             fills_at_once=fills_at_once,
@@ -826,15 +826,14 @@ def _stage_loads(
     stages: Sequence[Sequence[str]],
     period: PeriodStatistics,
     speeds: Mapping[str, float],
-    demand: float,
 ) -> tuple[StageLoad, ...]:
-    """Return the loads of the key groups of each stage, scaled to the arrival rate by `demand`."""
+    """Return the loads of the key groups of each stage, at the arrival rate."""
     loads = []
     for stage in stages:
         parts = {
-            name: period.components[name].standard_s(speeds) / period.covered_s * demand
+            name: period.components[name].standard_s(speeds) * period.to_offered_per_s
             for name in stage
-            if name in period.components and period.covered_s > 0
+            if name in period.components
         }
         if not parts:
             continue
@@ -852,14 +851,14 @@ def _stage_loads(
 
 
 def _queueing_stations(
-    period: PeriodStatistics, speeds: Mapping[str, float], demand: float
+    period: PeriodStatistics, speeds: Mapping[str, float]
 ) -> dict[str, Station]:
-    """Return component → arrival rate (times `demand`) and service rate, for the queueing model."""
+    """Return component → arrival rate and service rate, for the queueing model."""
     stations = {}
     for name, component in period.components.items():
         rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())
         stations[name] = Station(
-            arrival_per_s=rows / period.covered_s * demand,
+            arrival_per_s=rows * period.to_offered_per_s,
             service_per_s=rows / busy_s if busy_s > 0 else 0.0,
         )
     return stations

@@ -653,10 +653,9 @@ class Resizing:
             total += float(problem.weight.sum())
             room = float(problem.speed[problem.available].sum())
         mean = total / room if room else 0.0
-        demand = situation.offered / total if total else 1.0
         busiest = max(index.values(), default=0.0)
-        if busiest * demand > _FULL:
-            return f"the rest would be busy for {busiest * demand:.0%} of the time"
+        if busiest > _FULL:
+            return f"the rest would be busy for {busiest:.0%} of the time"
         # How even they must be is how even they are now, or the bound.
         bound = max(self._settings.worth.max_load_distance, self._settings.search.limits.tau or 0.0)
         allowed = max(1 + bound, situation.evenness)

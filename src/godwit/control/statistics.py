@@ -154,6 +154,15 @@ class PeriodStatistics:
         """Seconds with measurements: less than the period if outcomes are missing."""
         return self.period_s * self.covered
 
+    @property
+    def to_offered_per_s(self) -> float:
+        """Factor from a sum over the period to a rate per second, at the arrival rate of rows.
+
+        All loads are offered loads. Under overload, lanes are busy all the time, whatever they have
+        left to do: processed loads beside absolute bounds would show a stream that just fits.
+        """
+        return self.demand / self.covered_s if self.covered_s > 0 else 0.0
+
     def heaviest_key(self, component: str, key_group: int) -> str:
         """Return the key that takes most of a key group's time, as JSON; empty if unknown."""
         busy_s = self.components[component].busy_s
