@@ -16,7 +16,7 @@ from godwit.placement.registry import a_load_range, equal_executors, some_tau, s
 from godwit.placement.registry import planner as planner_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from lab.tests.histories.drawing import Drawn
 
@@ -73,9 +73,9 @@ class Watched:
                 self.faults.append(f"{name} has key groups on {owners - alive.keys()}, gone")
         self._controller.observe(epoch)
 
-    def delivered(self, latency: LatencyHistogram) -> None:
+    def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
         """See `godwit.control.interfaces.Driven`."""
-        self._controller.delivered(latency)
+        self._controller.delivered(latency, spent_s)
 
     def step(self) -> None:
         """See `godwit.control.interfaces.Driven`."""

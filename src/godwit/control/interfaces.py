@@ -69,8 +69,11 @@ class Driven(Protocol):
     def observe(self, epoch: CommittedEpoch) -> None:
         """Record a committed epoch."""
 
-    def delivered(self, latency: LatencyHistogram) -> None:
-        """Record the latencies of the rows of an epoch that sinks now have."""
+    def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
+        """Record the latencies of the rows of an epoch that sinks now have, and its phases.
+
+        `spent_s`: phase or sink → seconds, until the next epoch could begin.
+        """
 
     def step(self) -> None:
         """Decide, and carry out decisions through the controller's interfaces."""

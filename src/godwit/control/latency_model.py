@@ -6,7 +6,7 @@ end, :math:`E[T] = I / 2 + T`.  Where epochs get no more rows than fit into a ce
 ones cannot keep up (`Topology.longest_epoch_s`).  An epoch takes its fixed part :math:`F` and,
 stage after stage, as long as the busiest lane needs for the rows that came meanwhile:
 
-.. math:: T = F + \rho I, \quad \rho(n) = u \sum_{\text{stages}} \max\Big(w_1,
+.. math:: T = F + (\rho + \sigma) I, \quad \rho(n) = u \sum_{\text{stages}} \max\Big(w_1,
     \frac{\sum_g w_g}{L}, \max_{k \ge 1} \sum_{g = k L - k + 1}^{k L + 1} w_g \Big).
 
 :math:`w_g` are the key groups of all operators of a stage, heaviest first, as shares of a lane that
@@ -14,7 +14,8 @@ they keep busy, since a lane serves all operators of its places; :math:`L` is th
 No assignment has less on its busiest lane than the maximum: the heaviest key group, an even share,
 or the lightest :math:`k + 1` of the first :math:`k L + 1`, since one lane owns that number of
 these. Where lanes have few key groups each, the last counts: six on five lanes are as slow as ten.
-How much more it has in fact, :math:`u`, is measured.
+How much more it has in fact, :math:`u`, is measured.  :math:`\sigma` is the share of the time that
+rows take outside the lanes, in a sink, a map or the driver (`godwit.control.outside_lanes`).
 
 Where rows do not wait for epochs, all lanes together are one queue M/M/k.
 
@@ -170,6 +171,8 @@ def busy_share(situation: ScalingSituation, executors: int, learned: Learned) ->
 def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:
     """Return the modelled mean latency in seconds; infinite if executors cannot keep up."""
     busy = busy_share(situation, executors, learned)
+    if situation.waits_for_epochs:
+        busy += situation.outside
     if busy >= 1:
         return math.inf
     if situation.waits_for_epochs:
@@ -206,9 +209,12 @@ def latency_curve(situation: ScalingSituation) -> FloatArray:
 
 
 def busy_curve(situation: ScalingSituation) -> FloatArray:
-    """Return the share of its time that the busiest lane is busy with 1, 2, … executors."""
-    learned = situation.learned
-    return np.array([busy_share(situation, n, learned) for n in range(1, situation.most + 1)])
+    """Return the share of their time that rows take with 1, 2, … executors.
+
+    In the busiest lanes and outside the lanes; above 1: rows come faster than they are processed.
+    """
+    learned, numbers = situation.learned, range(1, situation.most + 1)
+    return np.array([busy_share(situation, n, learned) for n in numbers]) + situation.outside
 
 
 def why_no_faster(situation: ScalingSituation, executors: int) -> str:
@@ -227,13 +233,40 @@ def why_no_faster(situation: ScalingSituation, executors: int) -> str:
     if not situation.waits_for_epochs:
         return ""
     fixed_s = situation.learned.fixed_at(executors, situation.fixed_s)
+    if situation.outside >= _FILLS:
+        return (
+            f"a row takes {situation.per_row_s * 1e3:.2g} ms outside the lanes, "
+            f"{situation.outside:.0%} of the time at this rate{_slowest_part(situation)}: no "
+            "number of executors shortens that"
+        )
     if situation.trigger_s > fixed_s:
         return (
             f"epochs begin only every {situation.trigger_s:g} s, and a row waits half of that for "
             "one: give a shorter trigger"
         )
-    return f"an epoch takes {fixed_s:.2g} s whatever is in it, and a row waits for one and a half"
+    return (
+        f"an epoch takes {fixed_s:.2g} s whatever is in it{_slowest_part(situation)}, and a row "
+        "waits for one and a half"
+    )
 
 
+def _slowest_part(situation: ScalingSituation) -> str:
+    """Return the phase or sink that has most of an epoch outside the lanes, as a clause."""
+    outside_s = situation.outside_s
+    if not outside_s:
+        return ""
+    part = max(outside_s, key=lambda name: outside_s[name])
+    return (
+        f", {outside_s[part]:.2g} of {sum(outside_s.values()):.2g} s of an epoch for "
+        f"{_PARTS.get(part, part)}"
+    )
+
+
+_PARTS = {
+    "plan": "planning on the driver",
+    "stages": "reading and exchanging rows",
+    "commit": "the commit",
+}
+"""Phase of an epoch → its work outside the lanes, as text."""
 _FILLS = 0.2
 """Load from which on a key group is named as what holds a stream up."""

@@ -135,9 +135,12 @@ class Controller:
         self._statistics.observe(epoch, self._clock.now_s() if committed_s is None else committed_s)
         self._lanes.observe(epoch)
 
-    def delivered(self, latency: LatencyHistogram) -> None:
-        """Record the latencies of the rows of an epoch that sinks now have."""
-        self._statistics.delivered(latency)
+    def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
+        """Record the latencies of the rows of an epoch that sinks now have, and its phases.
+
+        `spent_s`: phase or sink → seconds, until the next epoch could begin.
+        """
+        self._statistics.delivered(latency, spent_s)
 
     def step(self) -> None:
         """Decide, if a period has ended, and carry out the decisions."""

@@ -296,6 +296,8 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
         if answer.problem is not problem:
             raise _planner_failed(name, "its solution is one of another problem")
         return answer
+    if isinstance(answer, np.ndarray) and np.iscomplexobj(answer):
+        raise _planner_failed(name, "it returned complex numbers")
     try:
         values = np.asarray(answer, np.float64)
     except (TypeError, ValueError):
@@ -743,6 +745,8 @@ class Planning:
             stations=_queueing_stations(period, speeds),
             epoch_s=period.epoch_s,
             fixed_s=period.fixed_s,
+            per_row_s=period.per_row_s,
+            outside_s=period.outside_s,
             waits_for_epochs=self._topology.epochs,
             backlog_rows=period.backlog_rows,
             latency=period.latency,
@@ -850,9 +854,7 @@ def _stage_loads(
     return tuple(loads)
 
 
-def _queueing_stations(
-    period: PeriodStatistics, speeds: Mapping[str, float]
-) -> dict[str, Station]:
+def _queueing_stations(period: PeriodStatistics, speeds: Mapping[str, float]) -> dict[str, Station]:
     """Return component → arrival rate and service rate, for the queueing model."""
     stations = {}
     for name, component in period.components.items():

@@ -102,6 +102,7 @@ def backlog_to_come(situation: ScalingSituation) -> float:
     """
     rows = float(situation.backlog_rows or 0)
     busy = busy_share(situation, max(situation.executors, 1), situation.learned)
+    busy += situation.outside
     if busy <= 1:
         return rows
     grows_per_s = situation.arrival_per_s * (1 - 1 / busy)
@@ -261,6 +262,8 @@ _ROWS_OF_RATIO = 100
 _KNEE, _FLAT = 1.25, 1.1
 """Latency over the best that can be had at which more executors are not worth asking for, and at
 which some may go: what lies between is the knee of the curve."""
+_NEARLY_FLAT = math.sqrt(_KNEE * _FLAT)
+"""The number that is asked for between the two, so that noise asks for no more soon after."""
 
 
 _SOON_S = 3.0
@@ -365,11 +368,15 @@ class Latency:
         comfortable = _min_executors(curve, self.target_s * (1 - self.slack)) or best
         # Who meets the target easily may be unable to keep up with a little more load.
         aim = max(aim or 0, sufficient or best)
-        comfortable = max(comfortable, _min_executors(more, _KEEPS_UP) or best)
+        # Where no number would, because rows take their time outside the lanes, none helps.
+        comfortable = max(comfortable, _min_executors(more, _KEEPS_UP) or 0)
         if sooner is not situation:
             # Who just works a backlog off in time would soon be asked for one more by noise; and
             # the target is missed until it is worked off.
             soon = _min_executors(ratio * latency_curve(sooner), self.target_s)
+            if soon is None:  # as quickly as any number nearly can
+                busy = busy_curve(sooner)
+                soon = _min_executors(busy, _FLAT * float(busy.min()))
             aim = max(aim, soon or best)
             comfortable = max(comfortable, aim)
         return WantedExecutors(
@@ -400,11 +407,11 @@ class Latency:
             numbers["best_s"] = best_s
             at_least, nearly, enough = (
                 _min_executors(curve, best_s * times) or most
-                for times in (_KNEE, (_KNEE * _FLAT) ** 0.5, _FLAT)
+                for times in (_KNEE, _NEARLY_FLAT, _FLAT)
             )
             said = (
-                f"{named} is out of reach: {most} executors come to {best_s:.3g} s, {at_least} to "
-                f"within {_KNEE - 1:.0%} of that"
+                f"{named} is out of reach: {most} executors come to {best_s:.3g} s, {nearly} to "
+                f"within {_NEARLY_FLAT - 1:.0%} of that"
             )
         else:
             lanes = busy_curve(situation)

@@ -152,9 +152,12 @@ class ScalingSituation:
     evenness: float  # load index of the busiest executor under the plan over the mean, at least 1
     arrival_per_s: float  # source rows a second
     stations: Mapping[str, Station]  # component → its station
-    # mean time of an epoch, and what of it is spent on no key group
+    # mean time of an epoch, with the delivery that the next one waits for; what of it is spent on
+    # no key group: whatever its rows, and for every source row
     epoch_s: float
     fixed_s: float
+    per_row_s: float = 0.0
+    outside_s: Mapping[str, float] = field(default_factory=dict)  # phase or sink → of `epoch_s`
     waits_for_epochs: bool = True  # whether rows wait for the end of an epoch
     # rows that the sources held back at last, because of their limit of rows per epoch;
     # ``None`` where they do not say
@@ -181,3 +184,8 @@ class ScalingSituation:
     # greatest source rows a second until executors that are asked for now would be there, where
     # that is foreseen (`godwit.control.forecast`)
     expected_per_s: float | None = None
+
+    @property
+    def outside(self) -> float:
+        """Share of the time that rows take outside the lanes, at the arrival rate."""
+        return self.per_row_s * self.arrival_per_s

@@ -10,7 +10,7 @@ period, SPL).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from godwit.control.arrivals import ArrivalCurve
 from godwit.control.load_window import LoadWindow
+from godwit.control.outside_lanes import OutsideLanes
 from godwit.engine.topology import busiest_lane_s
 from godwit.model.key_groups import KeyGroupPairs, OperatorWork, key_groups_of
 from godwit.model.latency import LatencyHistogram
@@ -125,9 +126,14 @@ class PeriodStatistics:
     # source rows that arrived a second: since the rate last changed, if it did; otherwise over the
     # whole period or its last third, whichever is most
     arrival_per_s: float
-    epoch_s: float  # mean time of an epoch, in seconds
-    # mean time of an epoch in which not even the busiest lanes were busy with key groups
+    # mean time of an epoch, in seconds, with the delivery that the next one waits for
+    epoch_s: float
+    # mean time of an epoch in which not even the busiest lanes were busy with key groups: what does
+    # not depend on its rows, and seconds for each of them
     fixed_s: float
+    per_row_s: float = 0.0
+    # phase or sink → its part of the mean epoch, without lanes
+    outside_s: Mapping[str, float] = field(default_factory=dict)
     # rows that the sources held back at last; ``None`` where they do not say
     backlog_rows: int | None
     components: Mapping[str, ComponentStatistics]  # component → its statistics
@@ -201,6 +207,9 @@ class _Epochs:
     backlog_rows: int | None = None
     missing: int = 0
     missing_rows: int = 0
+    delivered: int = 0
+    spent_s: Counter[str] = field(default_factory=Counter)  # phase or sink → seconds
+    in_lanes_s: float = 0.0  # of these
 
 
 class Statistics:
@@ -226,6 +235,9 @@ class Statistics:
         """True if the last epoch showed that the load is distributed otherwise than before."""
         self._arrivals_noted = False  # of the epoch that runs
         self._usual_rows = 0.0  # of an epoch of the last period
+        self._outside = OutsideLanes()
+        # executors, rows and lanes' seconds of the last epoch, until it is delivered
+        self._undelivered: tuple[int, int, float] | None = None
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -269,7 +281,7 @@ class Statistics:
     def observe(self, epoch: CommittedEpoch, committed_s: float) -> None:
         """Add a committed epoch."""
         outcome, so_far = epoch.outcome, self._epochs
-        self.shifted = False
+        self.shifted, self._undelivered = False, None
         for name, load in outcome.loads.items():
             if name in epoch.component_views:
                 sizes = self._sizes(name, epoch.component_views[name].assignment.num_key_groups)
@@ -299,12 +311,29 @@ class Statistics:
             window = self._windows[name]
             window.observe(assignment, outcome.loads.get(name), committed_s, self.speeds)
             self.shifted |= window.shifted
-        stages = self._topology.stages
-        so_far.busiest_s.append(sum(busiest_lane_s(stage, epoch) for stage in stages))
+        busiest_s = sum(busiest_lane_s(stage, epoch) for stage in self._topology.stages)
+        so_far.busiest_s.append(busiest_s)
+        executors = {
+            e for plan in epoch.component_views.values() for e in plan.assignment.executors
+        }
+        self._undelivered = len(executors), outcome.rows_in, busiest_s
 
-    def delivered(self, latency: LatencyHistogram) -> None:
-        """Add the latency of the rows of an epoch that was delivered."""
+    def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
+        """Add the latency of the rows of an epoch that was delivered, and the time of its phases.
+
+        `spent_s`: phase or sink → seconds, until the next epoch could begin.
+        """
         self._latency = LatencyHistogram.merged((self._latency, latency))
+        if self._undelivered is None:
+            return
+        (executors, rows, busiest_s), self._undelivered = self._undelivered, None
+        so_far = self._epochs
+        so_far.delivered += 1
+        so_far.spent_s.update(spent_s)
+        so_far.in_lanes_s += busiest_s
+        self._outside.add(
+            executors=executors, rows=rows, outside_s=sum(spent_s.values()) - busiest_s
+        )
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
         """Return the bytes of state of every key group, as last reported; the caller updates it."""
@@ -349,6 +378,16 @@ class Statistics:
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
         mean_s = took / len(so_far.rows) if so_far.rows else 0.0
+        outside_s = {}
+        if so_far.delivered:
+            outside_s = {part: s / so_far.delivered for part, s in so_far.spent_s.items()}
+            in_lanes_s = so_far.in_lanes_s / so_far.delivered
+            outside_s["stages"] = max(outside_s.get("stages", 0.0) - in_lanes_s, 0.0)
+            mean_s += sum(s for part, s in outside_s.items() if part.startswith("sink "))
+        fixed_s = max(0.0, mean_s - busiest / counted) if counted else mean_s
+        per_row_s = self._outside.update()
+        if so_far.rows:
+            fixed_s = max(0.0, fixed_s - per_row_s * rows / len(so_far.rows))
         return PeriodStatistics(
             began_s=self.began_s,
             ended_s=now_s,
@@ -358,7 +397,9 @@ class Statistics:
             covered=1 - so_far.missing_rows / rows if rows and counted else 1.0,
             arrival_per_s=self._arrival_per_s(now_s),
             epoch_s=mean_s,
-            fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
+            fixed_s=fixed_s,
+            per_row_s=per_row_s,
+            outside_s=outside_s,
             busiest_s=busiest,
             key_work=dict(self._key_work),
             backlog_rows=so_far.backlog_rows,

@@ -149,9 +149,9 @@ class ControllerThread:
         """Queue an epoch's outcome for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
-    def epoch_delivered(self, latency: LatencyHistogram) -> None:
-        """Queue the latency of a delivered epoch's rows for the controller; returns at once."""
-        self._tasks.put(lambda: self._controller.delivered(latency))
+    def epoch_delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
+        """Queue latency and phases of a delivered epoch for the controller; returns at once."""
+        self._tasks.put(lambda: self._controller.delivered(latency, spent_s))
 
     def _with_backlog(
         self, epoch: CommittedEpoch, batch: BatchRef | None, rows: int

@@ -285,6 +285,19 @@ class Stopwatch:
         """Return phase → milliseconds; ``epoch``: from the start until now, or until `stop`."""
         return {"epoch": (self._now_s() - self._started_s) * 1e3, **self._took_ms}
 
+    def spent_s(self, sink_s: Mapping[str, float], *, in_series: bool) -> dict[str, float]:
+        """Return phase → seconds until the next epoch could begin, sinks as ``sink 'name'``.
+
+        `sink_s`: sink → seconds of its delivery. `in_series`: whether the next epoch waits for
+        that. If not, the wait for the delivery before counts, as time of the slowest sink.
+        """
+        spent_s = {phase: ms / 1e3 for phase, ms in self._took_ms.items() if phase != "epoch"}
+        waited_s, _ = spent_s.pop("await_delivery", 0.0), spent_s.pop("deliver", 0.0)
+        if in_series:
+            return spent_s | {f"sink {name!r}": took_s for name, took_s in sink_s.items()}
+        slowest = max(sink_s, key=lambda name: sink_s[name], default="")
+        return spent_s | ({f"sink {slowest!r}": waited_s} if slowest else {})
+
     def stop(self) -> None:
         """Stop the clock."""
         self._took_ms = self.took_ms()

@@ -17,6 +17,7 @@ of its name.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -420,6 +421,8 @@ class OpenSinks:
         self._carried = CarriedFiles(log.storage)
         self._deliveries = Deliveries(flow, log.latest, renamed)
         self._continued: list[str] = []
+        self.took_s: dict[str, float] = {}
+        """Sink → seconds that the last epoch's delivery to it took."""
         for name, rows in self._deliveries.undelivered_rows().items():
             if rows:
                 _logger.warning(
@@ -506,6 +509,7 @@ class OpenSinks:
         if not again:
             self._deliveries.committed(record)
             self._carried.forget()
+        self.took_s = {}
         self._diverted.delete_before(record.epoch)
         for output in sorted(self._outputs, key=lambda o: o.rejects_of is not None):
             staged = self._output_of(output, record, again=again)
@@ -516,7 +520,9 @@ class OpenSinks:
                 staged = replace(staged, diverted=self._diverted.read(main, record.epoch))
             elif again:
                 self._discard_unfinished_rejects(output, record.epoch)
+            started_s = time.perf_counter()
             _deliver(output, staged)
+            self.took_s[output.name] = time.perf_counter() - started_s
 
     def _discard_unfinished_rejects(self, output: SinkOutput, epoch: int) -> None:
         """Discard the rejected rows of a delivery that did not complete."""

@@ -48,6 +48,10 @@ class RunCluster(Cluster[Any], Protocol):
     def beside(self) -> DaemonPool:
         """Threads for work beside the epochs."""
 
+    @property
+    def delivery_s(self) -> Mapping[str, float]:
+        """Sink → seconds that the last epoch's delivery to it took."""
+
     def resident_status(self) -> dict[str, Any]:
         """Return the fields of resident lanes in the status of a query."""
 
@@ -171,8 +175,8 @@ class RunController(Protocol):
     def epoch_committed(self, epoch: FlowEpoch, batch: BatchRef | None, rows: int) -> None:
         """Record a committed epoch; `batch`: its micro-batch, which has `rows` rows."""
 
-    def epoch_delivered(self, latency: LatencyHistogram) -> None:
-        """Record the latency of a delivered epoch's rows."""
+    def epoch_delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
+        """Record the latency of a delivered epoch's rows, and its time by phase and sink."""
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Record that components have changed."""

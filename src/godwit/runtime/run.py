@@ -316,8 +316,10 @@ class QueryRun(FlowRun):
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)
-        if latencies and self.controller is not None:
-            self.controller.epoch_delivered(merged_latency(latencies))
+        if self.controller is not None:
+            in_series = self._parts.delivering is None
+            spent_s = stopwatch.spent_s(self.cluster.delivery_s, in_series=in_series)
+            self.controller.epoch_delivered(merged_latency(latencies), spent_s)
         if latencies:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
 

@@ -172,6 +172,11 @@ class SparkCluster:
             else:
                 return
 
+    @property
+    def delivery_s(self) -> Mapping[str, float]:
+        """Sink → seconds that the last epoch's delivery to it took."""
+        return self.sinks.took_s
+
     def sink_records(self) -> Mapping[str, SinkRecord]:
         """Return sink → its description for the next commit record."""
         return self.sinks.records()

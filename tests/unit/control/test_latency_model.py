@@ -44,6 +44,29 @@ def note(learning: Learning, at: ScalingSituation) -> None:
     learning.note_latency(at)
 
 
+def test_rows_that_take_time_outside_the_lanes_are_no_fixed_cost() -> None:
+    """A tenth of a lane less shortens epochs by much where rows take most of the time elsewhere."""
+    at = epochs(stage(*[0.01] * 100), per_row_s=0.8 / 4000, arrival_per_s=4000.0, most=64)
+    curve = latency_curve(at)
+    assert not np.isfinite(curve[3])  # 80 % outside, and a quarter of the time in lanes
+    assert curve[9] == pytest.approx(1.5 * 0.1 / (1 - 0.8 - 0.1))
+    assert curve[19] == pytest.approx(1.5 * 0.1 / (1 - 0.8 - 0.05))
+
+
+@pytest.mark.parametrize(
+    ("per_row_s", "said"),
+    [
+        (0.4 / 4000, r"a row takes 0.1 ms outside the lanes, 40% of the time at this rate, "),
+        (0.0, "an epoch takes 0.1 s whatever is in it, "),
+    ],
+)
+def test_a_target_out_of_reach_names_what_takes_the_time(per_row_s: float, said: str) -> None:
+    outside_s = {"plan": 0.01, "stages": 0.02, "commit": 0.01, "sink 'store'": 0.12}
+    at = epochs(stage(*[0.01] * 50), per_row_s=per_row_s, outside_s=outside_s)
+    reason = latency("0.01 seconds").wanted(at).unattainable
+    assert said + "0.12 of 0.16 s of an epoch for sink 'store'" in reason
+
+
 @pytest.mark.parametrize(
     ("loads", "lanes", "busiest"),
     [

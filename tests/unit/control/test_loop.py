@@ -593,6 +593,10 @@ def ends(problem: Problem) -> None:
     raise SystemExit(problem.num_key_groups)
 
 
+def imaginary(problem: Problem) -> np.ndarray:
+    return problem.current * 1j
+
+
 class Unreadable:
     """Value that raises once it is looked at."""
 
@@ -615,6 +619,7 @@ def another(problem: Problem) -> Solution:
         (nonsense, "it returned a str"),
         (short, "instead of a vector of 64 executors' indices"),
         (elsewhere, "instead of a vector of 64 executors' indices"),
+        (imaginary, "it returned complex numbers"),
         (nowhere, "key group 0 is on executor"),
         (ends, "it raised RuntimeError: SystemExit: 64"),
         (unreadable, "it raised RuntimeError: not for you"),

@@ -64,11 +64,36 @@ def test_loads_are_summed_by_key_group_lane_and_executor() -> None:
     assert period.fixed_s == pytest.approx(1.0 - 0.2)
 
 
+def test_the_delivery_that_the_next_epoch_waits_for_is_a_part_of_an_epoch() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(3):
+        statistics.observe(epoch(n, 400, 1.0), n + 1.0)
+        spent_s = {"plan": 0.1, "stages": 0.8, "commit": 0.1, "sink 'store'": 2.0}
+        statistics.delivered(LatencyHistogram(), spent_s)
+    period = statistics.close(10.0)
+    assert period.epoch_s == pytest.approx(3.0)
+    assert period.fixed_s == pytest.approx(3.0 - 0.2)  # the busiest lane has 0.2 s of the stages
+    assert period.outside_s == pytest.approx(
+        {"plan": 0.1, "stages": 0.6, "commit": 0.1, "sink 'store'": 2.0}
+    )
+
+
+def test_loads_are_those_of_the_rows_that_arrive() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(4):
+        # As many rows as an epoch takes wait after it: three arrive for every two processed.
+        statistics.begun(400, 200 * n, float(n))
+        statistics.observe(epoch(n, 400, 1.0, backlog=200 * n), n + 1.0)
+    period = statistics.close(4.0)
+    assert period.demand == pytest.approx(1.5, rel=0.05)
+    assert period.to_offered_per_s == pytest.approx(period.demand / 4.0)
+
+
 def test_latency_is_of_a_period_and_of_the_last_five() -> None:
     statistics = Statistics(ONE, 0.0, {})
     for n in range(7):
         statistics.observe(epoch(n, 400, 1.0), n + 0.5)
-        statistics.delivered(LatencyHistogram.of_us(np.array([n * 1_000_000] * (n + 1))))
+        statistics.delivered(LatencyHistogram.of_us(np.array([n * 1_000_000] * (n + 1))), {})
         period = statistics.close(n + 1.0)
         assert period.latency.rows == n + 1
     assert period.latency.mean_s == 6

@@ -37,7 +37,7 @@ from godwit_lab.simulator import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.control.loop import Controller
     from godwit.engine.policies import CommittedEpoch
@@ -140,9 +140,9 @@ class _Metered:
         if self._simulation.now_s() >= self._since_s:
             self.lane_ms += sum(epoch.outcome.lane_ms.values())
 
-    def delivered(self, latency: LatencyHistogram) -> None:
-        """Pass rows' latencies to the controller."""
-        self._controller.delivered(latency)
+    def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
+        """Pass latencies and phases of an epoch to the controller."""
+        self._controller.delivered(latency, spent_s)
 
     def step(self) -> None:
         """Let the controller decide."""

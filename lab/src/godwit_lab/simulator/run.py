@@ -337,12 +337,13 @@ class Simulation:
     def delivered(
         self,
         outcome: EpochOutcome,
-        stopwatch: Stopwatch,  # noqa: ARG002
+        stopwatch: Stopwatch,
         latencies: Mapping[str, SourceLatency],
     ) -> None:
         """Report the rows' latency to the controller."""
-        if self._controller is not None and latencies:
-            self._controller.delivered(merged_latency(latencies))
+        if self._controller is not None:
+            spent_s = stopwatch.spent_s({}, in_series=True)
+            self._controller.delivered(merged_latency(latencies), spent_s)
         if self._note is not None and latencies:
             self._note("latency", latency_entry(outcome.epoch, latencies))
 

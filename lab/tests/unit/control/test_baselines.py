@@ -94,6 +94,26 @@ def test_a_range_of_loads_grows_and_shrinks_a_stream() -> None:
     assert 3 <= executors[-1] <= 7  # 2 lanes' worth
 
 
+def test_every_load_is_in_the_range_after_a_step() -> None:
+    """An overloaded lane is busy all the time: loads have to be those of the rows that arrive."""
+    history = play(
+        Control(planner="elb", scaling=load_range(0.4, 0.8)),
+        cluster=SimulatedCluster(
+            machines=(Machine(),) * 4, added=Machine(), pool=Pool(start_s=(1.0, 2.0))
+        ),
+        components=(SimulatedComponent(name="work", key_groups=128, row_ms=1.0, key_bytes=10_000),),
+        keys=Keys(number=20_000, zipf=0.4),
+        rate=Rate(rows_per_s=2400, noise=0.1, surges=(Surge(start_s=60, end_s=180, factor=2.5),)),
+        duration_s=180,
+        trigger_s=0.5,
+        longest_epoch_s=5.0,
+    )
+    last = history.of_kind(events.LoadMeasured)[-1]
+    assert max(last.load_index.values()) <= 0.8 * 1.05
+    assert min(last.load_index.values()) >= 0.4 / 1.05
+    assert history.between(150, 180).delays().mean_s < 2
+
+
 def test_mtm_plans_by_the_numbers_of_executors_that_there_were() -> None:
     settings = Control(
         planner="mtm", period="4 seconds", worth=Worth(gain="any", max_load_distance=0.3)

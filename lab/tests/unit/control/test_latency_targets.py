@@ -233,6 +233,33 @@ def test_what_is_predicted_is_what_comes(factor: float, target: float) -> None:
     assert first.numbers["expected_s"] <= target
 
 
+class SlowSink(SimulatedFlow):
+    """Takes 0.3 ms more for every row, outside the lanes."""
+
+    def work(self, epoch: int, *args: Any, **rest: Any) -> EpochWork:
+        done = super().work(epoch, *args, **rest)
+        return replace(done, took_s=done.took_s + 0.3e-3 * done.batch.rows)
+
+
+def test_rows_that_take_time_outside_the_lanes_get_the_executors_that_leave_time_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 2,500 rows/s it takes three quarters of the time, and lanes have the rest."""
+    monkeypatch.setattr("godwit_lab.simulator.run.SimulatedFlow", SlowSink)
+    options: dict[str, Any] = {"trigger_s": 0.5, "longest_epoch_s": 5.0}
+    history = play(
+        3.0,
+        executors=4,
+        rows_per_s=2500,
+        seconds=300,
+        key_groups=256,
+        costs=replace(COSTS, key_ms=0.01),
+        **options,
+    )
+    assert history.between(150, 300).delays().mean_s < 3.0
+    assert len(scaled(history)) <= 4
+
+
 class SlowStart(SimulatedFlow):
     """A flow whose first twenty epochs take up to seven times as long, beside what rows cost."""
 

@@ -29,6 +29,8 @@ from godwit_lab.simulator import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from godwit.engine.policies import CommittedEpoch
     from godwit.migration.outcome import EpochOutcome
     from godwit.model.latency import LatencyHistogram
@@ -200,7 +202,7 @@ class WatchingController:
     def observe(self, epoch: CommittedEpoch) -> None:
         self.outcomes.append(epoch.outcome)
 
-    def delivered(self, latency: LatencyHistogram) -> None:
+    def delivered(self, latency: LatencyHistogram, _spent_s: Mapping[str, float]) -> None:
         self.delivered_rows += latency.rows
 
     def step(self) -> None:

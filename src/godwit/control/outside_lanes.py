@@ -1,0 +1,106 @@
+r"""Time of epochs outside the lanes: a fixed part, and a part that grows with the rows.
+
+A sink, the driver or a map may take time for every row, which no number of executors shortens.
+Such a part must not pass for a fixed one: if rows that came in an interval take a share
+:math:`\sigma` of it outside the lanes and :math:`\rho` in the busiest ones, an epoch takes
+:math:`T = F / (1 - \rho - \sigma)`, so a little less :math:`\rho` shortens it by much.
+
+The time per row is the slope of a line through recent epochs, with an intercept for every number of
+executors.  Without a trigger, an epoch has the rows that came during the one before, so whatever
+makes epochs slow for a while looks like a time per row: the slope is believed only where epochs
+differ much in rows, and beside two terms for the first epochs of a run, which become quicker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_WINDOW = 64
+"""Recent epochs that the line goes through, at most."""
+_WARMING = np.array([4.0, 16.0])
+"""Epochs within which the first ones of a run become quicker, quick and slow parts of it."""
+_FREE = 2
+"""Epochs beyond those that a line needs, at least."""
+_RECENT = 8
+"""Recent epochs whose time outside the lanes bounds that of their rows."""
+_APART = 1.8
+"""Least ratio of the rows of large and small epochs (90 and 10 %) among those that are compared."""
+_CERTAIN = 6.0
+"""Least slope in its standard errors."""
+_ODD = 4.0
+"""Distance from the line, in median distances, from which on an epoch does not count."""
+_MATTERS = 0.1
+"""Least share of the time outside the lanes that grows with the rows."""
+
+
+class _Epoch(NamedTuple):
+    number: int  # since the run began
+    executors: int
+    rows: int
+    outside_s: float
+
+
+class OutsideLanes:
+    """Seconds that a source row takes outside the lanes, estimated from epochs."""
+
+    def __init__(self) -> None:
+        self._epochs: deque[_Epoch] = deque(maxlen=_WINDOW)
+        self._count = 0
+        self.per_row_s = 0.0
+        """Seconds of a row outside the lanes; 0 until epochs show otherwise."""
+
+    def add(self, *, executors: int, rows: int, outside_s: float) -> None:
+        """Add an epoch: number of executors, source rows, seconds outside the busiest lanes."""
+        self._epochs.append(_Epoch(self._count, executors, rows, max(outside_s, 0.0)))
+        self._count += 1
+
+    def update(self) -> float:
+        """Fit the line again, and return the seconds per row."""
+        if not self._epochs:
+            return self.per_row_s
+        rows = [epoch.rows for epoch in self._epochs]
+        low, high = np.quantile(rows, (0.1, 0.9)).tolist()
+        if high >= _APART * max(low, 1.0):
+            slope = _certain_slope(self._epochs)
+            if slope * sum(rows) >= _MATTERS * sum(epoch.outside_s for epoch in self._epochs):
+                self.per_row_s = slope
+        # What all of it takes bounds what the rows take: a sink may have become quicker.
+        recent = list(self._epochs)[-_RECENT:]
+        recent_rows = sum(epoch.rows for epoch in recent)
+        if recent_rows:
+            bound = sum(epoch.outside_s for epoch in recent) / recent_rows
+            self.per_row_s = min(self.per_row_s, bound)
+        return self.per_row_s
+
+
+def _certain_slope(epochs: Sequence[_Epoch]) -> float:
+    """Return the seconds per row by a line of each number of executors; 0 if they may be noise."""
+    number, executors, rows, outside_s = (
+        np.array(column, np.float64) for column in zip(*epochs, strict=True)
+    )
+    intercepts = executors[:, None] == np.unique(executors)
+    warming = np.exp(-number[:, None] / _WARMING)
+    terms = np.column_stack((rows / rows.mean(), intercepts, warming))
+    counts = np.ones(len(rows), np.bool_)
+    for last in (False, True):
+        x, y = terms[counts], outside_s[counts]
+        inverse = np.linalg.pinv(x.T @ x)
+        line = inverse @ (x.T @ y)
+        distance = np.abs(y - x @ line)
+        free = len(y) - np.linalg.matrix_rank(x)
+        if free < _FREE:
+            return 0.0
+        if last:
+            error = math.sqrt(float(distance @ distance) / free * max(float(inverse[0, 0]), 0.0))
+            return float(line[0] / rows.mean()) if line[0] > _CERTAIN * error else 0.0
+        near = distance <= _ODD * float(np.median(distance))
+        if near.sum() >= len(near) / 2:
+            counts[np.flatnonzero(counts)[~near]] = False
+    return 0.0
