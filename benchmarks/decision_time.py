@@ -48,7 +48,7 @@ from godwit_lab.simulator.run import controlled_by
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from godwit.control.loop import Controller
     from godwit.engine.policies import CommittedEpoch
@@ -73,9 +73,9 @@ class Timed:
         self._controller.observe(epoch)
         self.observing_s.append(time.process_time() - began)
 
-    def delivered(self, latency: LatencyHistogram) -> None:
+    def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
         """See `godwit.control.interfaces.Driven`."""
-        self._controller.delivered(latency)
+        self._controller.delivered(latency, spent_s)
 
     def step(self) -> None:
         """See `godwit.control.interfaces.Driven`."""

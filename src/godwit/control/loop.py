@@ -424,6 +424,10 @@ class Controller:
             load_index={name: float(np.round(share, 4)) for name, share in index.items()},
             speeds={e: speed for e, speed in self._speed_of.items() if speed != 1.0},
             latency_ms=period.latency.figures_ms(),
+            outside={
+                part: float(np.round(took_s * period.epochs / period.period_s, 4))
+                for part, took_s in period.outside_s.items()
+            },
         )
 
 

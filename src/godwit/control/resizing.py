@@ -459,7 +459,9 @@ class Resizing:
         self._judge.judge_if_steady(situation, wanted, steady=steady)
         step = self._pace.step(wanted, situation, self._pool_view, paced=model.paced, steady=steady)
         if step.kind in ("out", "in") and self._pool_view.fixed:
-            step = ScalingStep(kind="refused", executors=have, reason=self._pool_view.fixed)
+            fixed = self._pool_view.fixed
+            reason = f"{fixed} Besides, {wanted.unattainable}." if wanted.unattainable else fixed
+            step = ScalingStep(kind="refused", executors=have, reason=reason)
         elif step.kind == "out" and model.paced and (why := self._judge.no_help_reason()):
             step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()

@@ -132,7 +132,7 @@ class PeriodStatistics:
     # not depend on its rows, and seconds for each of them
     fixed_s: float
     per_row_s: float = 0.0
-    # phase or sink → its part of the mean epoch, without lanes
+    # phase or sink → its seconds of the mean epoch, without the busiest lanes
     outside_s: Mapping[str, float] = field(default_factory=dict)
     # rows that the sources held back at last; ``None`` where they do not say
     backlog_rows: int | None

@@ -19,6 +19,10 @@ def _figures_text(numbers: Mapping[str, float]) -> str:
     return f" ({figures})" if figures else ""
 
 
+_MATTERS = 0.2
+"""Share of the time from which work outside the lanes is shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMeasured(Event):
     """Measurements of a statistics period of the controller, at its end.
@@ -49,6 +53,10 @@ class LoadMeasured(Event):
     latency_ms
         ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of the period's rows, from
         their arrival to the end of their delivery, in milliseconds. Empty if no row was delivered.
+    outside
+        Phase of epochs (``"plan"``, ``"stages"``, ``"commit"``) or sink (``"sink 'name'"``) → share
+        of the period that it took, not counting the busiest lanes, nor deliveries beside the next
+        epoch.
     """
 
     period_s: float
@@ -62,14 +70,19 @@ class LoadMeasured(Event):
     load_index: Mapping[str, float] = field(default_factory=dict)
     speeds: Mapping[str, float] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
+    outside: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
+        used = self.usage.get(self.bottleneck, 0.0)
+        part = max(self.outside, key=lambda name: self.outside[name], default="")
+        share = self.outside.get(part, 0.0)
+        beside = f", {share:.0%} of the time for {part}" if share > max(used, _MATTERS) else ""
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
         missing = f", {self.missing} of them without measurements" if self.missing else ""
         return (
             f"load over {self.period_s:.1f} s, {counted(self.epochs, 'epoch')}{missing}: "
             f"{self.arrival_per_s:.0f} rows/s arrive, "
-            f"{self.usage.get(self.bottleneck, 0.0):.0%} of {self.bottleneck} used, "
+            f"{used:.0%} of {self.bottleneck} used{beside}, "
             f"load distance {self.load_distance:.1%}" + (f", {slow}" if slow else "")
         )
 
