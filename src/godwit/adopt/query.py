@@ -65,7 +65,8 @@ class SparkQuery(Query):
         """Progress of the last batches, oldest first: ``StreamingQueryProgress`` of Spark.
 
         Each also has the figures of `Query.recentProgress`, by name. What Godwit does not count,
-        such as ``numRowsTotal`` of a state operator, is -1.
+        such as ``numRowsTotal`` of a state operator, is -1. ``phasesMs`` has the durations of
+        Godwit's phases, and ``durationMs`` those of Spark's names.
         """
         durations = self._spark_durations()
         return [self._as_spark_progress(entry, durations) for entry in super().recentProgress]
@@ -126,9 +127,10 @@ class SparkQuery(Query):
             "durationMs": {
                 "addBatch": round(seconds * 1e3),
                 "triggerExecution": round(seconds * 1e3),
-                **entry["durationMs"],
+                **{n: round(ms) for n, ms in entry["durationMs"].items() if n in _DURATIONS},
                 **durations.get(batch, {}),
             },
+            "phasesMs": entry["durationMs"],
             "eventTime": {"watermark": min(watermarks)} if watermarks else {},
             "stateOperators": [
                 _state_operator(name, entry, self._metrics.get(name, {}))
@@ -158,6 +160,12 @@ class SparkQuery(Query):
         return left
 
 
+_DURATIONS = frozenset(
+    {
+        *("addBatch", "commitOffsets", "getBatch", "latestOffset", "queryPlanning"),
+        *("triggerExecution", "walCommit"),
+    }
+)
 _SOURCE = {
     **dict.fromkeys(("description", "startOffset", "endOffset", "latestOffset")),
     **dict.fromkeys(("inputRowsPerSecond", "processedRowsPerSecond"), 0.0),

@@ -31,6 +31,20 @@ class _SparkError(PySparkException):
         error = plain(ours.message, remedy=ours.remedy, **ours.context)
         return as_spark_error, (error, spark, self.condition)
 
+    @property
+    def _desc(self) -> str:
+        """Text of the error and of its causes, as those of the JVM have it."""
+        texts, error = [str(self)], self.__cause__
+        while error is not None:
+            texts.append(f"{type(error).__name__}: {error}")
+            error = error.__cause__
+        return "\n".join(texts)
+
+    @property
+    def _cause(self) -> None:
+        """None: the text has that of the causes."""
+        return None
+
     def getMessage(self) -> str:  # noqa: N802  Spark's name
         """Return the text of the error."""
         return str(self)

@@ -13,9 +13,9 @@ from pyspark.sql import functions as sf
 from godwit import sinks
 from godwit.adopt.delivery import DeliveredResult, MemoryTable, print_batch
 from godwit.adopt.spark_errors import as_spark_error
+from godwit.adopt.spark_files import LOG, SparkFiles, last_batch
 from godwit.model.errors import EpochFailedError, GodwitError, UnsupportedQueryError
 from godwit.model.naming import did_you_mean, listing
-from godwit.sinks.file_systems import exists, open_file_system
 from godwit.sinks.simple_sinks import NoopSink
 from godwit.sources.message_formats import MessageFormat
 
@@ -38,6 +38,7 @@ class Target:
     query_name: str | None = None
     table: str | None = None  # name of a table, of ``toTable``
     rows: Any = None  # DataFrame of the query
+    begins: bool = True  # it is the first batch that the query writes, of Spark or of Godwit
 
     def require(self, name: str, example: str) -> str:
         """Return an option; raise `UnsupportedQueryError` if it is not set."""
@@ -126,17 +127,31 @@ def _noop(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     return query.stream, NoopSink()
 
 
-def _parquet(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
-    """Return the sink of a directory of Parquet files."""
-    target.check(("path", "compression"), modes=("append",), partitions=True)
+def _files(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+    """Return the sink of a directory of files that Spark writes, with its log."""
+    target.check(tuple(target.options), modes=("append",), partitions=True)
     path = target.require("path", 'start("out/")')
-    filesystem, directory = open_file_system(path)
-    if exists(filesystem, f"{directory}/_spark_metadata"):
+    session = target.rows.sparkSession
+    last = last_batch(session, path)
+    if target.begins and last is not None and last >= 0:
         raise refused_setting(
-            f"The directory {path!r} has '_spark_metadata', the log of a Spark sink: readers "
-            "take only the files that it names, and would not see those of this query.",
-            "Give a new directory.",
+            f"The directory {path!r} has '{LOG}', the log of another query, by whose numbers of "
+            "batches those of this query would be left out.",
+            "Give a new directory, or begin with the query's progress: from_spark_checkpoint(...).",
         )
+    options = {key: value for key, value in target.options.items() if key != "checkpointlocation"}
+    write = SparkFiles(
+        session, path, target.format, partition_by=target.partition_by, options=options
+    )
+    return delivered(query, write)
+
+
+def _parquet(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+    """Return the sink of a directory of Parquet files; Spark continues one that has its log."""
+    path = target.require("path", 'start("out/")')
+    if target.table is not None or last_batch(target.rows.sparkSession, path) is not None:
+        return _files(target, query)
+    target.check(("path", "compression"), modes=("append",), partitions=True)
     sink = sinks.parquet(
         path,
         partition_by=target.partition_by,
@@ -344,6 +359,10 @@ def _with_access(url: str, access: dict[str, str]) -> Any:
 
 FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]] = {
     "parquet": _parquet,
+    "csv": _files,
+    "json": _files,
+    "orc": _files,
+    "text": _files,
     "delta": _delta,
     "iceberg": _iceberg,
     "kafka": _kafka,
@@ -354,8 +373,4 @@ FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]]
 }
 WAYS_OUT: Final = {
     "jdbc": "Spark has no such streaming sink either: use foreachBatch, or the format 'postgres'.",
-    "json": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.json(...).',
-    "csv": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.csv(...).',
-    "orc": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.orc(...).',
-    "text": 'Use the format "parquet" or "delta", or foreachBatch with rows.write.text(...).',
 }

@@ -19,6 +19,7 @@ from godwit.adopt.own_checkpoint import check_same_operators, chosen_checkpoint,
 from godwit.adopt.query import SparkQuery
 from godwit.adopt.spark_checkpoint import initial_state_from
 from godwit.adopt.spark_errors import as_spark_error
+from godwit.adopt.spark_files import FILE_FORMATS, place_of_table
 from godwit.adopt.spark_progress import began_in_spark, has_epochs
 from godwit.adopt.spark_states import FunctionState
 from godwit.adopt.targets import (
@@ -217,8 +218,8 @@ class StreamWriter:
         Parameters
         ----------
         source
-            ``"parquet"``, ``"delta"``, ``"iceberg"``, ``"kafka"``, ``"postgres"``, ``"memory"``,
-            ``"console"`` or ``"noop"``.
+            ``"parquet"``, ``"json"``, ``"csv"``, ``"orc"``, ``"text"``, ``"delta"``, ``"iceberg"``,
+            ``"kafka"``, ``"postgres"``, ``"memory"``, ``"console"`` or ``"noop"``.
 
         Raises
         ------
@@ -434,7 +435,7 @@ class StreamWriter:
         queryName: str | None = None,  # noqa: N803  Spark's name
         **options: Any,
     ) -> SparkQuery:
-        """Start the query, and write to a table of Iceberg.
+        """Start the query, and write to a table of Iceberg, or of files in Spark's own catalog.
 
         Parameters
         ----------
@@ -442,7 +443,8 @@ class StreamWriter:
             Catalog, namespace and name; without a catalog, Spark's current one.
         format, outputMode, partitionBy, queryName, **options
             As of `start`; the format is ``"iceberg"``, also if none is set and the catalog is
-            Iceberg's, or ``"postgres"``.
+            Iceberg's, ``"postgres"``, or that of a table of files, which is created if it is
+            missing.
 
         Returns
         -------
@@ -459,7 +461,8 @@ class StreamWriter:
         provider = self._dataframe.sparkSession.conf.get(f"spark.sql.catalog.{catalog}", None)
         if self._format is None and "iceberg" in str(provider):
             self._format = "iceberg"
-        if self._format not in {"iceberg", "postgres"}:
+        is_of_files = self._chosen_format in FILE_FORMATS and catalog == "spark_catalog"
+        if self._format not in {"iceberg", "postgres"} and not is_of_files:
             raise refused_setting(
                 f"toTable({tableName!r}) would write to a table of the format "
                 f"{self._chosen_format!r} that Spark's catalog knows, and only Spark can commit to "
@@ -543,6 +546,8 @@ class StreamWriter:
                 "positions of another kind.",
                 "Leave own_sources() out.",
             )
+        if table is not None and self._chosen_format in FILE_FORMATS:
+            self._set_place_of(table)
         query = translate(
             self._dataframe,
             mode=self._mode,
@@ -576,6 +581,18 @@ class StreamWriter:
         assert isinstance(started, SparkQuery), "it was asked for"
         return started
 
+    def _set_place_of(self, table: str) -> None:
+        """Set the path, the format and the partitions of a table of files; create a new one."""
+        place, self._format, self._partition_by = place_of_table(
+            self._dataframe.sparkSession,
+            table,
+            self._dataframe.schema,
+            file_format=self._format,
+            partition_by=self._partition_by,
+            path=self._options.get("path"),
+        )
+        self.option("path", place)
+
     def _initial(self, query: AdoptedQuery, checkpoint: str) -> Any:
         """Return the `InitialState` of the query; ``None`` to begin, or continue, without."""
         if self._former is None or has_epochs(checkpoint, self._former):
@@ -593,6 +610,7 @@ class StreamWriter:
             query_name=self._name,
             table=table,
             rows=self._dataframe,
+            begins=self._former is None and not has_begun(checkpoint),
         )
         if self._batches is not None:
             target.check(())

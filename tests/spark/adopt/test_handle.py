@@ -56,7 +56,7 @@ def _used(query: Any, spark: SparkSession) -> dict[str, Any]:
         "rows": latest.numInputRows,
         "files": latest.sources[0].description,
         "metrics": latest.observedMetrics,
-        "durations": sorted(_DURATIONS & latest.durationMs.keys()),
+        "durations": sorted(latest.durationMs),
         "states": len(latest.stateOperators),
         "updated": latest.stateOperators[0].numRowsUpdated,
     }
