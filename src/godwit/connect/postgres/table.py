@@ -6,11 +6,12 @@ A mismatch stops the query before its first epoch, and not hours later.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from psycopg import sql
 
+from godwit.columns.types import is_text
 from godwit.connect.postgres.connection import Connection, scalar, table_parts
 from godwit.connect.postgres.copy import decimal_digits, element_type, key_types, postgres_type
 from godwit.model.errors import SinkError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from godwit.plan.staging import RowCheck
 
 _NULLS_NOT_DISTINCT_SINCE = 15_00_00
+
+_TAKES_ALIKE: Final = "takes different texts for equal ones"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,11 +340,18 @@ class TargetTable:
                    CASE WHEN NOT i.indimmediate THEN 'is deferrable'
                         WHEN NOT i.indisvalid THEN 'is not valid'
                         WHEN i.indpred IS NOT NULL THEN 'is of some rows only (WHERE)'
+                        WHEN EXISTS (SELECT FROM pg_collation o WHERE NOT o.collisdeterministic
+                                     AND o.oid = ANY (i.indcollation::oid[]))
+                          OR EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+                                     WHERE a.attrelid = i.indrelid AND t.typname = 'citext'
+                                     AND a.attnum
+                                       = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))
+                        THEN '{_TAKES_ALIKE}'
                    END,
                    c.relname
             FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
             WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indexprs IS NULL
-            """,  # noqa: S608 - one of two constants
+            """,  # noqa: S608 - constants
             [self._name],
         ).fetchall()
         on_keys = [row for row in rows if row[0] == sorted(self.keys)]
@@ -356,12 +366,15 @@ class TargetTable:
                 f"has a unique constraint on ({keys}) that is deferrable, with which the server "
                 "upserts nothing, though there be others"
                 if deferrable
-                else f"has a unique constraint on ({keys}) that {on_keys[0][2]}, and upserts need "
-                "one that is not"
+                else f"has a unique constraint on ({keys}) that {on_keys[0][2]}, which upserts "
+                "cannot use"
                 if on_keys
                 else f"has no unique constraint on ({keys}), which upserts need"
             )
             actions = [f"DROP CONSTRAINT {_quoted(name)}" for name in deferrable]
+            if on_keys and on_keys[0][2] == _TAKES_ALIKE:
+                texts = [name for name in self.keys if is_text(self.schema.field(name).type)]
+                actions += [f'ALTER COLUMN {_quoted(name)} TYPE text COLLATE "C"' for name in texts]
             if not fitting:
                 actions.append(f"ADD UNIQUE{nulls} ({keys})")
             raise self._table_error(

@@ -11,6 +11,7 @@ SQLAlchemy Core writes the statements.  A dialect differs in its upsert, its typ
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import sqlalchemy as sa
@@ -28,6 +29,7 @@ from godwit.connect.sql.types import (
     holds,
     stored_values,
 )
+from godwit.connect.sql.unique import unique_keys
 from godwit.model.errors import SinkError
 from godwit.model.naming import listing
 from godwit.model.secrets import Secrets
@@ -130,6 +132,13 @@ class SqlSink(TargetSink):
         """Set the table as it has to be for the rows; raise if it cannot be."""
         context = self._set_layout(context)
         self._schema = storable_schema(context.schema)
+        percent = [name for name in self._schema.names if "%" in name]
+        if percent and self._dialect in MYSQL:
+            raise self._target_error(
+                f"cannot have column {percent[0]!r}: drivers of {self._dialect} do not pass on a % "
+                "in a name",
+                "Rename the column in a map before the sink.",
+            )
         columns = []
         for field in self._schema:
             is_key = field.name in self._layout.keys
@@ -241,12 +250,18 @@ class SqlSink(TargetSink):
                         else f"has no column {column.name!r}",
                         f"Let it be of type {ddl}, or cast the column in a map before the sink.",
                     )
+                identity: Mapping[str, Any] = former.get("identity") or {}
+                if former.get("computed") or identity.get("always"):
+                    raise self._target_error(
+                        f"computes column {column.name!r} itself",
+                        "Leave the column out of the flow's rows, or make it a plain column.",
+                    )
                 lengths[column.name] = getattr(former["type"], "length", None)
                 if not former["nullable"]:
                     required.add(column.name)
             self._check_further(list(existing.values()))
             if keys:
-                self._check_unique(inspector, required)
+                self._check_unique(inspector)
             if self._dialect in MYSQL:
                 self._check_mysql(inspector)
         elif not self._create:
@@ -277,29 +292,26 @@ class SqlSink(TargetSink):
                     "Give the column a default, or let it be null.",
                 )
 
-    def _check_unique(self, inspector: sa.Inspector, required: set[str]) -> None:
-        """Raise unless the keys are unique and not null; in MySQL nothing else may be unique."""
-        place = (self._table_name, self._schema_name)
-        unique = {
-            frozenset(inspector.get_pk_constraint(*place)["constrained_columns"]),
-            *(
-                frozenset(constraint["column_names"])
-                for constraint in inspector.get_unique_constraints(*place)
-            ),
-            *(
-                frozenset(name or "" for name in index["column_names"])
-                for index in inspector.get_indexes(*place)
-                if index["unique"]
-            ),
-        } - {frozenset[str]()}
+    def _check_unique(self, inspector: sa.Inspector) -> None:
+        """Raise unless rows can be replaced by the keys, and by nothing else."""
+        connection = cast("sa.Connection", inspector.bind)
+        unique, exact = unique_keys(connection, self._table)
         keys = frozenset(self._layout.keys)
         named = listing(self._layout.keys)
-        if keys not in unique or not keys <= required:
+        if keys not in exact:
             raise self._target_error(
-                f"has no primary key ({named}), by which rows are replaced",
+                f"has a unique key ({named}) that is not of all rows and whole values, deferrable, "
+                "or in a collation to which different texts are equal"
+                if keys in unique
+                else f"has no primary key ({named}), by which rows are replaced",
                 f"ALTER TABLE {self._place['table']} ADD PRIMARY KEY ({named}).",
             )
-        if self._dialect in MYSQL and unique != {keys}:
+        replaces = self._dialect in MYSQL and unique != {keys}
+        if self._dialect == "sqlite":
+            created = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
+            text = connection.execute(created, {"name": self._table_name}).scalar() or ""
+            replaces = re.search(r"(?i)\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", text) is not None
+        if replaces:
             raise self._target_error(
                 "has another unique key, of which the server would replace rows, too",
                 "Drop it, or write to a table without it.",

@@ -94,15 +94,17 @@ def holds(existing: Any, wanted: Any, dialect: str) -> bool:
             return False
         return _bits(existing) >= _bits(wanted)
     if isinstance(wanted, sa.Double):
-        return isinstance(existing, sa.Double | sa.Float) and not isinstance(
-            existing, sa.REAL | mysql.FLOAT
+        is_rounded = getattr(existing, "scale", None) is not None  # as DOUBLE(9, 2)
+        return isinstance(existing, sa.Double | sa.Float) and not (
+            is_rounded or isinstance(existing, sa.REAL | mysql.FLOAT)
         )
     if isinstance(wanted, sa.Numeric):
         (scale, before), (needed, needed_before) = _digits(existing), _digits(wanted)
         return scale >= needed and before >= needed_before
     if isinstance(wanted, sa.String):
         is_short = isinstance(existing, mysql.TEXT | mysql.TINYTEXT | mysql.MEDIUMTEXT)
-        return isinstance(existing, sa.String) and not is_short
+        has_labels = isinstance(existing, sa.Enum | mysql.SET)
+        return isinstance(existing, sa.String) and not (is_short or has_labels)
     if isinstance(wanted, mysql.VARBINARY | sa.LargeBinary):
         is_whole = isinstance(existing, mysql.LONGBLOB | mysql.VARBINARY) or dialect not in MYSQL
         return isinstance(existing, sa.LargeBinary | mysql.VARBINARY) and is_whole

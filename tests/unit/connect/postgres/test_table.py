@@ -276,6 +276,13 @@ def test_a_user_who_may_not_create_temporary_tables_cannot_upsert(
             "that is deferrable, with",
         ),
         ("ALTER TABLE target ADD UNIQUE (plane)", "lets a null key come twice"),
+        (
+            """
+            CREATE COLLATION alike (provider = icu, locale = 'und', deterministic = false);
+            ALTER TABLE target ALTER plane TYPE text COLLATE alike, ADD UNIQUE (plane)
+            """,
+            "takes different texts for equal ones",
+        ),
     ],
 )
 def test_upserts_need_a_unique_constraint_on_the_keys_that_sees_nulls(

@@ -231,6 +231,9 @@ MARIADB_TABLES = {
     "no primary key": f"{KEY}, total bigint",
     "no column 'total'": f"{KEY} PRIMARY KEY",
     "a value for column 'more'": f"{KEY} PRIMARY KEY, total bigint, more int NOT NULL",
+    "not of all rows and whole values": f"{KEY}, total bigint, PRIMARY KEY (plane(2))",
+    "with type ENUM": "plane enum('a') PRIMARY KEY, total bigint",
+    "computes column 'total'": f"{KEY} PRIMARY KEY, total bigint AS (1)",
 }
 
 
@@ -240,6 +243,55 @@ def test_tables_that_would_change_rows_are_refused(mariadb: str, message: str) -
     execute(mariadb, f"CREATE TABLE target ({columns}) {options}")
     with pytest.raises(SinkError, match=message):
         gw.sinks.sql(mariadb, "target", mode="upsert").open(context())
+
+
+@pytest.mark.parametrize(
+    ("columns", "index", "message"),
+    [
+        ("plane text, total bigint", "(plane) WHERE total > 1", "not of all rows and whole values"),
+        ("plane text, total bigint", "(plane COLLATE {other})", "different texts are equal"),
+        ("plane text COLLATE {other} PRIMARY KEY, total bigint", "", "different texts are equal"),
+        ("plane text PRIMARY KEY, total bigint AS (1) STORED", "", "computes column 'total'"),
+    ],
+)
+def test_unique_keys_that_are_not_exact_are_refused(
+    url: str, columns: str, index: str, message: str
+) -> None:
+    if url.startswith("mariadb"):
+        pytest.skip("other tables are refused there")
+    other = "NOCASE"
+    if url.startswith("postgresql"):
+        columns = columns.replace("AS (1)", "GENERATED ALWAYS AS (1)")
+        options = "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        execute(url, f"CREATE COLLATION other {options}")
+        other = "other"
+    execute(url, f"CREATE TABLE target ({columns.format(other=other)})")
+    if index:
+        execute(url, f"CREATE UNIQUE INDEX i ON target {index.format(other=other)}")
+    with pytest.raises(SinkError, match=message):
+        gw.sinks.sql(url, "target", mode="upsert").open(context())
+
+
+def test_a_table_of_sqlite_that_replaces_rows_is_refused_and_a_rowid_is_a_key(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    columns = "plane text PRIMARY KEY, total bigint UNIQUE ON CONFLICT REPLACE"
+    execute(url, f"CREATE TABLE target ({columns})")
+    with pytest.raises(SinkError, match="would replace rows, too"):
+        gw.sinks.sql(url, "target", mode="upsert").open(context())
+    execute(url, "DROP TABLE target", "CREATE TABLE target (k INTEGER PRIMARY KEY)")
+    numbers = context(schema=pa.schema([("k", pa.int64())]), keys=("k",))
+    with opened(url, numbers, mode="upsert") as sink:
+        sink.deliver(EpochRows(epoch=0, table=pa.table({"k": [7, 7]})))
+    assert execute(url, "SELECT k FROM target") == [(7,)]
+
+
+def test_names_that_a_driver_does_not_pass_on_are_refused() -> None:
+    schema = pa.schema([("k", pa.int64()), ("100 %", pa.int64())])
+    sink = gw.sinks.sql("mariadb://localhost/db", "t")
+    with pytest.raises(SinkError, match="do not pass on a %"):
+        sink.check_columns(context(schema=schema, keys=("k",)))
 
 
 def test_a_complete_result_replaces_all_rows_and_can_be_rolled_back(url: str) -> None:
