@@ -12,6 +12,7 @@ removes the state or sets another time-out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,15 +23,15 @@ from pyspark.sql.streaming.state import GroupState
 
 from godwit.adopt.row_forms import MAX_CHUNK, ArrowFrames
 from godwit.adopt.spark_functions import (
+    KeyCall,
+    KeyCalls,
     SparkFunctionOperator,
     called_by_the_operator,
     dumps,
-    key_ends,
     watermark_ms,
 )
 from godwit.adopt.spark_rows import VALUE_TYPES, SparkRows, check_types, rows_of_json
 from godwit.model.errors import InvalidFlowError
-from godwit.model.frames import function_failed
 from godwit.operators.calls import Timing
 from godwit.operators.states.declared import ValueState
 
@@ -53,6 +54,7 @@ CLOCKS: Final = {
     "EventTimeTimeout": "event",
 }
 _NO_TIME: Final = GroupState.NO_TIMESTAMP
+_CALL: Final = "function(key, frames, state)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ class GroupStateOperator(SparkFunctionOperator):
         called: list[CalledKey],
         meter: Meter,
         groups: Groups,
+        restore: Callable[[int], None],
     ) -> pa.RecordBatch:
         """Call the function for every key of a lane; return the rows that it emitted."""
         form = ArrowFrames(self.zone, self.output, self.spec.max_chunk)
@@ -161,21 +164,23 @@ class GroupStateOperator(SparkFunctionOperator):
         clock_ms, event_ms = data.time.clock // 1000, watermark_ms(data.time.until)
         due = self.due_us(data.time)
         calls = _Calls(self, function, cells[STATE], (clock_ms, event_ms))
-        emitted: list[Any] = []
-        ends: list[int] = []
-        for group in key_ends(meter):
-            if group < 0:
-                meter.end_key_group()
-                continue
-            timers = called[group].timers
-            rows = batches.rows(group)
+        empty = [pd.DataFrame(columns=self.columns.shown or self.inputs.names)]
+
+        def calls_of(group: int) -> Iterator[KeyCall]:
+            """Yield the calls for a key: for its rows, and if it has timed out."""
+            timers, rows = called[group].timers, batches.rows(group)
+            call = partial(calls.call, group, keys[group], timers=timers)
             if rows is not None:
-                emitted += calls.call(group, keys[group], rows, timers, timed_out=False)
+                run = partial(call, rows, timed_out=False)
+                yield KeyCall(function, run, _CALL, has_rows=True)
             if timers and timers[0] <= due:
-                empty = [pd.DataFrame(columns=self.columns.shown or self.inputs.names)]
-                emitted += calls.call(group, keys[group], empty, timers, timed_out=True)
-            ends.append(len(emitted))
-        return form.to_batch(emitted, self.name, lane.tuples, ends)
+                # If the call fails, the time-out is gone.
+                run = partial(call, empty, timed_out=True)
+                yield KeyCall(function, run, _CALL, after_failure=timers.clear)
+
+        of_keys = KeyCalls(self, lane, called, restore)
+        of_keys.run(keys, meter, calls_of)
+        return of_keys.to_batch(form, function, due)
 
 
 class _Calls:
@@ -197,8 +202,8 @@ class _Calls:
         group: int,
         key: tuple[Any, ...],
         frames: Iterable[pd.DataFrame],
-        timers: list[int],
         *,
+        timers: list[int],
         timed_out: bool,
     ) -> list[pd.DataFrame]:
         """Call the function for one key; return the DataFrames that it returned."""
@@ -218,17 +223,8 @@ class _Calls:
             keyAsUnsafe=b"",
             valueSchema=self._rows.schema,
         )
-        try:
-            emitted = list(self._checked(self._function(key, frames, state)))
-            self._write(group, state, timers)
-        except BaseException as error:
-            raise function_failed(
-                self._operator.name,
-                self._function,
-                key,
-                error,
-                called="function(key, frames, state)",
-            ) from error
+        emitted = list(self._checked(self._function(key, frames, state)))
+        self._write(group, state, timers)
         return emitted
 
     def _checked(self, result: Any) -> Iterator[pd.DataFrame]:

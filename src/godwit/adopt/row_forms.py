@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import bisect
 import functools
-import operator
 from abc import ABC, abstractmethod
 from collections import namedtuple
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
+
+    from godwit.operators.operator import KeyedOperator
 
 MAX_CHUNK: Final = 10_000
 """Maximum number of rows of a DataFrame: the default of ``arrow.maxRecordsPerBatch``."""
@@ -94,10 +96,10 @@ class RowForm(ABC):
 
     def to_batch(
         self,
+        caller: KeyedOperator,
         emitted: list[Any],
-        operator_name: str,
-        keys: Sequence[tuple[Any, ...]],
         ends: Sequence[int],
+        keys: Sequence[tuple[Any, ...]],
     ) -> pa.RecordBatch:
         """Return what the processor returned as a batch; an error names the key.
 
@@ -111,11 +113,11 @@ class RowForm(ABC):
             index, cause = self._culprit(emitted, error)
             key = keys[bisect.bisect_right(ends, index)]
             raise UserFunctionError(
-                f"Operator {operator_name!r}: the processor returned rows for key {key!r} that do "
+                f"Operator {caller.name!r}: the processor returned rows for key {key!r} that do "
                 f"not fit the output: {type(cause).__name__}: {cause}",
                 remedy=f"Return rows with the columns {', '.join(self.output.names)}, with values "
                 "of the types in output=.",
-                operator=operator_name,
+                operator=caller.name,
                 key=key,
                 error=type(cause).__name__,
             ) from cause
@@ -367,7 +369,7 @@ def _nested(dtype: pa.DataType) -> Callable[[Any], Any]:
         names = [dtype.field(place).name for place in range(dtype.num_fields)]
         parts = [_nested(dtype.field(place).type) for place in range(dtype.num_fields)]
         make = Row(*names)
-        values_of = operator.itemgetter(*names) if len(names) > 1 else lambda v: (v[names[0]],)
+        values_of = itemgetter(*names) if len(names) > 1 else lambda v: (v[names[0]],)
         return lambda value: (
             None
             if value is None

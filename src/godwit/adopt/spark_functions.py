@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +16,23 @@ from pyspark import cloudpickle
 
 from godwit.columns.python_values import UTC
 from godwit.model.errors import EpochFailedError
+from godwit.model.frames import function_failed
+from godwit.operators.emitted import emitted_or_undone
+from godwit.operators.failed_calls import is_divertible
 from godwit.operators.initial import VALUE
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.plan.nodes import CustomNode
 from godwit.time.event_time import Arrivals, Due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from godwit.operators.calls import Meter, Timing
+    from godwit.adopt.row_forms import RowForm
+    from godwit.model.errors import UserFunctionError
+    from godwit.operators.calls import CalledKey, Meter, Timing
     from godwit.operators.operator import KeyedOperator, OperatorInput, OperatorOutput
     from godwit.operators.states.declared import Declared
+    from godwit.operators.states.stored import LaneKeys
     from godwit.time.event_time import EpochTime
 
 
@@ -61,7 +67,7 @@ def function_node(
         key_names=fields["keys"],
         output=output,
     )
-    return CustomNode(make=make, in_order=True, action=action, **fields)
+    return CustomNode(make=make, in_order=True, action=action, calls_function=True, **fields)
 
 
 def _operator(
@@ -85,6 +91,17 @@ def _operator(
         output=output,
         columns=columns,
     )
+
+
+class KeyCall(NamedTuple):
+    """One call of the user's code for a key."""
+
+    function: Callable[..., Any]
+    run: Callable[[], Iterable[Any]]  # calls it, and returns what it emits
+    text: str  # the call, for errors
+    has_rows: bool = False  # it gets the rows of the key
+    diverts: bool = True  # False: an error is not about rows of the stream, and stops the query
+    after_failure: Callable[[], None] = lambda: None  # runs in place of the call, if that failed
 
 
 class SparkFunctionOperator(ProcessOfStates):
@@ -129,7 +146,7 @@ class SparkFunctionOperator(ProcessOfStates):
         }
         placed = {
             name: self.__dict__[name]
-            for name in ("partition_by", "partition_stated", "zone")
+            for name in ("partition_by", "partition_stated", "zone", "failures_to")
             if name in self.__dict__
         }
         return _rebuild, (type(self), self.spec, options, placed)
@@ -215,6 +232,96 @@ class SparkFunctionOperator(ProcessOfStates):
             )
 
 
+class KeyCalls:
+    """Runs the calls for the keys of one lane and epoch.
+
+    With `Flow.divert_errors` a call that fails is left out, and the key's calls are repeated.
+    """
+
+    def __init__(
+        self,
+        operator: SparkFunctionOperator,
+        lane: LaneKeys,
+        called: Sequence[CalledKey],
+        restore: Callable[[int], None],  # of a key's states
+    ) -> None:
+        self._operator, self._lane, self._called, self._restore = operator, lane, called, restore
+        self._timers = [list(key.timers) for key in called]  # before the calls
+        self._emitted: list[Any] = []
+        self._ends: list[int] = []  # number of emitted elements after each key
+
+    def run(
+        self,
+        keys: Sequence[tuple[Any, ...]],  # as the user's code gets them
+        meter: Meter,
+        of_key: Callable[[int], Iterator[KeyCall]],  # the calls for a key, each after the last
+    ) -> None:
+        """Run the calls for every key."""
+        begin = 0
+        for end in meter.ends:
+            for group in range(begin, end):
+                self._emitted += self._call_key(keys[group], group, of_key)
+                self._ends.append(len(self._emitted))
+            begin = end
+            meter.end_key_group()
+
+    def _call_key(
+        self, key: tuple[Any, ...], group: int, of_key: Callable[[int], Iterator[KeyCall]]
+    ) -> list[Any]:
+        """Run all calls for a key, without those that fail and are diverted."""
+        called, failed = self._called[group], self._lane.failed
+        called.left_out = None if failed is None else ()
+        while True:
+            emitted: list[Any] = []
+            for call in of_key(group):
+                if called.left_out is not None and called.leaves_out_call():
+                    call.after_failure()
+                    continue
+                try:
+                    emitted += call.run()
+                except BaseException as error:
+                    if failed is None or not (call.diverts and is_divertible(error)):
+                        raise function_failed(
+                            self._operator.name, call.function, key, error, called=call.text
+                        ) from error
+                    span = self._span_of(group) if call.has_rows else (0, 0)
+                    failed.add(call.function, error, span, self._lane.tuples[group], group)
+                    called.left_out = {*(called.left_out or ()), called.calls}
+                    self._restore(group)
+                    called.restart(self._timers[group])
+                    break
+            else:
+                return emitted
+
+    def to_batch(self, form: RowForm, function: Callable[..., Any], due_us: int) -> pa.RecordBatch:
+        """Return the emitted rows; undo the calls of keys of which some do not fit.
+
+        `function`: named as the one that failed. `due_us`: timers up to it have fired.
+        """
+        failed = self._lane.failed
+
+        def undo(group: int, error: UserFunctionError) -> None:
+            """Undo the calls for a key."""
+            assert failed is not None
+            failed.forget(group)
+            failed.add(function, error, self._span_of(group), self._lane.tuples[group], group)
+            self._restore(group)
+            self._called[group].restart([t for t in self._timers[group] if t > due_us])
+
+        return emitted_or_undone(
+            self._operator,
+            self._emitted,
+            self._ends,
+            self._lane.tuples,
+            None if failed is None else undo,
+            convert=form.to_batch,
+        )
+
+    def _span_of(self, group: int) -> tuple[int, int]:
+        """Return the rows of a key."""
+        return self._lane.starts[group], self._lane.starts[group + 1]
+
+
 def called_by_the_operator(*_: object) -> None:
     """Stand for the function of an operator, which calls what its spec has."""
 
@@ -225,15 +332,6 @@ def _rebuild(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, An
     for name, value in placed.items():
         setattr(operator, name, value)
     return operator
-
-
-def key_ends(meter: Meter) -> Iterator[int]:
-    """Yield the number of each key, and -1 after the last key of every key group."""
-    begin = 0
-    for end in meter.ends:
-        yield from range(begin, end)
-        yield -1
-        begin = end
 
 
 def watermark_ms(time_us: int) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,10 +27,11 @@ from pyspark.sql.types import Row
 
 from godwit.adopt.row_forms import MAX_CHUNK, batch_of, form_of
 from godwit.adopt.spark_functions import (
+    KeyCall,
+    KeyCalls,
     SparkFunctionOperator,
     called_by_the_operator,
     dumps,
-    key_ends,
     watermark_ms,
 )
 from godwit.adopt.spark_rows import KEY_TYPES, VALUE_TYPES, check_types
@@ -262,6 +264,7 @@ class TransformOperator(SparkFunctionOperator):
         called: list[CalledKey],
         meter: Meter,
         groups: Groups,
+        restore: Callable[[int], None],
     ) -> pa.RecordBatch:
         """Call the processor for every key of a lane; return the rows that it emitted."""
         form = form_of(
@@ -281,26 +284,28 @@ class TransformOperator(SparkFunctionOperator):
         handle.state = "INITIALIZED"
         batches = form.batches(self.shown_rows(data), groups.order, lane.starts)
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
-        initial = self._initial_rows(data, form)
-        run = _Run(
+        due = self.due_us(data.time)
+        calls = _Calls(
             self,
             processor,
+            batches,
+            # Calls of a key may be repeated.
+            {key: list(rows) for key, rows in self._initial_rows(data, form).items()},
             handle=handle,
             place=place,
             times=times,
-            due=self.due_us(data.time),
+            due=due,
             key_names=list(self.columns.key_shown or self.keys.names),
         )
-        for group in key_ends(meter):
-            if group < 0:
-                meter.end_key_group()
-                continue
-            run.call(group, keys[group], called[group].timers, batches, initial.get(keys[group]))
+        of_keys = KeyCalls(self, lane, called, restore)
+        of_keys.run(
+            keys, meter, lambda group: calls.of_key(group, keys[group], called[group].timers)
+        )
         place.group = -1
         handle.state = "TIMER_PROCESSED"
         with _naming(self.name, processor.close, None, "close()"):
             processor.close()
-        return form.to_batch(run.emitted, self.name, lane.tuples, run.ends)
+        return of_keys.to_batch(form, processor.handleInputRows, due)
 
     def _initial_keys(self) -> pa.RecordBatch:
         """Return the key of each row of the initial state."""
@@ -315,13 +320,15 @@ class TransformOperator(SparkFunctionOperator):
         return form.by_key(self._initial_keys(), batch_of(self.spec.initial.rows))
 
 
-class _Run:
+class _Calls:
     """The calls for the keys of one lane and epoch."""
 
     def __init__(
         self,
         operator: TransformOperator,
         processor: Any,
+        batches: KeyBatches,
+        initial: Mapping[Any, Iterable[Any]],  # key → rows of its initial state
         *,
         handle: LaneHandle,
         place: Place,
@@ -329,62 +336,56 @@ class _Run:
         due: int,  # timers up to and including this time fire, as they are stored
         key_names: list[str],
     ) -> None:
-        self.operator, self.processor = operator, processor
-        self.handle, self.place, self.times, self.due = handle, place, times, due
-        self.emitted: list[Any] = []
-        self.ends: list[int] = []
+        self._operator, self._processor, self._batches = operator, processor, batches
+        self._initial, self._handle, self._place = initial, handle, place
+        self._times, self._due = times, due
         self._key_row = Row(*key_names)
 
-    def call(
-        self,
-        group: int,
-        key: tuple[Any, ...],
-        timers: list[int],
-        batches: KeyBatches,
-        initial: Iterable[Any] | None,
-    ) -> None:
-        """Call the processor for one key: initial state, rows, timers that are due."""
-        place, processor, times = self.place, self.processor, self.times
-        place.group, place.timers = group, timers
-        doing: tuple[Any, str] = (
-            processor.handleInputRows,
-            "handleInputRows(key, rows, timerValues)",
-        )
-        try:
-            if initial is not None:
-                doing = processor.handleInitialState, "handleInitialState(key, initialState, ...)"
-                for state in initial:
-                    processor.handleInitialState(key, state, times)
-                doing = processor.handleInputRows, "handleInputRows(key, rows, timerValues)"
-            rows = batches.rows(group)
-            if rows is not None:
-                self.emitted.extend(processor.handleInputRows(key, rows, times))
-            if timers and timers[0] <= self.due:
-                doing = processor.handleExpiredTimer, "handleExpiredTimer(key, timerValues, ...)"
-                self._fire(key)
-        except BaseException as error:
-            raise function_failed(
-                self.operator.name, doing[0], key, error, called=doing[1]
-            ) from error
-        self.ends.append(len(self.emitted))
+    def of_key(self, group: int, key: tuple[Any, ...], timers: list[int]) -> Iterator[KeyCall]:
+        """Yield the calls for one key: initial state, rows, timers that are due.
 
-    def _fire(self, key: tuple[Any, ...]) -> None:
-        """Call ``handleExpiredTimer`` for the timers that are due now, earliest first.
-
-        A timer that one of these calls sets or deletes makes no difference until the next epoch.
+        Timers fire earliest first.  One that such a call sets or deletes makes no difference until
+        the next epoch.
         """
-        timers = self.place.timers
-        row = self._key_row(*key)
-        for time in [time for time in timers if time <= self.due]:
-            expiry_ms = (time + self.operator.shift_us) // 1000
-            self.emitted.extend(
-                self.processor.handleExpiredTimer(
-                    key=row,
-                    timerValues=self.times,
-                    expiredTimerInfo=ExpiredTimerInfo(expiry_ms),
-                )
+        place, processor, times = self._place, self._processor, self._times
+        place.group, place.timers = group, timers
+        for state in self._initial.get(key, ()):
+            yield KeyCall(
+                processor.handleInitialState,
+                partial(self._set_initial_state, key, state),
+                "handleInitialState(key, initialState, ...)",
+                diverts=False,
             )
-            self.handle.deleteTimer(expiry_ms)
+        rows = self._batches.rows(group)
+        if rows is not None:
+            yield KeyCall(
+                processor.handleInputRows,
+                partial(processor.handleInputRows, key, rows, times),
+                "handleInputRows(key, rows, timerValues)",
+                has_rows=True,
+            )
+        for time in [time for time in timers if time <= self._due]:
+            expiry_ms = (time + self._operator.shift_us) // 1000
+            yield KeyCall(
+                processor.handleExpiredTimer,
+                partial(self._fire, key, expiry_ms),
+                "handleExpiredTimer(key, timerValues, ...)",
+                after_failure=partial(self._handle.deleteTimer, expiry_ms),
+            )
+
+    def _set_initial_state(self, key: tuple[Any, ...], state: Any) -> tuple[()]:
+        """Call ``handleInitialState``, which emits nothing."""
+        self._processor.handleInitialState(key, state, self._times)
+        return ()
+
+    def _fire(self, key: tuple[Any, ...], expiry_ms: int) -> Iterator[Any]:
+        """Call ``handleExpiredTimer``, and delete the timer."""
+        yield from self._processor.handleExpiredTimer(
+            key=self._key_row(*key),
+            timerValues=self._times,
+            expiredTimerInfo=ExpiredTimerInfo(expiry_ms),
+        )
+        self._handle.deleteTimer(expiry_ms)
 
 
 class _CheckedHandle(LaneHandle):

@@ -33,6 +33,7 @@ from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
 from godwit.plan.nodes import (
+    CustomNode,
     MapNode,
     ProcessNode,
     SourceNode,
@@ -298,7 +299,9 @@ def check_late(late: object, where: str) -> None:
         )
 
 
-def node_that_may_divert(sink: str, node: StreamNode) -> MapNode | ProcessNode | WindowedNode:
+def node_that_may_divert(
+    sink: str, node: StreamNode
+) -> MapNode | ProcessNode | WindowedNode | CustomNode:
     """Return a stream's node if rows for which its function fails can go to `sink`; or raise."""
     what, remedy = "", ""
     if isinstance(node, MapNode):
@@ -306,21 +309,21 @@ def node_that_may_divert(sink: str, node: StreamNode) -> MapNode | ProcessNode |
             what = "a map over a DataFrame: Spark runs it, and does not say for which rows it fails"
             remedy = (
                 "Read a source of Godwit's own (gw.sources), whose maps get Arrow tables; or map "
-                "after a keyed operator."
+                "after a keyed operator; or let the map's expressions return null where they fail "
+                "(try_cast, try_divide), and filter by that."
             )
-    elif isinstance(node, ProcessNode):
-        states = [*node.states.values(), *([] if node.state is None else [node.state])]
-        if any(state.merge is not None for state in states):
-            what = f"operator {node.name!r}, whose states have merge="
-            remedy = "Leave merge= out, or catch errors in the function."
-    elif not (isinstance(node, WindowedNode) and node.function is not None):
+    elif not (
+        isinstance(node, ProcessNode)
+        or (isinstance(node, WindowedNode) and node.function is not None)
+        or (isinstance(node, CustomNode) and node.calls_function)
+    ):
         what = f"{describe(node)}, which calls no function of yours"
         remedy = "Give the stream that map, process or process_batch returned."
     if what:
         raise InvalidFlowError(
             f"Sink {sink!r} of failed calls was given {what}.", remedy=remedy, sink=sink
         )
-    assert isinstance(node, MapNode | ProcessNode | WindowedNode)
+    assert isinstance(node, MapNode | ProcessNode | WindowedNode | CustomNode)
     return node
 
 

@@ -426,8 +426,9 @@ class LogicalFlow:
         name
             Name of the sink, unique in the flow.
         stream
-            What ``map``, ``process`` or ``process_batch`` returned: the stream of the function.
-            Not of a map over DataFrames, which Spark runs, nor of states with ``merge=``.
+            What ``map``, ``process``, ``process_batch``, ``transform_with_state`` or
+            ``apply_in_pandas_with_state`` returned: the stream of the function. Not of a map over
+            DataFrames, which Spark runs.
         sink
             The sink that gets the rows. Its columns are texts: ``operator``, ``function``, ``key``
             and ``row`` (JSON), ``error``, ``message``, and ``traceback`` in the first row of a

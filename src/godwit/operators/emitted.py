@@ -10,7 +10,7 @@ import bisect
 import functools
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,14 +29,19 @@ if TYPE_CHECKING:
     from godwit.values.records import RowClass
 
 
+Convert: TypeAlias = (
+    "Callable[[KeyedOperator, list[Any], Sequence[int], Sequence[Any]], pa.RecordBatch]"
+)
+
+
 def emitted_batch(
-    operator: KeyedOperator, rows: list[Any], ends: list[int], keys: list[tuple[Any, ...]]
+    operator: KeyedOperator, rows: list[Any], ends: Sequence[int], keys: Sequence[tuple[Any, ...]]
 ) -> pa.RecordBatch:
     """Convert rows that a user's function emitted; `ends`: number of rows after each key."""
     return Emitted(
         rows=rows,
-        ends=ends,
-        keys=keys,
+        ends=list(ends),
+        keys=list(keys),
         schema=operator.output,
         operator=operator.name,
         zone=operator.zone,
@@ -50,13 +55,15 @@ def emitted_or_undone(
     ends: list[int],
     keys: list[tuple[Any, ...]],
     undo: Callable[[int, UserFunctionError], None] | None,
+    *,
+    convert: Convert = emitted_batch,
 ) -> pa.RecordBatch:
-    """Convert emitted rows as `emitted_batch` does; leave out keys of which some do not fit.
+    """Convert emitted rows by `convert`; leave out keys of which some do not fit.
 
     `undo`: called with the number of such a key, and the error about it; ``None``: raise that.
     """
     try:
-        return emitted_batch(operator, rows, ends, keys)
+        return convert(operator, rows, ends, keys)
     except UserFunctionError:
         if undo is None:
             raise
@@ -64,7 +71,7 @@ def emitted_or_undone(
         for group, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
             of_key = rows[begin:end]
             try:
-                batches.append(emitted_batch(operator, of_key, [len(of_key)], [keys[group]]))
+                batches.append(convert(operator, of_key, [len(of_key)], [keys[group]]))
             except UserFunctionError as error:
                 undo(group, error)
         return pa.concat_batches([pa.RecordBatch.from_pylist([], operator.output), *batches])

@@ -221,9 +221,9 @@ class ProcessOperator(KeyedOperator):
         identities: pa.RecordBatch,  # of the groups
         *,
         states: Mapping[str, Entries],
-        # called with the keys' states, a mask of those that are not new, and the keys
-        prepare: Callable[[list[Any], npt.NDArray[np.bool_], list[tuple[Any, ...]]], None]
-        | None = None,
+        # called with the keys' states, a mask of those that are not new, and the keys; to repeat it
+        # for a key that was restored, also with `only`, its number
+        prepare: Callable[..., None] | None = None,
     ) -> OperatorOutput:
         """Call the functions for every key; `identities`: key columns of each group.
 
@@ -262,6 +262,8 @@ class ProcessOperator(KeyedOperator):
                 only = slice(group, group + 1)
                 blobs = prior.column(0).slice(group, 1)
                 of_keys[only] = self._decode_states(known[only], blobs, keys[only])
+                if prepare is not None:
+                    prepare(of_keys, known, keys, only=group)
 
             before, after = timer_times(self.clock, time)
             work = KeysToCall(
@@ -290,7 +292,9 @@ class ProcessOperator(KeyedOperator):
             removed = [
                 i
                 for i, key in enumerate(called)
-                if key.dropped or not (key.touched or key.timers or known[i])
+                if key.dropped
+                # A key without a call may have got the states of its parts.
+                or not (key.touched or key.timers or known[i] or prepare is not None)
             ]
         if self._is_immutable:
             of_keys = [state.value for state in of_keys]

@@ -466,7 +466,7 @@ class _Compilation:
             schemas.append(schema if node.in_order else columns)
             inputs += self.inputs(node.name, stream, keys, columns, first=len(inputs))
         operator = self.operators[node.name] = node.make(schemas)
-        operator.zone = self.zone
+        operator.zone, operator.failures_to = self.zone, self.errors.get(id(node), "")
         if operator.over_event_time or operator.has_timers:
             self.timed.update(source.name for source in sources_of(node) if source.time is not None)
         return inputs

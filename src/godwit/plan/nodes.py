@@ -275,6 +275,7 @@ class CustomNode(_KeyedNode):
     make: Callable[[Sequence[pa.Schema]], KeyedOperator]
     in_order: bool = False
     action: str  # what it does, as text
+    calls_function: bool = False  # it calls one of the user's, whose failed calls can be diverted
     # further streams that it reads, and the key columns of each; rows of stream n are of the inputs
     # after those of the streams before
     others: tuple[tuple[StreamNode, tuple[str, ...]], ...] = ()
@@ -300,7 +301,7 @@ class ErrorsNode:
     """A sink of the rows for which a user's function fails."""
 
     name: str
-    function_of: MapNode | ProcessNode | WindowedNode
+    function_of: MapNode | ProcessNode | WindowedNode | CustomNode
     sink: Any
     max_error_share: float  # of the rows; above it the query stops
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import godwit as gw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 COLUMNS = "k string, op string, x long"
 OUTPUT = "k string, said string"
@@ -141,3 +141,39 @@ class Processed:
 def arrow(**columns: Any) -> pa.Table:
     """Return a table of the given columns."""
     return pa.table(columns)
+
+
+class Remembering(StatefulProcessor):
+    """Stores the rows of a key in states of every kind; sets timers, every fifth of which fails."""
+
+    def __init__(self, emitted: Callable[[Any, Any], tuple[Any, ...]]) -> None:
+        self.emitted = emitted  # of a key and a row; it may raise
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.last = handle.getValueState("last", "id long")
+        self.ids = handle.getListState("ids", "id long")
+        self.by_n = handle.getMapState("by_n", "n long", "id long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            self.last.update((row.id,))
+            self.ids.appendValue((row.id,))
+            self.by_n.updateValue((row.n % 3,), (row.id,))
+            emitted = self.emitted(key, row)
+            self.handle.registerTimer(1 + row.id)
+            yield Row(k=emitted[0], id=emitted[1])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        self.last.update((-1,))
+        if expiredTimerInfo.getExpiryTimeInMs() % 5 == 0:
+            raise ValueError("a bad timer")
+        self.last.update((self._newest(),))
+        return iter(())
+
+    def _newest(self) -> int:
+        newest: int = max(number for (number,) in self.ids.get())
+        return newest
+
+    def close(self) -> None:
+        pass

@@ -244,14 +244,6 @@ def test_streams_without_a_function_and_wrong_shares_are_refused() -> None:
     flow.divert_errors("failed", mapped, gw.sinks.noop())
     with pytest.raises(InvalidFlowError, match="have a sink already"):
         flow.divert_errors("again", mapped, gw.sinks.noop())
-    merged = rows.key_by("k").process(
-        add_up,
-        state=gw.ValueState(int, merge=lambda a, b: a + b),
-        output="k string, total long",
-        name="merged",
-    )
-    with pytest.raises(InvalidFlowError, match="states have merge="):
-        flow.divert_errors("merged", merged, gw.sinks.noop())
     frames = flow.source("frames", gw.testing.stream(COLUMNS)).map(lambda df: df)
     with pytest.raises(InvalidFlowError, match="Spark runs it"):
         flow.divert_errors("frames", frames, gw.sinks.noop())

@@ -43,7 +43,7 @@ from godwit.model.errors import StateEncodingError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import function_name, type_name
-from godwit.operators.calls import without_garbage_collection
+from godwit.operators.calls import without_garbage_collection, without_misfits
 from godwit.operators.hot_keys.grid import MAX_PARTS, PART, WHOLE, Spreads, hash_undivided
 from godwit.operators.operator import STATE, KeyedOperator, OperatorInput, OperatorOutput
 from godwit.operators.ordering import order_by
@@ -94,8 +94,11 @@ class DividesHotKeys(KeyedOperator):
         merging: Mapping[str, StateRows],  # state → entries of parts, by the parts' numbers
         of_entries: Mapping[str, list[int]],  # state → number of the key of each entry
         *states: Any,  # of the keys, as `process_keys` has them
+        only: int | None = None,  # number of the key to do it for; ``None``: for all
     ) -> None:
         """Merge the states of parts that hot keys give up into the states of the keys.
+
+        It may be repeated for a key whose states were restored.
 
         `merging`: state's name → entries of parts. `of_entries`: likewise, the key number of each
         entry. `states`: of the keys, as `process_keys` has them.
@@ -148,6 +151,7 @@ class DividesHotKeys(KeyedOperator):
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Merge the states of parts that keys give up, then process the keys and parts."""
+        data, misfits = without_misfits(self, data)
         merging: dict[str, StateRows] = {}
         removed: dict[str, StateRows] = {}
         for state, rows in data.left_parts.items():
@@ -171,7 +175,7 @@ class DividesHotKeys(KeyedOperator):
             changed |= _split_changes(state, *entries)
         for state, rows in removed.items():
             changed = with_removed(changed, state, rows, data.num_key_groups)
-        return replace(output, changed=changed)
+        return replace(output, changed=changed).with_failed(misfits)
 
     @property
     def hash_columns(self) -> pa.Schema:
@@ -418,6 +422,7 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         merging: Mapping[str, StateRows],
         of_entries: Mapping[str, list[int]],
         *states: Any,
+        only: int | None = None,
     ) -> None:
         """Merge the states of parts that hot keys give up into the states of the keys.
 
@@ -427,11 +432,12 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         of_keys: list[Any] = states[0]
         known: npt.NDArray[np.bool_] = states[1]
         keys: list[tuple[Any, ...]] = states[2]
-        of_merging = of_entries[STATE]
+        of_merging, blobs = of_entries[STATE], merging[STATE].values.column(0)
+        if only is not None:
+            chosen = np.flatnonzero(np.array(of_merging) == only)
+            of_merging, blobs = [only] * len(chosen), blobs.take(pa.array(chosen))
         parts = self._decode_states(
-            np.ones(len(of_merging), np.bool_),
-            merging[STATE].values.column(0),
-            [keys[group] for group in of_merging],
+            np.ones(len(of_merging), np.bool_), blobs, [keys[group] for group in of_merging]
         )
         has_state = known.copy()
         for group, part in zip(of_merging, parts, strict=True):
@@ -473,6 +479,7 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         merging: Mapping[str, StateRows],
         of_entries: Mapping[str, list[int]],
         *states: Any,
+        only: int | None = None,
     ) -> None:
         """Merge the states of parts that hot keys give up into the states of the keys.
 
@@ -502,6 +509,8 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
             of_parts = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
             for part in in_order:
                 group = int(group_of[part])
+                if only not in {None, group}:
+                    continue
                 whole = cells[name].handle(cells[name], group, _always_open)
                 other = of_parts.handle(of_parts, part, _always_open)
                 _merge_state(whole, other, partial(self._merged, name, lane.tuples[group]))

@@ -321,8 +321,9 @@ class ProcessOfStates(KeyedOperator):
         *,
         states: Mapping[str, Entries],
         expired: Mapping[str, Expired] = NOTHING_EXPIRED,
-        # called before the function is
-        prepare: Callable[[LaneKeys, Mapping[str, Cells]], None] | None = None,
+        # called before the function is; to repeat it for a key that was restored, with `only`, its
+        # number
+        prepare: Callable[..., None] | None = None,
     ) -> OperatorOutput:
         """Call the functions for every key with rows or due timers; `keys`: key of each group.
 
@@ -351,7 +352,17 @@ class ProcessOfStates(KeyedOperator):
             prepare(lane, cells)
         called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
         timers_before = [list(key.timers) for key in called]
-        output = self.call_keys(data, lane, cells=cells, called=called, meter=meter, groups=groups)
+
+        def restore(group: int) -> None:
+            """Restore a key's states to what they were before its calls."""
+            for of_state in cells.values():
+                of_state.reset(group)
+            if prepare is not None:
+                prepare(lane, cells, only=group)
+
+        output = self.call_keys(
+            data, lane, cells=cells, called=called, meter=meter, groups=groups, restore=restore
+        )
         changed: dict[str, Changed] = {}
         for name, of_state in cells.items():
             written = of_state.written()
@@ -382,6 +393,7 @@ class ProcessOfStates(KeyedOperator):
         called: list[CalledKey],  # of each key; filled in
         meter: Meter,
         groups: Groups,
+        restore: Callable[[int], None],  # of a key's states, so that its calls can be repeated
     ) -> pa.RecordBatch:
         """Call the functions for every key of a lane; return the rows that they emitted."""
         time, timers_before = data.time, [list(key.timers) for key in called]
@@ -401,8 +413,7 @@ class ProcessOfStates(KeyedOperator):
         def reset(group: int) -> None:
             """Restore a key's states and timers before its calls are repeated."""
             of_keys[group]._close()  # noqa: SLF001 - as above
-            for of_state in cells.values():
-                of_state.reset(group)
+            restore(group)
             of_keys[group] = States(cells, group, lane.tuples[group], self.name)
 
         before, after = timer_times(self.clock, time)
