@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.records import SegmentRef, SnapshotRef, StateId
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.store.changes import EntryRange
+    from godwit.store.changes import EntryRange, StateRows
     from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalState
 
@@ -66,6 +66,7 @@ def bring_forward(
     recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
     homes: npt.NDArray[np.int32],
     gone: EntryRange | None = None,
+    read: Callable[[SegmentRef], StateRows] | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Bring an executor's copies of a state's key groups up to the committed version.
 
@@ -83,6 +84,7 @@ def bring_forward(
     `recover`: returns key group → its full chain from the checkpoint, for those to load.
     `homes`: index of the local table in which to put a key group that no table has yet.
     `gone`: range of event time whose entries have expired and are left out.
+    `read`: reads a segment's entries, for callers that have read it before.
 
     Returns the mask of `needed` key groups that are not up to date.
     """
@@ -96,7 +98,9 @@ def bring_forward(
     short = needed & ~selected
     if keep_up is not None:
         selected &= needed | _only_newest_missing(local.versions, changelog, snapshots)
-    apply = partial(_apply, local, layout=layout, storage=storage, homes=homes, gone=gone)
+    apply = partial(
+        _apply, local, layout=layout, storage=storage, homes=homes, gone=gone, read=read
+    )
     apply(snapshots, changelog, selected)
     missing = short & load
     if missing.any():
@@ -108,6 +112,13 @@ def bring_forward(
             key_group_mask(chains, len(floor)),
         )
     return short & ~missing
+
+
+def rows_of_segment(
+    storage: CheckpointStorage, layout: EntryLayout, segment: SegmentRef
+) -> StateRows:
+    """Read the entries of a changelog segment."""
+    return layout.read(read_segment(storage, segment), segment.flow)
 
 
 def _changelog(segments: Iterable[SegmentRef]) -> _Changelog:
@@ -142,6 +153,7 @@ def _apply(
     storage: CheckpointStorage,
     homes: npt.NDArray[np.int32],
     gone: EntryRange | None,
+    read: Callable[[SegmentRef], StateRows] | None,
 ) -> None:
     """Apply newer snapshots, then newer segments, to the copies of the `selected` key groups.
 
@@ -180,7 +192,7 @@ def _apply(
             key_groups=key_groups,
             ends=np.array(segment.row_ends, np.int64),
             epochs=np.full(len(key_groups), segment.epoch),
-            rows=layout.read(read_segment(storage, segment), segment.flow),
+            rows=rows_of_segment(storage, layout, segment) if read is None else read(segment),
         )
         parts.append(part.where(takes).without(gone))
         gathered[some] = True

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.checkpoint.collection import reading_while_collected
-from godwit.checkpoint.hydration import bring_forward
+from godwit.checkpoint.hydration import bring_forward, rows_of_segment
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 5  # files that a look-up is about to read may be collected
 _AT_ONCE: Final = 16  # key groups of a scan
+_READ_BYTES: Final = 32 * 2**20  # of segments that are kept
 EPOCH: Final = b"godwit.epoch"
 """Key of a table's metadata with the number of the epoch that its rows are of."""
 
@@ -110,6 +111,17 @@ class QueryState:
         True
         """
         return int(getattr(self._answered, "epoch", self._run.epochs.log.latest_epoch))
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns, in the order of the values of a key.
+
+        Examples
+        --------
+        >>> query.state("by_plane").keys.names
+        ['plane']
+        """
+        return self._keys
 
     @property
     def schema(self) -> pa.Schema:
@@ -486,6 +498,27 @@ class QueryStates:
         >>> list(query.states("by_plane").get({"by_plane": "N1"}))
         ['by_plane']
         """
+        tables = self.get_tables(keys)
+        return {name: self._states[name]._of_key(table) for name, table in tables.items()}  # noqa: SLF001
+
+    def get_tables(self, keys: Mapping[str, Any]) -> dict[str, pa.Table]:
+        """Return the entries of one key of each operator as tables, all of the same epoch.
+
+        Parameters
+        ----------
+        keys
+            Name of an operator → key, as `QueryState.get` takes it.
+
+        Raises
+        ------
+        InvalidInputError
+            If an operator is not among those of this object, or a key does not fit.
+
+        Examples
+        --------
+        >>> query.states("by_plane").get_tables({"by_plane": "N1"})["by_plane"].num_rows
+        1
+        """
         unknown = [name for name in keys if name not in self._states]
         if unknown:
             raise InvalidInputError(
@@ -501,10 +534,7 @@ class QueryStates:
                 locked.enter_context(state._lock)  # noqa: SLF001
             record = _bring_forward([(state, batches[name]) for name, state in asked.items()])
             self._answered.epoch = -1 if record is None else record.epoch
-            return {
-                name: asked[name]._of_key(asked[name]._answer(record, batches[name]))  # noqa: SLF001
-                for name in keys
-            }
+            return {name: asked[name]._answer(record, batches[name]) for name in keys}  # noqa: SLF001
 
 
 def _stored_states(operator: KeyedOperator, state: StateId) -> tuple[StateId, ...]:
@@ -525,6 +555,8 @@ class _Copy:
         count = log.identity.num_key_groups
         self.local = LocalState(root, str(state), layout.schema, count)
         self.local.refresh(np.arange(count, dtype=np.int64))
+        # Entries of the newest segments: each is read for many key groups, one after the other.
+        self._read: dict[tuple[int, int], StateRows] = {}
 
     def missing(self, chains: Any, key_groups: npt.NDArray[np.int64]) -> _Missing:
         """Return what the checkpoint has beyond the copies; the caller holds the log's lock."""
@@ -551,7 +583,18 @@ class _Copy:
             load=np.zeros(self.local.num_key_groups, np.bool_),
             recover=lambda _: {},
             homes=np.zeros(self.local.num_key_groups, np.int32),
+            read=self._rows_of,
         )
+
+    def _rows_of(self, segment: SegmentRef) -> StateRows:
+        """Return the entries of a segment, from memory if it was read lately."""
+        key = segment.epoch, segment.lane
+        rows = self._read.get(key)
+        if rows is None:
+            self._read[key] = rows = rows_of_segment(self.storage, self.layout, segment)
+            while sum(map(_num_bytes, self._read.values())) > _READ_BYTES:
+                del self._read[next(iter(self._read))]  # the oldest
+        return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -733,6 +776,11 @@ def _missing(
         for number in outdated:
             asked[number][0]._open()  # noqa: SLF001
             absent.add(number)
+
+
+def _num_bytes(rows: StateRows) -> int:
+    """Return the size of entries in memory."""
+    return int(rows.keys.nbytes + rows.values.nbytes)
 
 
 def _rows_of(rows: StateRows, keys: pa.RecordBatch | None) -> StateRows:

@@ -50,6 +50,14 @@ class NoStateError(CheckpointError):
     """The operator has no state yet, or nothing is committed."""
 
 
+class UnknownStateError(CheckpointError):
+    """The operator has no state of that name."""
+
+
+class SeveralStatesError(CheckpointError):
+    """The operator has several states, and the request names none of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReader:
     """State of one operator at one epoch; picklable, so that executors can read it."""
@@ -242,7 +250,8 @@ def _state_id(operator: str, state: str | None, states: list[str]) -> StateId:
         return StateId(operator, states[0])
     if state not in states:
         problem = "has several states" if state is None else f"has no state {state!r}"
-        raise CheckpointError(
+        kind = SeveralStatesError if state is None else UnknownStateError
+        raise kind(
             f"Operator {operator!r} {problem}.",
             remedy=f"Pass state=; its states are {listing(states)}.",
             operator=operator,

@@ -6,13 +6,14 @@ flow and the options of the start, and is imported only if the options ask for i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from godwit.model import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from godwit.engine.query_state import QueryState
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import Recorder
     from godwit.runtime.settings import Options
@@ -31,6 +32,14 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """Close the port; idempotent."""
+
+
+@runtime_checkable
+class AnswersStates(Protocol):
+    """An observer that also answers requests for the state of the query."""
+
+    def answer_states(self, state_of: Callable[..., QueryState]) -> None:
+        """Answer them from now on; `state_of`: the query's `Query.state`."""
 
 
 def open_observers(flow: CompiledFlow, options: Options) -> Iterator[tuple[str, Observer]]:

@@ -20,6 +20,7 @@ from godwit.model.text import Link, facts, show, text_block
 from godwit.runtime.failures import epoch_failed
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.lifecycle import Ending
+from godwit.runtime.observers import AnswersStates
 from godwit.runtime.placement import Migration, QueryPlacement
 from godwit.runtime.regrouping import QueryComponents
 from godwit.runtime.requests import RequestWatch
@@ -147,6 +148,9 @@ class Query:
         run.is_scaling = lambda: scaling.is_under_way
         self.components = QueryComponents(run)
         self.hot_keys = QueryHotKeys(run)
+        for observer in self._observers.values():
+            if isinstance(observer, AnswersStates):
+                observer.answer_states(self.state)
         _open.add(self)
         self._requests = RequestWatch(run, driver, self._ending)
         driver.begin(self._ending)

@@ -2,7 +2,8 @@
 
 `PageFeed` folds new entries of the journal into a `RunState` on a thread, twice a second, and only
 while a reader is connected.  `PageApplication` is the WSGI application: a page of three static
-files, a stream of server-sent events, figures of an earlier epoch, and the report.
+files, a stream of server-sent events, figures of an earlier epoch, the report, and look-ups in the
+state of the query whose driver serves the page (`godwit.ops.page.state_answers`).
 
 A reader has no queue: a slow reader gets the newest sections once it has taken the last ones, and
 costs a waiting thread.  At the loopback address every request under a name of this machine may read
@@ -31,6 +32,7 @@ from godwit.ops.entries import text
 from godwit.ops.health import with_health
 from godwit.ops.liveness import Liveness, QueryLife
 from godwit.ops.page.report import asset, report_page
+from godwit.ops.page.state_answers import Answer, StateAnswers, refusal
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.query_state import QueryState
     from godwit.ops.run_state import Frame
 
 _logger = logging.getLogger("godwit")
@@ -217,6 +220,7 @@ class PageApplication:
 
     def __init__(self, feed: PageFeed, *, token: str) -> None:
         self._feed, self._token = feed, token
+        self.states: StateAnswers | None = None  # of the query, once it runs
         self._routes: Mapping[str, Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]] = {
             "/": self._static("page.html", "text/html"),
             "/page.css": self._static("page.css", "text/css"),
@@ -230,7 +234,13 @@ class PageApplication:
         """Answer a request."""
         path = environ.get("PATH_INFO", "")
         if environ.get("REQUEST_METHOD") != "GET":
-            return _answer_text(start_response, "405 Method Not Allowed", "Only GET is answered.")
+            return _answer_body(
+                start_response,
+                b"Only GET is answered.\n",
+                "text/plain",
+                [("Allow", "GET")],
+                "405 Method Not Allowed",
+            )
         if not self._token and not _is_local(environ.get("HTTP_HOST", "")):
             return _answer_text(
                 start_response,
@@ -246,16 +256,28 @@ class PageApplication:
                     "303 See Other", [("Location", "/"), ("Set-Cookie", cookie), *_HEADERS]
                 )
                 return []
-            if not self._is_token(given or self._token_in_cookie(environ)):
-                return _answer_text(
+            if not self._is_token(given or _bearer(environ) or self._token_in_cookie(environ)):
+                said = "This page needs its token: open the address that the command printed"
+                return _answer(
                     start_response,
-                    "403 Forbidden",
-                    "This page needs its token: open the address that the command printed.",
+                    refusal("401 Unauthorized", f"{said}, or send it as a bearer token."),
                 )
+        if path.startswith("/state/") or path == "/states":
+            return _answer(start_response, self._answer_of_state(environ))
         route = self._routes.get(path)
         if route is None:
             return _answer_text(start_response, "404 Not Found", "There is no such page.")
         return route(environ, start_response)
+
+    def _answer_of_state(self, environ: WSGIEnvironment) -> Answer:
+        """Answer a request for the state of the query."""
+        if self.states is None:
+            said = (
+                "The query has not begun, or this page is not served by its driver: set "
+                "gw.Observability(ui_port=...), and ask at query.ui_url."
+            )
+            return refusal("503 Service Unavailable", said)
+        return self.states.answer(environ)
 
     # -- who may read -----------------------------------------------------------------------------
 
@@ -371,7 +393,8 @@ class PageServer:
                 remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
             )
         self._feed = PageFeed(storage, flow=flow)
-        app: WSGIApplication = PageApplication(self._feed, token=token)
+        self._application = PageApplication(self._feed, token=token)
+        app: WSGIApplication = self._application
         try:
             self._server = BoundedServer(
                 with_health(app) if health else app,
@@ -389,10 +412,17 @@ class PageServer:
         self.url = f"{address}?token={token}" if token else address
         self.recorder: None = None
 
+    def answer_states(self, state_of: Callable[..., QueryState]) -> None:
+        """Answer requests for the state of a query from now on; `state_of`: its `Query.state`."""
+        self._application.states = StateAnswers(state_of)
+
     def close(self) -> None:
         """Close the port, and end all answers; idempotent."""
         self._feed.close()
         self._server.close()
+        states, self._application.states = self._application.states, None
+        if states is not None:
+            states.close()
 
 
 def is_loopback(host: str) -> bool:
@@ -407,6 +437,12 @@ def _is_local(host: str) -> bool:
     with suppress(ValueError):
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     return False
+
+
+def _bearer(environ: WSGIEnvironment) -> str:
+    """Return the token in the header of a request; empty if there is none."""
+    scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    return str(token.strip()) if scheme.lower() == "bearer" else ""
 
 
 def _query_parameter(environ: WSGIEnvironment, name: str) -> str | None:
@@ -431,9 +467,16 @@ def _answer_body(
 ) -> Iterable[bytes]:
     """Answer with a complete body; `kind`: content type. `more`: further headers."""
     length = ("Content-Length", str(len(body)))
-    kinds = ("Content-Type", f"{kind}; charset=utf-8")
+    is_text = kind.startswith("text/") or kind == "application/json"
+    kinds = ("Content-Type", f"{kind}; charset=utf-8" if is_text else kind)
     start_response(status, [kinds, length, *more, *_security_headers()])
     return [body]
+
+
+def _answer(start_response: StartResponse, answer: Answer) -> Iterable[bytes]:
+    """Send an answer."""
+    kind = answer.kind, answer.headers, answer.status
+    return _answer_body(start_response, answer.body, *kind)
 
 
 def _answer_text(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:

@@ -138,10 +138,10 @@ def test_a_page_of_the_web_cannot_read_it_under_a_name_of_its_own(
 def test_a_port_with_a_token_answers_only_whoever_brings_it(checkpoint: CheckpointStorage) -> None:
     with served(checkpoint, token=TOKEN) as port:
         for path in ("/", "/feed", "/frame?epoch=1", "/report", "/page.js"):
-            assert ask(port, path)[0] == 403
-            assert ask(port, path, Cookie=f"godwit_{port}=wrong")[0] == 403
-        assert ask(port, "/?token=wrong")[0] == 403
-        assert ask(port, "/?token=%0d%0aSet-Cookie:x")[0] == 403
+            assert ask(port, path)[0] == 401
+            assert ask(port, path, Cookie=f"godwit_{port}=wrong")[0] == 401
+        assert ask(port, "/?token=wrong")[0] == 401
+        assert ask(port, "/?token=%0d%0aSet-Cookie:x")[0] == 401
         status, headers, _ = ask(port, f"/?token={TOKEN}")
         assert (status, headers["Location"]) == (303, "/")
         cookie = headers["Set-Cookie"]
@@ -150,6 +150,8 @@ def test_a_port_with_a_token_answers_only_whoever_brings_it(checkpoint: Checkpoi
         assert ask(port, "/", Cookie=cookie.partition(";")[0])[0] == 200
         assert ask(port, "/", Cookie=cookie.partition(";")[0], Host="a.machine")[0] == 200
         assert ask(port, f"/frame?epoch=1&token={TOKEN}")[0] == 200
+        assert ask(port, "/frame?epoch=1", Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert ask(port, "/frame?epoch=1", Authorization=f"Basic {TOKEN}")[0] == 401
 
 
 def test_others_reach_it_only_with_a_token(checkpoint: CheckpointStorage) -> None:

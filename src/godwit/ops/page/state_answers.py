@@ -1,0 +1,297 @@
+"""Look-ups in the state of a running query over HTTP, beside its live page.
+
+::
+
+    GET /state/OPERATOR?key=JSON               entries of one key
+    GET /state/OPERATOR?prefix=JSON&limit=100  entries of all keys, or of those that begin so
+    GET /states?OPERATOR=JSON&OPERATOR=JSON    one key of each of several operators, at one epoch
+
+Invariant: all rows of an answer are of one committed epoch, which the answer names, in its body or
+metadata and in a header.  Values have the form of `gw.formats.json`, in keys and in answers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+
+import pyarrow as pa
+
+from godwit.engine.query_state import EPOCH, QueryStates
+from godwit.engine.state_view import SeveralStatesError, UnknownStateError
+from godwit.model.errors import CheckpointError, GodwitError, InvalidFlowError, InvalidInputError
+from godwit.sources.message_formats import JsonMessages
+from godwit.sources.text_values import load_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from wsgiref.types import WSGIEnvironment
+
+    from godwit.engine.query_state import QueryState
+
+_ARROW: Final = "application/vnd.apache.arrow.stream"
+_JSON: Final = "application/json"
+_LIMIT: Final = 1000  # rows of a scan, unless the request sets another limit
+_MAX_LIMIT: Final = 100_000
+"""A scan is answered from memory, in one piece."""
+_MAX_PARAMETERS: Final = 64
+_PARAMETERS: Final = frozenset({"state", "key", "prefix", "limit", "format", "epoch", "token"})
+_BAD: Final = "400 Bad Request"
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
+"""Keys that JSON has no numbers for, as text."""
+
+
+class Answer(NamedTuple):
+    """Answer to a request."""
+
+    status: str
+    body: bytes
+    kind: str = _JSON  # content type
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _RefusedError(Exception):
+    """A request that is not answered with rows: its status, and why."""
+
+    def __init__(self, status: str, why: str, *, epoch: int | None = None) -> None:
+        super().__init__(why)
+        self.status, self.why, self.epoch = status, why, epoch
+
+
+class StateAnswers:
+    """Answers requests for the state of a query; `state_of`: its `Query.state`."""
+
+    def __init__(self, state_of: Callable[..., QueryState]) -> None:
+        self._state_of = state_of
+        self._states: dict[tuple[str, str | None], QueryState] = {}
+        self._lock = threading.Lock()
+
+    def answer(self, environ: WSGIEnvironment) -> Answer:
+        """Answer a request; never raises."""
+        try:
+            return self._answered(environ)
+        except _RefusedError as refused:
+            return refusal(refused.status, refused.why, epoch=refused.epoch)
+        except (InvalidFlowError, UnknownStateError) as error:
+            return refusal("404 Not Found", _text_of(error))
+        except (InvalidInputError, SeveralStatesError) as error:
+            return refusal(_BAD, _text_of(error))
+        except CheckpointError as error:  # such as of files that were collected
+            return refusal("503 Service Unavailable", _text_of(error))
+        except GodwitError as error:  # such as of a user's function that merges parts
+            return refusal("500 Internal Server Error", _text_of(error))
+
+    def close(self) -> None:
+        """Delete the copies of key groups."""
+        with self._lock:
+            states, self._states = list(self._states.values()), {}
+        for state in states:
+            state.close()
+
+    def _answered(self, environ: WSGIEnvironment) -> Answer:
+        """Answer a request, or raise."""
+        path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace")
+        parameters = _parameters(environ.get("QUERY_STRING", ""))
+        if path == "/states":
+            return self._of_several(parameters)
+        asked: dict[str, str] = {}
+        for name, value in parameters:
+            if name not in _PARAMETERS or name in asked:
+                raise _RefusedError(
+                    _BAD,
+                    f"The parameter {name!r} is unknown, or there twice. Parameters are "
+                    f"{', '.join(sorted(_PARAMETERS))}.",
+                )
+            asked[name] = value
+        if "key" in asked and asked.keys() & {"prefix", "limit"}:
+            raise _RefusedError(_BAD, "Give either a key, or a prefix and a limit.")
+        as_arrow = _wants_arrow(asked.get("format"), environ.get("HTTP_ACCEPT", ""))
+        operator = path.removeprefix("/state/")
+        state = self._state(operator, asked.get("state"))
+        if "key" in asked:
+            table, more = state.get_many([_key(state, asked["key"])]), False
+        else:
+            limit = _limit(asked.get("limit"))
+            prefix = _prefix(state, asked["prefix"]) if "prefix" in asked else ()
+            table = state.scan(prefix, limit=limit + 1)
+            table, more = table.slice(0, limit), table.num_rows > limit
+        self._remember(operator, asked.get("state"), state)
+        epoch = int(table.schema.metadata[EPOCH])
+        _check_epoch(asked.get("epoch"), epoch)
+        if "key" in asked and not table.num_rows:
+            why = f"The key {asked['key']} has no state in operator {operator!r}."
+            raise _RefusedError("404 Not Found", why, epoch=epoch)
+        headers = (("Godwit-Epoch", str(epoch)), ("Godwit-More", str(more).lower()))
+        if as_arrow:
+            return Answer("200 OK", _arrow(table), _ARROW, headers)
+        body = f'{{"epoch":{epoch},"more":{str(more).lower()},"rows":{_rows(table)}}}\n'
+        return Answer("200 OK", body.encode(), headers=headers)
+
+    def _of_several(self, parameters: list[tuple[str, str]]) -> Answer:
+        """Answer a request for one key of each of several operators."""
+        asked = dict(parameters)
+        token, epoch = asked.pop("token", None), asked.pop("epoch", None)
+        del token
+        if not asked or len(dict(parameters)) < len(parameters):
+            raise _RefusedError(
+                _BAD, "Name each operator once, with a key, as in /states?by_plane=%22N1%22."
+            )
+        states = {name: self._state(name, None) for name in asked}
+        several = QueryStates(states)
+        keys = {name: _key(state, asked[name]) for name, state in states.items()}
+        tables = several.get_tables(keys)
+        for name, state in states.items():
+            self._remember(name, None, state)
+        _check_epoch(epoch, several.epoch)
+        bodies = ",".join(f"{json.dumps(n)}:{_rows(table)}" for n, table in tables.items())
+        body = f'{{"epoch":{several.epoch},"states":{{{bodies}}}}}\n'
+        headers = (("Godwit-Epoch", str(several.epoch)),)
+        return Answer("200 OK", body.encode(), headers=headers)
+
+    def _state(self, operator: str, state: str | None) -> QueryState:
+        """Return the state of an operator, whose copies are kept from one request to the next."""
+        with self._lock:
+            known = self._states.get((operator, state))
+        return self._state_of(operator, state) if known is None else known
+
+    def _remember(self, operator: str, state: str | None, answered: QueryState) -> None:
+        """Keep a state that could answer; names that do not exist are not kept."""
+        with self._lock:
+            self._states.setdefault((operator, state), answered)
+
+
+def refusal(status: str, why: str, *, epoch: int | None = None) -> Answer:
+    """Return the answer that says why there is no other; `epoch`: that it is true of."""
+    of_epoch: Mapping[str, Any] = {} if epoch is None else {"epoch": epoch}
+    body = json.dumps({**of_epoch, "error": why}, ensure_ascii=False)
+    headers: tuple[tuple[str, str], ...] = ()
+    if epoch is not None:
+        headers = (("Godwit-Epoch", str(epoch)),)
+    if status.startswith("503"):
+        headers = (*headers, ("Retry-After", "1"))
+    if status.startswith("401"):
+        headers = (*headers, ("WWW-Authenticate", 'Bearer realm="godwit"'))
+    return Answer(status, f"{body}\n".encode(), headers=headers)
+
+
+def _text_of(error: GodwitError) -> str:
+    """Return an error's message, with its remedy."""
+    return str(error)
+
+
+def _parameters(query: str) -> list[tuple[str, str]]:
+    """Return the parameters of a URL."""
+    try:
+        return parse_qsl(
+            query,
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MAX_PARAMETERS,
+        )
+    except ValueError as error:
+        raise _RefusedError(_BAD, f"The parameters cannot be read: {error}.") from error
+
+
+def _wants_arrow(asked: str | None, accept: str) -> bool:
+    """Return whether the answer is a stream of Arrow, by parameter or by header."""
+    if asked is None:
+        return _ARROW in accept
+    if asked not in {"json", "arrow"}:
+        raise _RefusedError(_BAD, f"The format {asked!r} is unknown. Formats are json and arrow.")
+    return asked == "arrow"
+
+
+def _number(name: str, text: str, maximum: int) -> int:
+    """Return a whole number in a parameter."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) <= maximum):
+        raise _RefusedError(_BAD, f"The {name} {text[:50]!r} is not a number from 0 to {maximum}.")
+    return int(text)
+
+
+def _limit(text: str | None) -> int:
+    """Return the maximum number of rows of a scan."""
+    return _LIMIT if text is None else _number("limit", text, _MAX_LIMIT)
+
+
+def _check_epoch(asked: str | None, epoch: int) -> None:
+    """Raise if an answer is not of the epoch that the request asks for."""
+    if asked is not None and _number("epoch", asked, 2**59) != epoch:
+        raise _RefusedError(
+            "409 Conflict",
+            f"The last committed epoch is {epoch}, not {asked}. Ask for all states again.",
+            epoch=epoch,
+        )
+
+
+def _json_value(text: str) -> Any:
+    """Return a parameter's JSON; other text is a string."""
+    try:
+        return load_json(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _key(state: QueryState, text: str) -> Any:
+    """Return a key, as `QueryState.get` takes it, of its JSON: a value, an array or an object."""
+    value, names = _json_value(text), state.keys.names
+    if isinstance(value, dict):
+        if value.keys() != {*names}:
+            raise _RefusedError(
+                _BAD, f"The key {text[:100]} does not name the key columns {', '.join(names)}."
+            )
+        return _typed(state, [value[name] for name in names])
+    values = value if isinstance(value, list) else [value]
+    if len(values) != len(names):
+        raise _RefusedError(
+            _BAD,
+            f"The key {text[:100]} has not one value for each of the key columns "
+            f"{', '.join(names)}: give an array in this order, or an object.",
+        )
+    return _typed(state, values)
+
+
+def _prefix(state: QueryState, text: str) -> tuple[Any, ...]:
+    """Return the values that the first key columns have."""
+    value = _json_value(text)
+    return _typed(state, value if isinstance(value, list) else [value])
+
+
+def _typed(state: QueryState, values: list[Any]) -> tuple[Any, ...]:
+    """Return values of JSON with the types of the first key columns."""
+    if len(values) > len(state.keys):
+        raise _RefusedError(
+            _BAD, f"There are more values than key columns: {', '.join(state.keys.names)}."
+        )
+    typed: list[Any] = []
+    for value, field in zip(values, state.keys, strict=False):
+        if pa.types.is_floating(field.type) and value in _NOT_FINITE:
+            typed.append(float(value))
+            continue
+        message = json.dumps({field.name: value}).encode()
+        try:
+            (column,) = JsonMessages(pa.schema([field])).columns([message], pa.schema([field]))
+        except (ValueError, TypeError, pa.ArrowException) as error:
+            raise _RefusedError(
+                _BAD,
+                f"{json.dumps(value)[:100]} is not a value of key column {field.name!r}, of type "
+                f"{field.type}, in JSON: {error}.",
+            ) from error
+        typed.append(column[0].as_py())
+    return tuple(typed)
+
+
+def _rows(table: pa.Table) -> str:
+    """Return rows as a JSON array of objects."""
+    encode = JsonMessages(None).encode
+    rows = [row for batch in table.to_batches() for row in encode(batch)]
+    return f"[{','.join((row or b'null').decode() for row in rows)}]"
+
+
+def _arrow(table: pa.Table) -> bytes:
+    """Return rows as a stream of Arrow."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
