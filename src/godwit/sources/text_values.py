@@ -49,7 +49,7 @@ _BEFORE_NAME: Final = np.frombuffer(b":,[- \t\r\n", np.uint8)
 _WHOLE_NEGATIVE_ZERO: Final = re.compile(rb"-0\s*[,}\]]")
 _BLANKS: Final = " \t"
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-_NUMBER_SHAPE: Final = re.compile(_NUMBER)
+NUMBER_SHAPE: Final = re.compile(_NUMBER)
 _FLOAT: Final = rf"^(?:{_NUMBER}|[+-]?(?i:nan|inf|infinity))$"
 _NOT_FINITE: Final = "(?i)n"  # is in the names of NaN and the infinities, and in no number
 _SHORT_INTEGER: Final = r"^[+-]?[0-9]{1,18}(?:\.0*)?$"
@@ -268,7 +268,7 @@ def _exact_text(text: str | None, dtype: pa.DataType) -> Decimal | int | None:
     """Return a text as a number of an integer or decimal type; or raise."""
     if text is None:
         return None
-    if not _NUMBER_SHAPE.fullmatch(text):
+    if not NUMBER_SHAPE.fullmatch(text):
         _refuse(text, dtype)
     return _exact_number(text, dtype)
 

@@ -9,6 +9,7 @@ from before and after a change of its table.
 
 from __future__ import annotations
 
+import contextlib
 from decimal import Decimal
 from functools import lru_cache
 from struct import error as StructError  # noqa: N812  an exception
@@ -114,6 +115,19 @@ class JsonEvents:
         if decoded.payload is not msgspec.UNSET and decoded.payload is not None:
             return decoded.payload, self._types_in(decoded.schema, None)
         return _key_row_decoder(self._layout.table).decode(key), self._usual
+
+    def names(self, texts: Sequence[Value], types: Types, column: str) -> bool:
+        """Return whether a message has a column; `texts`: value and key, `types`: of its row."""
+        if types is not self._usual:  # those of a schema
+            return column in types
+        for text in texts:
+            with contextlib.suppress(msgspec.DecodeError):  # of a key that is not JSON
+                message = None if text is None else msgspec.json.decode(text)
+                part = message.get("payload", message) if isinstance(message, dict) else None
+                rows = [] if part is None else [part, part.get("before"), part.get("after")]
+                if any(column in row for row in rows if row is not None):
+                    return True
+        return False
 
     def _types_in(self, schema: Any, part: str | None) -> Types:
         """Return the semantic types of a schema; `part`: field of it that is the row's."""
@@ -238,6 +252,11 @@ class AvroEvents:
             return self._json.key(key)
         read, types = _key_reader(self._schema_text(key), self._layout)
         return _whole(read, key), types
+
+    def names(self, texts: Sequence[Value], types: Types, column: str) -> bool:
+        """Return whether a message has a column; see `JsonEvents.names`."""
+        is_framed = any(text is not None and text[:1] == b"\0" for text in texts)
+        return column in types if is_framed else self._json.names(texts, types, column)
 
     def _schema_text(self, message: bytes) -> str:
         return self._schemas.text(parse_frame(message)[0])

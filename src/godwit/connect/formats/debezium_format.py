@@ -26,6 +26,7 @@ from godwit.connect.formats.debezium_values import (
     converted,
     has_unavailable,
     is_unavailable,
+    text_of,
     type_in_event,
 )
 from godwit.connect.formats.debezium_writer import EventWriter
@@ -248,7 +249,26 @@ class DebeziumMessages(MessageFormat):
                 add(message, envelope, row, -1, types)
             elif op != "m":  # which is text that a program has put in the log
                 raise ValueError(_unknown_op(op))
+        self._check_keys(events, values, keys, reader)
         return events
+
+    def _check_keys(
+        self,
+        events: _Events,
+        values: Sequence[Value],
+        keys: Sequence[Value],
+        reader: JsonEvents | AvroEvents,
+    ) -> None:
+        """Raise if an event does not have a column of the key, which would be null in all rows."""
+        for name in self._key:
+            of_row = list(map(attrgetter(f"f{self._table.names.index(name)}"), events.rows))
+            if None not in of_row:
+                continue
+            for value, message, types in zip(of_row, events.messages, events.types, strict=True):
+                texts = [values[message], keys[message] if keys else None]
+                if value is None and not reader.names(texts, types, name):
+                    msg = f"it has no column {name!r}, which is of the key: was it renamed?"
+                    raise ValueError(msg)
 
     def _before(self, envelope: Any) -> Any:
         """Return the row before an update or delete; raise if it is not sent."""
@@ -456,13 +476,8 @@ def _position_of(envelope: Any) -> int | None:
 def _transaction_of(envelope: Any) -> str | None:
     """Return the id of a change's transaction; ``None`` if unknown."""
     if envelope.transaction is not None:
-        return _text_of(envelope.transaction.id)
-    return None if envelope.source is None else _text_of(envelope.source.txId)
-
-
-def _text_of(value: Any) -> str | None:
-    """Return a value as text."""
-    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+        return text_of(envelope.transaction.id)
+    return None if envelope.source is None else text_of(envelope.source.txId)
 
 
 _METADATA: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -485,7 +500,7 @@ def _metadata(what: str) -> Callable[[Any], Any]:
     if what in _METADATA:
         return _METADATA[what]
     part, _, name = what.partition(".")
-    convert = int if name in _NUMBERS else _text_of
+    convert = int if name in _NUMBERS else text_of
 
     def read(envelope: Any) -> Any:
         """Return the field; ``None`` if the event does not have it."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.types import is_binary, is_temporal, is_text
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.text_values import as_json, from_json
+from godwit.sources.text_values import NUMBER_SHAPE, as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,9 +150,9 @@ def _array(values: list[Any], dtype: pa.DataType, name: str, types: Types) -> pa
         return pa.array(values, dtype)
     except (pa.ArrowException, TypeError):
         if pa.types.is_floating(dtype):
-            return pa.array([None if v is None else float(v) for v in values], dtype)
+            return pa.array([_float_of(v) for v in values], dtype)
         if is_text(dtype):
-            return pa.array([_text_of(v) for v in values], dtype)
+            return pa.array([text_of(v) for v in values], dtype)
         if not pa.types.is_list(dtype):
             raise
     lengths = [0 if value is None else len(value) for value in values]
@@ -162,9 +162,29 @@ def _array(values: list[Any], dtype: pa.DataType, name: str, types: Types) -> pa
     return pa.ListArray.from_arrays(ends, items, type=dtype, mask=mask)
 
 
-def _text_of(value: Any) -> str | None:
+_json_encoder: Final = msgspec.json.Encoder(decimal_format="number")
+_NOT_FINITE: Final = frozenset({"nan", "inf", "infinity"})
+
+
+def text_of(value: Any) -> str | None:
     """Return a value as text: a text as it is, others as JSON."""
-    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+    return (
+        value if value is None or isinstance(value, str) else _json_encoder.encode(value).decode()
+    )
+
+
+def _float_of(value: Any) -> float | None:
+    """Return a number, or the text of one, as a float."""
+    if isinstance(value, str) and value.lstrip("+-").lower() not in _NOT_FINITE:
+        _check_number(value)
+    return None if value is None else float(value)
+
+
+def _check_number(text: str) -> None:
+    """Raise for a text that is not a number, though Python may read one."""
+    if NUMBER_SHAPE.fullmatch(text) is None:
+        msg = f"{text[:50]!r} is not a number"
+        raise ValueError(msg)
 
 
 def _all_bytes(values: list[Any], semantic: str) -> list[bytes | None]:
@@ -253,9 +273,14 @@ def _decimal_of(value: Any, semantic: str, scale: int) -> Decimal | None:
         return _unscaled(value["value"], int(value["scale"]))
     if isinstance(value, bytes):
         return _unscaled(value, scale)
-    if not isinstance(value, str) or semantic in (PLAIN, TEXT):
-        return Decimal(value)
-    return _unscaled(value, scale)
+    if isinstance(value, bool):
+        msg = f"{value} is not a number"
+        raise TypeError(msg)
+    if isinstance(value, str):
+        if semantic not in (PLAIN, TEXT):
+            return _unscaled(value, scale)
+        _check_number(value)
+    return Decimal(value)
 
 
 def _unscaled(value: str | bytes, scale: int) -> Decimal:

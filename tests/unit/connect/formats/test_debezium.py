@@ -167,6 +167,34 @@ def test_events_that_cannot_be_read_are_bad_alone(message: bytes, reason: str) -
     assert reason in text
 
 
+def test_an_event_without_the_column_of_the_key_is_bad() -> None:
+    renamed = event("c", after={"number": 1, "name": "a"})
+    messages = [renamed, with_schema(renamed, {"number": ("int64", None, None)}), event("d")]
+    keys = ["no JSON", None, '{"number": 1}']
+    rows, bad = decoded(*messages, keys=[key and key.encode() for key in keys])
+    assert not rows
+    assert [number for number, _ in bad] == [0, 1, 2]
+    assert all("no column 'id', which is of the key" in reason for _, reason in bad)
+    rows, bad = decoded(event("c", after={"id": None}), columns="id long")
+    assert (len(rows), bad) == (1, [])
+
+
+def test_numbers_in_columns_of_text_are_as_in_the_event() -> None:
+    values = [1.5, 7, {"x": 0.5, "y": [1, 2.25]}, "1.50"]
+    messages = [event("c", after={"id": 1, "v": value}) for value in values]
+    rows, bad = decoded(*messages, columns="id long, v string")
+    assert not bad
+    assert [row["v"] for row in rows] == ["1.5", "7", '{"x":0.5,"y":[1,2.25]}', "1.50"]
+
+
+@pytest.mark.parametrize("value", ["1_000", " 1 ", "\u0661", True])
+@pytest.mark.parametrize("dtype", ["decimal(10, 2)", "double"])
+def test_what_is_no_number_is_bad(value: Any, dtype: str) -> None:
+    message = event("c", after={"id": 1, "v": value})
+    rows, bad = decoded(message, columns=f"id long, v {dtype}", types={"v": "string"})
+    assert (rows, len(bad)) == ([], 1)
+
+
 def test_updates_need_their_rows_before_only_where_these_are_asked_for() -> None:
     rows, bad = decoded(event("u", after=row()), before=True)
     assert not rows
