@@ -77,9 +77,13 @@ def play_query(name: str, root: Path) -> None:
     session.stop()
 
 
-def play_second(name: str, checkpoint: Path) -> Played:
-    """Play the second half on the checkpoint of the first."""
+def play_second(name: str, checkpoint: Path, *, num_key_groups: int | None = None) -> Played:
+    """Play the second half on the checkpoint of the first, in another number of key groups."""
     with _start(name, checkpoint, resumed=True) as run:
+        if num_key_groups is not None:
+            flow = FLOWS[name].build()
+            flow.num_key_groups = num_key_groups
+            run.restart(flow, repartition=True, components=FLOWS[name].components)
         return _play_second(name, run)
 
 
@@ -119,8 +123,10 @@ def _play_second(name: str, run: Run) -> Played:
     for operator in run.flow.operators:
         for state in operator.states:
             if state.state not in INTERNAL:
-                table = run.state(operator.name, state.state)
-                played.states[str(state)] = sorted(map(repr, table.to_pylist()))
+                rows = run.state(operator.name, state.state).to_pylist()
+                for row in rows:
+                    row.pop("key_group")
+                played.states[str(state)] = sorted(map(repr, rows))
     played.add(run.end_input())
     return played
 

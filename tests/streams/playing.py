@@ -24,7 +24,7 @@ from godwit.migration import LossPolicy, Policy, Strategy
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["differences", "moment", "plain", "play", "play_by_testing"]
 
@@ -126,24 +126,29 @@ class _Play:
 
 
 def play_by_testing(
-    seed: int, *, epochs: int = 8, cluster: Callable[..., testing.Run] = testing.cluster
+    seed: int,
+    *,
+    epochs: int = 8,
+    cluster: Callable[..., testing.Run] = testing.cluster,
+    numbers: Sequence[int] = (8,),
 ) -> list[str]:
     """Play a history by `godwit.testing`, through migrations, deaths and restarts.
 
-    `cluster`: starts a flow with the options of `godwit.testing.cluster`.
+    `cluster`: starts a flow with the options of `godwit.testing.cluster`. `numbers`: of key groups,
+    of which each restart has the next.
     """
-    return _Tested(draw(seed), cluster).run(epochs)
+    return _Tested(draw(seed), cluster, numbers).run(epochs)
 
 
 class _Tested:
     """A drawn flow that is played as users play theirs."""
 
-    def __init__(self, drawn: Drawn, cluster: Callable[..., testing.Run]) -> None:
+    def __init__(
+        self, drawn: Drawn, cluster: Callable[..., testing.Run], numbers: Sequence[int]
+    ) -> None:
         self.drawn, self.rng, self.world = drawn, drawn.rng, ref.InputClock()
-        flow = LogicalFlow("flow", 8)
-        frame = testing.stream(pa.schema(drawn.types))
-        streams = {name: flow.source(name, frame, **drawn.options[name]) for name in drawn.sources}
-        flow.sink("out", drawn.apply(streams), FakeSink())
+        self.numbers, self.restarts = numbers, 0
+        flow = self._flow()
         self.world.clock = drawn.base + 10 * drawn.unit
         self.played = cluster(
             flow,
@@ -204,12 +209,25 @@ class _Tested:
             ]
             self.came += zip(*columns, strict=True)
 
+    @property
+    def groups(self) -> int:
+        """Number of key groups now."""
+        return self.numbers[self.restarts % len(self.numbers)]
+
+    def _flow(self) -> LogicalFlow:
+        drawn, flow = self.drawn, LogicalFlow("flow", self.groups)
+        frame = testing.stream(pa.schema(drawn.types))
+        streams = {name: flow.source(name, frame, **drawn.options[name]) for name in drawn.sources}
+        flow.sink("out", drawn.apply(streams), FakeSink())
+        return flow
+
     def _misfortune(self) -> None:
         chance, played = self.rng.random(), self.played
         if chance < 0.3:
             component = self.rng.choice([*played.placement.assignments])
-            here = [*played.executors]
-            some = {g: self.rng.choice(here) for g in self.rng.sample(range(8), 4)}
+            here, some_of = [*played.executors], range(self.groups)
+            several = self.rng.sample(some_of, min(4, self.groups))
+            some = {g: self.rng.choice(here) for g in several}
             strategy = Strategy(self.rng.choice(["live", "disruptive", "stop_the_world"]))
             done = len(played.epochs)
             with suppress(MigrationError):  # windows in two parts migrate otherwise
@@ -219,9 +237,13 @@ class _Tested:
             self.names += 1
             played.add(str(self.names), lanes=self.rng.choice([1, 2]))
             played.kill(self.rng.choice([*played.executors]))
-        elif chance < 0.6:
+        elif chance < 0.6 or (len(self.numbers) > 1 and chance < 0.9):
             done = len(played.epochs)
-            out = played.restart()
+            self.restarts += 1
+            if len(self.numbers) > 1:
+                out = played.restart(self._flow(), repartition=True)
+            else:
+                out = played.restart()
             for source in self.drawn.sources.values():
                 source.heard = self.world.clock  # a start counts silence anew, from its own clock
             self._take(out, len(played.epochs) - done)

@@ -13,6 +13,9 @@ Terms, per key group:
 - *consumed*: the last epoch that processed all earlier waiting rows.  Waiting rows belong to an
   operator, not to its states.
 
+A record with another number of key groups replaces all chains: it has a snapshot of every key group
+with entries, and all waiting rows.
+
 Invariant: snapshot, then segments in order, give the state of `version`; and rows wait if and
 only if their segment's epoch is not before *consumed*.  Chains use the names of `flow`, the flow
 version of the latest record; references keep the names under which they were written.
@@ -343,6 +346,13 @@ class Chains:
 
     def problems(self, record: CommitRecord) -> Iterator[str]:
         """Yield the reasons why a commit record cannot follow the epochs before it."""
+        if self._regroups(record):
+            if record.consumed or any(segment.kind == "changes" for segment in record.segments):
+                yield "it changes state that it places in other key groups"
+            empty = Chains(record.num_key_groups)
+            empty.epoch, empty.flow = self.epoch, self.flow
+            yield from empty.problems(record)
+            return
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
@@ -395,8 +405,16 @@ class Chains:
         for problem in row_problems(segment, self.num_key_groups):
             yield f"{where} is wrong: {problem}"
 
+    def _regroups(self, record: CommitRecord) -> bool:
+        """Return true if a record places all state in another number of key groups."""
+        return record.num_key_groups not in (0, self.num_key_groups)
+
     def apply(self, record: CommitRecord) -> None:
         """Add the next epoch's commit record, which has passed `check`, to the chains."""
+        if self._regroups(record):
+            self.num_key_groups = record.num_key_groups
+            self._states, self._waiting = {}, {}
+            self._nothing = StateChains.empty(self.num_key_groups)
         for operator, key_groups in record.consumed.items():
             waiting = self._waiting.setdefault(operator, WaitingRows())
             for key_group in key_groups:
@@ -475,6 +493,11 @@ class Chains:
     def waiting_rows_of(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
         """Return segments of rows that wait for the state of a key group, in order of epochs."""
         return tuple(self._waiting_by_key_group(operator).get(key_group, ()))
+
+    @property
+    def waiting_operators(self) -> tuple[str, ...]:
+        """Operators for whose state rows wait, in order."""
+        return tuple(sorted(name for name, rows in self._waiting.items() if rows.segments))
 
     def waiting_key_groups(self, operator: str) -> list[int]:
         """Return the key groups of an operator for whose state rows wait, ascending."""

@@ -219,6 +219,7 @@ class CheckpointSummary:
     """Summary of a checkpoint: identity, epochs, states, sizes."""
 
     identity: FlowIdentity  # whose checkpoint it is
+    num_key_groups: int  # after the last epoch
     run_id: str  # the run that owns it; empty before the first
     epochs: tuple[int, int] | None  # retained epochs, first and last; ``None`` if none is committed
     pending: tuple[str, ...]  # renamings and drops of the next epoch, as text
@@ -251,6 +252,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     unneeded = unneeded_files(log)
     return CheckpointSummary(
         identity=log.identity,
+        num_key_groups=log.chains.num_key_groups,
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
         pending=tuple(_pending_edits(log)),

@@ -41,6 +41,7 @@ from godwit.checkpoint.ownership import (
     create_identity,
     edit_problems,
     identity_differences,
+    key_group_problems,
     link_problems,
     lost_ownership,
     stored_identity,
@@ -74,8 +75,11 @@ from godwit.model.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.checkpoint.ownership import Relation
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.model.errors import CheckpointMismatchError
 
 _T = TypeVar("_T")
 
@@ -86,11 +90,21 @@ DEFAULT_MANIFEST_INTERVAL: Final = 50
 def check_identity(
     storage: CheckpointStorage, stored: FlowIdentity, identity: FlowIdentity
 ) -> None:
-    """Raise if a checkpoint is of another flow, or of other key groups."""
+    """Raise if a checkpoint is of another flow."""
     problems = list(identity_differences(stored, identity))
     if problems:
         remedy = "Start the changed flow with a new checkpoint, or undo the change."
         raise flow_mismatch(storage.uri, problems, remedy=remedy)
+
+
+def other_key_groups(uri: str, stored: int, today: int) -> CheckpointMismatchError:
+    """Return the error that a checkpoint has another number of key groups than the flow."""
+    return flow_mismatch(
+        uri,
+        [f"it has {stored} key groups, not {today}"],
+        remedy=f"Leave num_key_groups={stored} in gw.Flow, or have the state rewritten: start once "
+        "with checkpointing=gw.Checkpointing(repartition=True).",
+    )
 
 
 class CommitLog:
@@ -174,6 +188,9 @@ class CommitLog:
             retain_epochs=retain_epochs,
             manifest_interval=manifest_interval,
         )
+        if log.latest is None and stored.num_key_groups != identity.num_key_groups:
+            # another start was faster
+            raise other_key_groups(storage.uri, stored.num_key_groups, identity.num_key_groups)
         if flow is not None or log.latest is None:
             log._begin_version(flow or FlowVersion())
         log.use_plan(plan or log.physical_plan or PhysicalPlan())
@@ -393,19 +410,16 @@ class CommitLog:
         if start >= 0:
             path = manifest_path(start)
             manifest = load_record(self.storage, path, Manifest)
-            if manifest.num_key_groups != self.identity.num_key_groups:
-                raise _contradiction(
-                    self.storage,
-                    path,
-                    f"it has {manifest.num_key_groups} key groups, not "
-                    f"{self.identity.num_key_groups}",
-                )
-            chains = Chains.restore(manifest)
             digest = here = manifest.record
+            problems: Iterator[str] = iter(())
             with suppress(CorruptCheckpointError):  # the record is not needed to continue from here
-                here = self.digest(start)
+                record, here = self._load_record(commit_path(start), CommitRecord)
+                problems = key_group_problems(self.identity, manifest, record)
+            for problem in problems:
+                raise _contradiction(self.storage, path, problem)
             if digest != here:
                 raise self._other_history(path, f"it belongs to another record of epoch {start}")
+            chains = Chains.restore(manifest)
         else:
             chains = Chains(self.identity.num_key_groups)
             digest = ""
@@ -476,6 +490,7 @@ class CommitLog:
             previous="" if self.latest is None else self.digest(self.latest_epoch),
             flow=self.flow,
             plan=self.plan,
+            num_key_groups=record.num_key_groups or self.chains.num_key_groups,
             flow_digest=self._load_record(flow_path(self.flow), FlowVersion)[1],
             plan_digest=self._load_record(plan_path(self.plan), PhysicalPlan)[1],
         )

@@ -21,6 +21,7 @@ from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef, CommitRecord, OutputRef, SnapshotRef
@@ -36,11 +37,13 @@ def commit_edit(
     # operator → key groups whose waiting rows are taken out of the wait buffer
     consumed: Mapping[str, list[int]] | None = None,
     delivered: bool,
+    **fields: Any,
 ) -> None:
     """Commit an epoch without input that has the given segments and snapshots.
 
     `before`: last committed batch, from which sources continue. `delivered`: see `remove_key`.
-    Raises `CheckpointError` if sinks may lack the last epoch.
+    `fields`: other fields of the record, which are as in the last one otherwise. Raises
+    `CheckpointError` if sinks may lack the last epoch.
     """
     with_rows = {ref.sink for ref in latest.outputs if ref.rows}
     # Its record has no rows for a sink, which is not the whole result of any.
@@ -52,16 +55,7 @@ def commit_edit(
         )
         for name, sink in latest.sinks.items()
     }
-    lacking = [] if delivered else undelivered_sinks(log)
-    if lacking:
-        raise CheckpointError(
-            f"Epoch {latest.epoch}, the last one, has rows for "
-            f"{', '.join(map(repr, lacking))}, and nothing says that they were "
-            "delivered. This change is an epoch of its own, and only the last epoch is delivered "
-            "at a start.",
-            remedy="Start the query once, which delivers them. Then, or if you see them at the "
-            "target already, say so: --delivered.",
-        )
+    check_delivered(log, latest, delivered=delivered)
     log.commit(
         msgspec.structs.replace(
             latest,
@@ -73,8 +67,23 @@ def commit_edit(
             outputs=_repeat_loop_rows(log, latest),
             consumed=dict(consumed or {}),
             sinks=sinks,
+            **fields,
         )
     )
+
+
+def check_delivered(log: CommitLog, latest: CommitRecord, *, delivered: bool) -> None:
+    """Raise `CheckpointError` if sinks may lack the epoch `latest`; `delivered`: they do not."""
+    lacking = [] if delivered else undelivered_sinks(log)
+    if lacking:
+        raise CheckpointError(
+            f"Epoch {latest.epoch}, the last one, has rows for "
+            f"{', '.join(map(repr, lacking))}, and nothing says that they were "
+            "delivered. This change is an epoch of its own, and only the last epoch is delivered "
+            "at a start.",
+            remedy="Start the query once, which delivers them. Then, or if you see them at the "
+            "target already, say so: --delivered.",
+        )
 
 
 def undelivered_sinks(log: CommitLog) -> list[str]:

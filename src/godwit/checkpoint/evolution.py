@@ -453,13 +453,15 @@ def compare_flows(
     uri: str,
     edits: Sequence[EditRecord] = (),
     repartition: bool = False,
+    regroup: bool = False,
     starts_empty: Collection[str] = (),
 ) -> FlowChanges:
     """Return changes from the stored flow to today's; raise if they do not allow a restart.
 
     `stored`: version of the last committed epoch; ``None`` before the first. `previous`: its
     number. `edits`: those to apply to it. `repartition`: other columns may decide the key groups of
-    an operator's rows. `starts_empty`: operators that may start empty beside state of removed ones.
+    an operator's rows. `regroup`: all state is placed in another number of key groups.
+    `starts_empty`: operators that may start empty beside state of removed ones.
     """
     if stored is None:
         return FlowChanges(
@@ -516,12 +518,14 @@ def compare_flows(
             "that the checkpoint does not have, and starts_empty=True of Identity where another's "
             "state stays behind.",
         )
-    if repartitioned and (renamed or edits):
+    if (repartitioned or regroup) and (renamed or edits):
+        anew = [f"operator {name!r} is to be repartitioned" for name in repartitioned]
         raise flow_mismatch(
             uri,
-            [f"operator {name!r} is to be repartitioned" for name in repartitioned],
+            [*anew, *(["its number of key groups is to change"] if regroup else [])],
             "The same start renames or drops operators.",
-            remedy="Do one after the other: start once with partition_by= as it was.",
+            remedy="Do one after the other: start once with partition_by= and num_key_groups= as "
+            "they were.",
         )
     # From the names in the checkpoint, through those after the edits, to those of the program.
     to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}

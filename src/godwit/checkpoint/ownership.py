@@ -51,7 +51,7 @@ from godwit.model.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.checkpoint.records import CommitRecord, EditRecord
+    from godwit.checkpoint.records import CommitRecord, EditRecord, Manifest
     from godwit.checkpoint.storage import CheckpointStorage, StorageLock
 
 Relation = Literal["shared", "ahead", "diverged", "unknown"]
@@ -90,6 +90,15 @@ def link_problems(identity: FlowIdentity, record: CommitRecord, *, digest: str) 
         )
 
 
+def key_group_problems(
+    identity: FlowIdentity, manifest: Manifest, record: CommitRecord
+) -> Iterator[str]:
+    """Yield the problem if a manifest has another number of key groups than its epoch's record."""
+    recorded = record.num_key_groups or identity.num_key_groups
+    if manifest.num_key_groups != recorded:
+        yield f"it has {manifest.num_key_groups} key groups, not {recorded}"
+
+
 def edit_problems(
     identity: FlowIdentity, edit: EditRecord, *, record: str, flow_version: str, previous: str
 ) -> Iterator[str]:
@@ -110,11 +119,6 @@ def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[
     """Yield the differences between the present identity and the stored one."""
     if stored.name != today.name:
         yield f"it belongs to flow {stored.name!r}, not {today.name!r}"
-    if stored.num_key_groups != today.num_key_groups:
-        yield (
-            f"it has {stored.num_key_groups} key groups, not {today.num_key_groups} (the number "
-            f"is fixed at first launch)"
-        )
     if stored.query_id and today.query_id and stored.query_id != today.query_id:
         yield (
             f"it belongs to query {stored.query_id}, not {today.query_id}, so Spark's progress "

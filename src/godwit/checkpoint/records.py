@@ -295,6 +295,10 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # Number of the physical plan it ran under (`godwit.checkpoint.records`). Set by the
     # commit log.
     plan: Number = 0
+    # Number of key groups of all states and waiting rows. 0: as in the epoch before, as in records
+    # without it. If it changes, all states and waiting rows are in this record. Set by the commit
+    # log.
+    num_key_groups: Annotated[int, Meta(ge=0, le=MAX_NUM_KEY_GROUPS)] = 0
     # flow_digest, plan_digest: of the files of those two. Set by the commit log.
     flow_digest: Digest = ""
     plan_digest: Digest = ""
@@ -371,7 +375,7 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT  # version of the checkpoint's format
     name: str  # name of the flow
-    num_key_groups: NumKeyGroups  # fixed at first launch
+    num_key_groups: NumKeyGroups  # in the first epoch; a later record may have another number
     query_id: Digest = ""  # id of the query, the same over restarts; empty if not known
     # id of the history that the next epoch continues: random, new for every checkpoint and every
     # copy of one
@@ -457,7 +461,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int  # the epoch whose record is the last one that is in
     flow: Number  # the flow version of that epoch
-    num_key_groups: NumKeyGroups  # as in the identity
+    num_key_groups: NumKeyGroups  # as of that epoch
     # states, waiting: in order of states, and of operators
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]

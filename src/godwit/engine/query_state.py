@@ -407,7 +407,7 @@ class QueryState:
     def _key_groups(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return the key group of each key."""
         if self._placed[0] is not keys:  # asked twice for the keys of a look-up
-            count, hashed = self._run.epochs.log.identity.num_key_groups, keys
+            count, hashed = self._run.epochs.log.chains.num_key_groups, keys
             if PART in self._operator.hash_columns.names:
                 hashed = with_null_part(keys, len(self._keys))
             key_groups = key_groups_of(self._operator.hash_of(hashed, count), count)
@@ -439,7 +439,7 @@ class QueryState:
     def _wanted(self, keys: pa.RecordBatch | None) -> npt.NDArray[np.int64]:
         """Return the key groups with the entries of keys; all if ``None``, and for joins."""
         if keys is None or not self._keys.names or self._operator.keys.names != self._keys.names:
-            return np.arange(self._run.epochs.log.identity.num_key_groups, dtype=np.int64)
+            return np.arange(self._run.epochs.log.chains.num_key_groups, dtype=np.int64)
         return np.unique(self._key_groups(keys))
 
 
@@ -552,7 +552,7 @@ class _Copy:
 
     def __init__(self, root: str, state: StateId, layout: EntryLayout, log: CommitLog) -> None:
         self.state, self.layout, self.storage = state, layout, log.storage
-        count = log.identity.num_key_groups
+        count = log.chains.num_key_groups
         self.local = LocalState(root, str(state), layout.schema, count)
         self.local.refresh(np.arange(count, dtype=np.int64))
         # Entries of the newest segments: each is read for many key groups, one after the other.
@@ -678,7 +678,7 @@ class _Opened:
 
     def scan(self, record: CommitRecord) -> Iterator[pa.RecordBatch]:
         """Yield all entries."""
-        every = np.arange(self.log.identity.num_key_groups, dtype=np.int64)
+        every = np.arange(self.log.chains.num_key_groups, dtype=np.int64)
         for first in range(0, len(every), _AT_ONCE):
             yield self.entries(record, every[first : first + _AT_ONCE])
 
@@ -696,7 +696,7 @@ class _Opened:
         (other,) = others
         local, names = other.local, self.operator.keys.names
         more = _rows_of(local.scan(self._key_groups_of(other, key_groups)).rows, keys)
-        count = self.log.identity.num_key_groups
+        count = self.log.chains.num_key_groups
         operator: Any = self.operator
         if isinstance(operator, ComputePart):
             slots = Slots.of(record.slots.get(operator.name, ()), count)

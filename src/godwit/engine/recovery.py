@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
 
-from godwit.checkpoint.commit_log import CommitLog, check_identity
+from godwit.checkpoint.commit_log import CommitLog, check_identity, other_key_groups
 from godwit.checkpoint.edits import undelivered_sinks
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
 from godwit.checkpoint.records import (
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Cluster, Executor
     from godwit.engine.initial_state import InitialState, WrittenInitialState
+    from godwit.engine.repartition import Rewritten
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import LoadSummary
     from godwit.plan.compiled import CompiledFlow
@@ -77,6 +78,8 @@ class Recovery:
     sources: RecordedSources = field(default_factory=RecordedSources)
     # states that this start has written, of a flow that begins with state
     initial: tuple[WrittenInitialState, ...] = ()
+    # state that this start has placed in another number of key groups
+    regrouped: Rewritten | None = None
     # state was given, and ignored, since the checkpoint has epochs that began with it
     ignored_initial: bool = False
 
@@ -213,8 +216,12 @@ def recover_flow(
         batches_before=0 if initial is None else initial.position.batches_before,
     )
     stored = None if new else CommitLog.open_read_only(storage)
+    regroups = False
     if stored is not None and stored.latest is not None:  # an epoch claims the checkpoint
         check_identity(storage, stored.identity, identity)
+        regroups = stored.chains.num_key_groups != flow.num_key_groups
+        if regroups and not repartition:
+            raise other_key_groups(storage.uri, stored.chains.num_key_groups, flow.num_key_groups)
         if initial is not None:
             check_begins_with(stored.identity, initial, storage.uri)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
@@ -247,6 +254,7 @@ def recover_flow(
         uri=storage.uri,
         edits=edits,
         repartition=repartition or bool(placed),
+        regroup=regroups,
         starts_empty=flow.starts_empty,
     )
     if latest is not None and before is not None:
@@ -266,11 +274,12 @@ def recover_flow(
         flow=changes.version,
         # The repartitioning epoch runs under the last plan, by whose components its state is
         # placed.
-        plan=last_plan if changes.repartitioned else flow.physical_plan,
+        plan=last_plan if changes.repartitioned or regroups else flow.physical_plan,
         retain_epochs=retain_epochs,
     )
-    if changes.repartitioned:
-        write_placed(flow, log, layouts, changes.repartitioned, delivered=delivered)
+    rewritten = None
+    if changes.repartitioned or regroups:
+        rewritten = write_placed(flow, log, layouts, changes.repartitioned, delivered=delivered)
         log.use_plan(flow.physical_plan)
     written: tuple[WrittenInitialState, ...] = ()
     if begins and initial is not None:
@@ -283,6 +292,7 @@ def recover_flow(
         before=last_plan,
         sources=sources,
         initial=written,
+        regrouped=rewritten,
         ignored_initial=initial is not None and not begins,
     )
 
@@ -461,6 +471,8 @@ def last_loads(
     summary = written[-1]
     repartitioned = set(recovery.changes.repartitioned)  # loads of other key groups
     here = {c.name for c in flow.components if not repartitioned & {o.name for o in c.operators}}
+    if recovery.regrouped is not None or summary.num_key_groups not in (0, flow.num_key_groups):
+        return None
     loads = {
         name: load
         for name, load in recovery.by_present_names(summary.loads).items()
@@ -561,6 +573,8 @@ def begin_run(
                 size_bytes=written.size_bytes,
                 duration_s=written.duration_s,
             )
+        if recovery.regrouped is not None:
+            coordinator.announce(events.KeyGroupsChanged, **asdict(recovery.regrouped))
         if recovery.ignored_initial:
             coordinator.announce(events.InitialStateIgnored)
     if resumed and (changes := recovery.changes_event(*changed_sinks)) is not None:

@@ -106,6 +106,7 @@ class LoadSummary:
 
     epoch: int  # the last of them
     epochs: int  # number of epochs
+    num_key_groups: int = 0  # of each component; 0: not known
     # Component → total load of its key groups, and their state bytes after the last epoch. Distinct
     # keys are summed too: a key counts in every epoch that touched it.
     loads: Mapping[str, KeyGroupLoad]
@@ -115,6 +116,7 @@ class LoadSummary:
         return {
             "epoch": self.epoch,
             "epochs": self.epochs,
+            "num_key_groups": self.num_key_groups,
             "loads": {
                 name: {
                     "key_groups": packed_column(np.diff(load.key_groups, prepend=0).astype("<u2")),
@@ -145,7 +147,12 @@ class LoadSummary:
                     busy_ms=numbers["busy_ms"],
                     state_bytes=np.rint(numbers["state_bytes"]).astype(np.int64),
                 )
-            return cls(epoch=int(values["epoch"]), epochs=int(values["epochs"]), loads=loads)
+            return cls(
+                epoch=int(values["epoch"]),
+                epochs=int(values["epochs"]),
+                num_key_groups=int(values.get("num_key_groups", 0)),
+                loads=loads,
+            )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, zlib.error):
             return None
 

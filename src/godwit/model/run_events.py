@@ -75,6 +75,35 @@ class InitialStateIgnored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsChanged(Event):
+    """A start has placed all state of a checkpoint in another number of key groups.
+
+    Attributes
+    ----------
+    before, after
+        Number of key groups of every operator.
+    entries
+        Number of keys (and panes or windows) that have state.
+    size_bytes
+        Size of the entries in the checkpoint.
+    duration_s
+        Time that reading and writing took, in seconds.
+    """
+
+    before: int
+    after: int
+    entries: int
+    size_bytes: int
+    duration_s: float
+
+    def _one_line_text(self) -> str:
+        return (
+            f"{self.after} key groups instead of {self.before}: {counted(self.entries, 'row')} of "
+            f"state ({human_bytes(self.size_bytes)}) rewritten in {self.duration_s:.1f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanged(Event):
     """A query was started on a checkpoint that an earlier version of its flow has written.
 

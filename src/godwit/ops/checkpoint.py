@@ -230,7 +230,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
             ("flow", identity.name),
             ("query", identity.query_id),
             ("last run", summary.run_id or "none"),
-            ("key groups", str(identity.num_key_groups)),
+            ("key groups", str(summary.num_key_groups)),
             ("retained epochs", epochs),
             *([("physical plan", _plan(summary))] if summary.components else []),
             *(
@@ -325,7 +325,7 @@ def _summary_json(summary: CheckpointSummary) -> dict[str, Any]:
     return {
         "flow": identity.name,
         "query_id": identity.query_id,
-        "num_key_groups": identity.num_key_groups,
+        "num_key_groups": values.pop("num_key_groups"),
         "sources": {
             name: {
                 "reads": reads,

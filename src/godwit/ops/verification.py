@@ -31,7 +31,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import is_entries_of
 from godwit.checkpoint.evolution import FlowVersion, columns_of
 from godwit.checkpoint.framing import encode_record, load_record, load_with_digest
-from godwit.checkpoint.ownership import edit_problems, link_problems
+from godwit.checkpoint.ownership import edit_problems, key_group_problems, link_problems
 from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
@@ -215,7 +215,11 @@ class _Verification:
             if epoch > anchor:
                 chains = self.advance(chains, record)
             if epoch in manifests and epoch >= anchor:
-                chains = self.check_manifest(chains, manifests[epoch])
+                chains = self.check_manifest(chains, manifests[epoch], record)
+            if chains is not None:
+                self.num_key_groups = chains.num_key_groups
+            elif record is not None and record.num_key_groups:
+                self.num_key_groups = record.num_key_groups
             if epoch == floor and chains is not None:
                 self.check_flows(chains)
                 self.check_segments(chains.segments())
@@ -365,22 +369,23 @@ class _Verification:
             chains.upgrade(record.flow, version)
         return True
 
-    def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
-        """Compare a manifest with the replayed chains.
+    def check_manifest(
+        self, chains: Chains | None, manifest: Manifest | None, record: CommitRecord | None
+    ) -> Chains | None:
+        """Compare a manifest with the replayed chains, or, without any, with its epoch's `record`.
 
         Return them, or the manifest's if there are none.
         """
         if manifest is None:
             return chains
         if chains is None:
-            if self.num_key_groups in {None, manifest.num_key_groups}:
+            if self.identity is None or record is None:
                 return Chains.restore(manifest)
-            self.add_finding(
-                manifest_path(manifest.epoch),
-                f"It has {manifest.num_key_groups} key groups, not {self.num_key_groups}.",
-                _RESTORE,
-            )
-            return None
+            for problem in key_group_problems(self.identity, manifest, record):
+                path = manifest_path(manifest.epoch)
+                self.add_finding(path, f"The manifest is wrong: {problem}.", _RESTORE)
+                return None
+            return Chains.restore(manifest)
         if chains.manifest() != replace(manifest, record="", retained_from=0):
             self.add_finding(
                 manifest_path(manifest.epoch),
@@ -496,7 +501,7 @@ class _Verification:
             version = self.flows.get(flow)
             if schema is None or version is None:
                 continue
-            operator = version.operators.get(state.operator)
+            operator = version.operator(state.operator)  # one that has left, if it was regrouped
             if operator is None or state.state not in operator.states:
                 problem = f"Flow version {flow} has no state '{state}', which was written under it."
                 self.add_finding(flow_path(flow), problem, _REPORT)
@@ -640,7 +645,6 @@ class _RecordPlan:
         self.storage = storage
         self.identity = identity
         self.back_to = back_to
-        self.num_key_groups = identity.num_key_groups
         self.digests: dict[str, str] = {}
         self.steps: list[RepairStep] = []
         load = partial(_load_all, storage, digests=self.digests, refused=lambda *_: None)
@@ -844,9 +848,12 @@ class _RecordPlan:
         ``None`` if the records do not lead there.
         """
         manifest = self.manifests.get(anchor)
-        chains = Chains(self.num_key_groups)
+        chains = Chains(self.identity.num_key_groups)
         if manifest is not None:
-            if manifest.num_key_groups != self.num_key_groups or not self._matches_record(manifest):
+            own = self.commits.get(anchor)
+            if not self._matches_record(manifest) or (
+                own is not None and any(key_group_problems(self.identity, manifest, own))
+            ):
                 return None
             chains = Chains.restore(manifest)
         while until is None or chains.epoch < until:

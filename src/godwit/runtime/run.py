@@ -12,7 +12,7 @@ import time
 from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.collection import collect_garbage
@@ -305,7 +305,8 @@ class QueryRun(FlowRun):
                 self.repartitioning.begin_proposed(proposed)
         with self.coordinator.locked() as coordinator:
             load = coordinator.recent_load.due_summary()
-        self._record.loads(load)
+        if load is not None:
+            self._record.loads(replace(load, num_key_groups=self.flow.num_key_groups))
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]

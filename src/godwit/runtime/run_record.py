@@ -71,10 +71,8 @@ class RunRecorder:
             self._note("placement", lambda: placement_entry(number, moved))
         self._stream.observe(epoch, self._topology, epoch.at_s)
 
-    def loads(self, load: LoadSummary | None) -> None:
-        """Record a summary of loads and epochs in the journal; ``None``: none is due."""
-        if load is None:
-            return
+    def loads(self, load: LoadSummary) -> None:
+        """Record a summary of loads and epochs in the journal."""
         self._note("load", load.to_dict)
         if (stream := self._stream.summary(self._topology)) is not None:
             self._note(STREAM, stream.to_dict)

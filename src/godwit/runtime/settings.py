@@ -42,9 +42,10 @@ class Checkpointing:
         only on object stores that cannot create a file only if it is absent, where Godwit cannot
         check it.
     repartition
-        What to do if ``partition_by=`` of an operator has changed since the checkpoint was written.
-        ``False``: the start fails with a `CheckpointMismatchError`. ``True``: the driver rewrites
-        the operator's state before the first epoch; with `gw.control.Fusion`, also the state of
+        What to do if ``partition_by=`` of an operator, or ``num_key_groups=`` of the flow, has
+        changed since the checkpoint was written. ``False``: the start fails with a
+        `CheckpointMismatchError`. ``True``: the driver rewrites the operator's state, or all state,
+        before the first epoch; with `gw.control.Fusion`, also the state of
         operators without ``partition_by=`` for which an earlier run has measured that other key
         columns would make epochs shorter.
 

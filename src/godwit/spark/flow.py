@@ -56,8 +56,8 @@ class Flow(LogicalFlow):
     num_key_groups
         Number of key groups that the keys of every operator are divided into, 1 to 32768, as
         Flink's maximum parallelism. At most this many lanes (parallel tasks) can process an
-        operator, and load is balanced in units of key groups. It cannot change after the first
-        start.
+        operator, and load is balanced in units of key groups. A later start may have another number
+        with ``gw.Checkpointing(repartition=True)``, which rewrites all state.
 
     Raises
     ------

@@ -729,8 +729,8 @@ class Run:
         executors, components
             As in `gw.testing.run`; by default as before.
         repartition
-            ``True``: if ``partition_by=`` of an operator has changed, its state is rewritten.
-            ``False``: such a change is refused.
+            ``True``: if ``partition_by=`` of an operator or ``num_key_groups=`` of the flow has
+            changed, state is rewritten. ``False``: such a change is refused.
 
         Returns
         -------

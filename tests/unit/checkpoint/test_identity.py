@@ -21,10 +21,7 @@ DIFFERENT_QUERY = (
         ({}, []),
         ({"query_id": ""}, []),
         ({"name": "other"}, ["it belongs to flow 'delays', not 'other'"]),
-        (
-            {"num_key_groups": 64},
-            ["it has 256 key groups, not 64 (the number is fixed at first launch)"],
-        ),
+        ({"num_key_groups": 64}, []),  # a later record may have another number
         (
             {"query_id": "q2"},
             [DIFFERENT_QUERY],

@@ -85,7 +85,7 @@ def test_a_state_that_is_larger_than_the_drivers_share_is_rewritten_part_by_part
         assert sums_of(played) == expected(1)
         log = CommitLog.open_read_only(CheckpointStorage.open(tmp_path / "ck"))
         groups = [snapshot.key_group for snapshot in log.record(log.latest_epoch).snapshots]
-        assert sorted(set(groups)) == groups
+        assert len(set(groups)) == len(groups)
 
 
 @pytest.mark.parametrize("survives", [False, True])
