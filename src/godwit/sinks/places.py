@@ -121,7 +121,14 @@ def _of_sources(
     flow: CompiledFlow, read: Mapping[str, Sequence[ReadDirectory]]
 ) -> Iterator[_Place]:
     """Yield the directories of sources, as far as they are known; `read`: see `check_places`."""
-    own = {name: [getattr(source, "directory", None)] for name, source in flow.own_sources.items()}
+    own: dict[str, list[ReadDirectory | None]] = {}
+    for name, source in flow.own_sources.items():
+        parts = getattr(source, "parts", (source,))  # of a sequence
+        own[name] = [getattr(part, "directory", None) for part in parts]
+        for place in dict.fromkeys(
+            place for part in parts for place in getattr(part, "places", ())
+        ):
+            yield _Place(kind="source", name=name, place=place, identity=place)
     for name, directories in [*own.items(), *read.items()]:
         for directory in directories:
             if directory is not None and directory.location is not None:
@@ -181,9 +188,10 @@ def _check_pair(first: _Place, second: _Place, flow: str) -> None:
             sink=first.name,
         )
     where = f"inside that of {outer}, {outer.place}" if within else f"that of {outer}, too"
+    what = "directory" if len(inner.parts) > 1 else "table"
     raise InvalidFlowError(
-        f"The directory of {inner}, {inner.place}, is {where}: {_EFFECTS[inner.kind, outer.kind]}.",
-        remedy="Give each a directory of its own, beside the other.",
+        f"The {what} of {inner}, {inner.place}, is {where}: {_EFFECTS[inner.kind, outer.kind]}.",
+        remedy=f"Give each a {what} of its own, beside the other.",
         flow=flow,
     )
 

@@ -61,6 +61,16 @@ class SequenceSource(Source):
         return {**self.__dict__, "rejects": None}
 
     @property
+    def parts(self) -> tuple[Source, ...]:
+        """Sources that are no sequences themselves."""
+        parts = [getattr(source, "parts", (source,)) for source in self._sources]
+        return (*parts[0], *parts[1])
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.datasets))
+
+    @property
     def schema(self) -> pa.Schema:
         """Columns of the second source."""
         return self._schema

@@ -66,6 +66,30 @@ def test_a_sink_in_the_directory_of_a_source(place: Path, path: str, kind: str) 
         check_places(flow)
 
 
+def test_a_sink_on_the_table_of_a_source_or_in_the_directory_of_history(place: Path) -> None:
+    rows = pa.table({"k": ["a"]})
+    pytest.importorskip("deltalake").write_deltalake(place / "t", rows)
+    catalog = {"type": "sql", "uri": f"sqlite:///{place}/c.db", "warehouse": f"file://{place}"}
+    opened = pytest.importorskip("pyiceberg.catalog").load_catalog("default", **catalog)
+    opened.create_namespace("a")
+    opened.create_table("a.t", rows.schema)
+    opened.close()
+    table = gw.sources.delta(place / "t")
+    live = gw.sources.memory("k string")
+    history, sequence = (gw.sources.sequence(old, live) for old in (files(place / "in"), table))
+    pairs = [
+        (table, gw.sinks.delta(place / "t")),
+        (sequence, gw.sinks.delta(place / "t")),
+        (table, gw.sinks.parquet(place / "t/out")),
+        (gw.sources.iceberg("a.t", catalog=catalog), gw.sinks.iceberg("a.t", catalog=catalog)),
+        (history, gw.sinks.parquet(place / "in/out")),
+    ]
+    for source, sink in pairs:
+        with pytest.raises(InvalidFlowError, match="the source would read the results"):
+            check_places(compiled(sink, source=source))
+    check_places(compiled(gw.sinks.delta(place / "u"), source=sequence))
+
+
 def test_a_sink_beside_a_source_or_where_it_reads_nothing(place: Path) -> None:
     for path in ("out", "in2", "in.out", "in/_out", "in/.out/deep"):
         check_places(compiled(gw.sinks.parquet(place / path), source=files(place / "in")))

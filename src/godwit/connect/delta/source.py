@@ -37,6 +37,7 @@ from godwit.connect.delta.pruning import FileFilter
 from godwit.connect.delta.rows import PieceReader
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
+from godwit.sinks.file_systems import destination_of, place_of
 from godwit.sources.source import Lag, Source, Split
 from godwit.sources.table_pieces import PieceSplitter, VersionPieces, epoch_end, pieces_between
 from godwit.sources.table_rows import TableRows
@@ -71,6 +72,7 @@ class DeltaSource(Source):
         if version is not None:
             check_number("version", version, least=0, error=SourceError)
         self._table = Table(path, storage_options)
+        self._place = place_of(destination_of(path), storage_options or {})
         self._log = Log(self._table)
         self._rows = TableRows.checked(
             rows,
@@ -123,6 +125,11 @@ class DeltaSource(Source):
         return (
             f"{'changes' if self._rows.signed else 'rows'} of the Delta table {self._table.shown}"
         )
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Name of the table's directory, the same for all ways to write it."""
+        return (self._place,)
 
     # -- columns ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.deletion_vector import DeletionVector, _extract_vector_payload
 
 import godwit.connect.iceberg.null_lists  # noqa: F401
+from godwit.model.secrets import shown_uri
 from godwit.sources.directory import File
 from godwit.sources.file_formats import FileRange
 from godwit.sources.file_types import cast_column, widens
@@ -183,3 +184,9 @@ def _requested(
         allow_timestamp_tz_mismatch=True,
     )
     return batch.column(0)
+
+
+def place_of_table(properties: Mapping[str, Any], catalog: str, table: str) -> str:
+    """Return a text that identifies a table, whatever its catalog is called; without secrets."""
+    uri = properties.get("uri")
+    return f"iceberg:{shown_uri(str(uri)) if uri else catalog}:{table}"

@@ -43,6 +43,7 @@ from godwit.connect.iceberg.files import (
     try_to_write,
     unreadable_files,
 )
+from godwit.connect.iceberg.rows import place_of_table
 from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import try_directory
@@ -127,8 +128,7 @@ class IcebergSink(TargetSink):
     @property
     def place(self) -> str:
         """Text that identifies the table, whatever the catalog is called."""
-        uri = self._properties.get("uri")
-        return f"iceberg:{shown_uri(str(uri)) if uri else self._catalog_name}:{self._table_name}"
+        return place_of_table(self._properties, self._catalog_name, self._table_name)
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or Parquet cannot hold."""

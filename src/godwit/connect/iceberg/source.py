@@ -22,7 +22,7 @@ from pyiceberg.table import ManifestGroupPlanner
 from godwit.columns.types import to_schema
 from godwit.connect.iceberg.filters import expression_of
 from godwit.connect.iceberg.history import MAX_STEPS, History, Piece, Place, Step
-from godwit.connect.iceberg.rows import Access, PieceReader
+from godwit.connect.iceberg.rows import Access, PieceReader, place_of_table
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import listing
 from godwit.model.secrets import Secrets, shown_uri
@@ -128,6 +128,13 @@ class IcebergSource(Source):
     def datasets(self) -> tuple[str, ...]:
         """The table, after its catalog."""
         return (f"iceberg://{self._catalog_name}/{self._table_name}",)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The table, if its main branch is read, to which sinks write."""
+        if self._branch != "main":
+            return ()
+        return (place_of_table(self._properties, self._catalog_name, self._table_name),)
 
     # -- the table --------------------------------------------------------------------------------
 

@@ -124,6 +124,13 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
     return secrets_of_dsn(dsn).hide(" ".join(f"{name}={value}" for name, value in server.items()))
 
 
+def place_of_table(dsn: str | Mapping[str, Any], table: str) -> str:
+    """Return a text that identifies a table, with its schema or without; without secrets."""
+    server, parts = server_of_dsn(dsn), table_parts(table)
+    schema = () if len(parts) > 1 or "search_path" in server else ("public",)
+    return f"{server} {plain_name((*schema, *parts))}"
+
+
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
     """Return the secrets in a valid connection string."""
     parameters = _connection_parameters(dsn)

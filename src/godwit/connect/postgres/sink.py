@@ -27,6 +27,7 @@ from godwit.connect.postgres.connection import (
     Connection,
     check_dsn,
     error_text,
+    place_of_table,
     plain_name,
     scalar,
     secrets_of_dsn,
@@ -330,9 +331,7 @@ class PostgresSink(TargetSink):
     @property
     def place(self) -> str:
         """Text that identifies the table, with its schema or without."""
-        server, parts = server_of_dsn(self._dsn), table_parts(self._table)
-        schema = () if len(parts) > 1 or "search_path" in server else ("public",)
-        return f"{server} {plain_name((*schema, *parts))}"
+        return place_of_table(self._dsn, self._table)
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns cannot hold."""

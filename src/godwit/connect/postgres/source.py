@@ -28,6 +28,7 @@ from godwit.connect.postgres.catalog import (
     read_state,
     read_table,
 )
+from godwit.connect.postgres.connection import place_of_table
 from godwit.connect.postgres.slot import ChangeStream
 from godwit.connect.postgres.snapshot import Snapshot, begin_at, copy_range, keys_up_to
 from godwit.connect.postgres.types import column_from_texts, read_types, texts_of
@@ -100,6 +101,11 @@ class PostgresSource(TableSource):
     def identity(self) -> str:
         """Slot and tables; the position has the identity of the server."""
         return f"PostgreSQL slot {self._slot} of {' '.join(self._options.tables)}"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Texts that identify the tables, as of sinks."""
+        return tuple(place_of_table(self._server.dsn, name) for name in self._options.tables)
 
     def _read_table(self, connection: Connection, name: str) -> SourceTable:
         table = read_table(connection, self._server, name)
