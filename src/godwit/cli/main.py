@@ -3,7 +3,8 @@
 All commands are entry points of the group ``godwit.commands``.
 
 Exit statuses: 0 done; 1 negative result (a checkpoint that is damaged, a demo that differs); 2 it
-could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
+could not be done, as one message that says what to do; 130 stopped by Ctrl-C. Some commands have
+more: all are in a table of the guide page *Running*.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ start here:
   godwit demo                          see a live migration and a recovery on your machine
   godwit checkpoint inspect PATH       what a query has committed, and how large it is
   godwit checkpoint verify PATH        whether a checkpoint is whole
+  godwit run app.py                    a program with a query, started again when it fails
+  godwit stop PATH, godwit drain PATH  end a query, at once or once its input is processed
+  godwit status PATH                   whether a query runs, for scripts; godwit probe: for probes
   godwit top PATH                      a running stream in the terminal
   godwit ui PATH                       the same as a page in the browser
   godwit report PATH -o run.html       ... as one file to send

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import merged_latency
 from godwit.model import events
+from godwit.model.log_lines import log_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -78,6 +80,11 @@ class EpochLoop(Generic[BatchT]):
         ``None`` if epochs are held and the cluster does not wait: then the same batch must be
         offered again.
         """
+        with log_context(epoch=self._epochs.next_epoch):
+            return self._run(batch)
+
+    def _run(self, batch: BatchT | None) -> EpochOutcome | None:
+        """Run the next epoch; see `run`."""
         epochs, epoch = self._epochs, self._epochs.next_epoch
         stopwatch = Stopwatch(epochs.now_s)
         while True:
@@ -98,7 +105,7 @@ class EpochLoop(Generic[BatchT]):
         if self._beside is None:
             deliver()
         else:
-            self._delivered = self._beside(deliver)
+            self._delivered = self._beside(partial(copy_context().run, deliver))
         return outcome
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, ComponentView], Any] | None:
@@ -276,7 +283,8 @@ class Stopwatch:
         """Context that measures a phase; times of a repeated phase are added."""
         started_s = self._now_s()
         try:
-            yield
+            with log_context(phase=name):
+                yield
         finally:
             spent = (self._now_s() - started_s) * 1e3
             self._took_ms[name] = self._took_ms.get(name, 0.0) + spent

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from godwit.model import errors
+from godwit.model.log_lines import chosen_format, log_as
 
 CANNOT_MEND: Final = 78  # EX_CONFIG of sysexits.h
 NOT_WANTED: Final = 79
@@ -40,6 +41,7 @@ def exit_status(error: BaseException) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run a program; return its exit status."""
+    log_as(chosen_format())
     program, *_ = sys.argv[:] = arguments
     sys.path[0] = str(Path(program).resolve().parent)
     try:

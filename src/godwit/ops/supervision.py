@@ -9,6 +9,8 @@ there are at most `Budget.restarts` restarts within `Budget.window_s`.
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import signal
 import subprocess
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.model.errors import GodwitError
+from godwit.model.log_lines import FORMATS, VARIABLE, chosen_format, log_as
 from godwit.ops.arguments import bounded
 from godwit.ops.supervised import CANNOT_MEND, NOT_WANTED
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 OUT_OF_RESTARTS: Final = 75  # EX_TEMPFAIL of sysexits.h
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_S: Final = 0.1
+_logger = logging.getLogger("godwit.run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +144,10 @@ class Supervisor:
 
     def _say(self, text: str) -> None:
         """Write a line to standard error."""
-        print(f"godwit run: {self._name} {text}", file=sys.stderr, flush=True)
+        if chosen_format() is None:
+            print(f"godwit run: {self._name} {text}", file=sys.stderr, flush=True)
+        else:
+            _logger.warning("%s %s", self._name, text)
 
 
 def _status_text(status: int) -> str:
@@ -162,9 +169,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "every start would raise again, such as an invalid flow, a changed schema, a wrong setting "
         "or a missing package, is not followed by a restart. SIGTERM, SIGINT and SIGHUP are passed "
         "to the program, whose query then ends between two epochs. Exit status: that of the "
-        f"program if it ends well or was asked to end; {CANNOT_MEND} if a restart cannot mend the "
-        f"error (also if the program itself exits with it); {OUT_OF_RESTARTS} if --restarts "
-        "restarts within --window were not enough."
+        "program if it ends well or was asked to end, by a signal or by `godwit stop`; "
+        f"{CANNOT_MEND} if a restart cannot mend the error (also if the program itself exits with "
+        f"it); {OUT_OF_RESTARTS} if --restarts restarts within --window were not enough; 1 if it "
+        "failed after `godwit stop` had ended its queries."
+    )
+    parser.epilog = (
+        "Options of this command come before the program, the program's own after it, as in: "
+        "godwit run --restarts 20 --window 7200 app.py --day 2024-05-01"
     )
     number = bounded(float, 0, name="number of seconds")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file")
@@ -187,6 +199,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="SECONDS",
             help=f"{purpose}, in seconds (default: %(default)g)",
         )
+    parser.add_argument(
+        "--log",
+        choices=FORMATS,
+        help="log lines of JSON, with query, epoch and phase, in the program and here; sets the "
+        f"variable {VARIABLE}",
+    )
     parser.set_defaults(run=_run)
 
 
@@ -198,6 +216,9 @@ def _run(args: argparse.Namespace) -> int:
             remedy="Give the Python file that starts the query, as in: godwit run app.py",
             program=args.program,
         )
+    if args.log is not None:
+        os.environ[VARIABLE] = args.log  # also of the program
+    log_as(chosen_format())
     budget = Budget(
         restarts=args.restarts,
         window_s=args.window,

@@ -21,8 +21,15 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from godwit.model.errors import InvalidFlowError
-from godwit.model.events import BackgroundFailed, ListenerFailed
+from godwit.model.events import (
+    BackgroundFailed,
+    EpochCommitted,
+    FilesCollected,
+    ListenerFailed,
+)
+from godwit.model.log_lines import add_to_log_context
 from godwit.model.naming import function_name
+from godwit.model.secrets import hidden_values
 from godwit.model.signatures import check_signature
 from godwit.runtime.recent_events import RecentEvents
 from godwit.runtime.threads import Guard, one_line
@@ -127,8 +134,9 @@ class _ListenerQueue:
 class EventDispatcher:
     """Keeps the latest events, and dispatches them to listeners and recorders."""
 
-    def __init__(self, name: str, names: UserNames | None = None) -> None:
+    def __init__(self, name: str, names: UserNames | None = None, *, query: str = "") -> None:
         self._name, self._names = name, names
+        self._query = query or name
         self._recent = RecentEvents()
         self._order = threading.RLock()  # recent and queued events have the same order
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
@@ -301,6 +309,7 @@ class EventDispatcher:
 
     def _run_thread(self) -> None:
         """Write queued entries, and flush periodically; the body of a thread."""
+        add_to_log_context(query=self._query)
         guard, goes_on = self._guard_of("recording"), True
         while goes_on:
             try:
@@ -330,10 +339,16 @@ class EventDispatcher:
                 self._guard_of(f"writing the {name}")(recorder.flush)
 
     def _record_event(self, event: Event) -> bool:
-        """Log an event that is a warning, and pass it to the recorders."""
+        """Log an event, and pass it to the recorders."""
+        level = logging.INFO
         if event.is_warning:
+            level = logging.WARNING
+        elif isinstance(event, (EpochCommitted, FilesCollected)):  # many
+            level = logging.DEBUG
+        if _logger.isEnabledFor(level):
             with suppress(Exception):  # a log handler of the user's
-                _logger.warning("Flow %r: %s", self._name, event.describe())
+                more = {"event": hidden_values(event.to_dict())}
+                _logger.log(level, "Flow %r: %s", self._name, event.describe(), extra=more)
         return self._record_entry("event", event.to_dict)
 
     def _record_entry(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import EndingError, GodwitError, StopTimeoutError
+from godwit.model.log_lines import add_to_log_context
 from godwit.runtime.threads import GateClosedError, close_all, one_line
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class EpochDriver(ABC):
 
     def _run_thread(self) -> None:
         """Run the loop, close its sources, and end the query; the body of the thread."""
+        add_to_log_context(query=self._run.name)
         try:
             self._run.use_this_thread()
             self._run_loop()

@@ -15,6 +15,7 @@ from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.frames import user_call
+from godwit.model.log_lines import name_queries
 from godwit.model.naming import NoSuchCallError, check_number, did_you_mean
 from godwit.model.text import Link, facts, show, text_block
 from godwit.runtime.failures import epoch_failed
@@ -81,6 +82,14 @@ def open_queries() -> list[Query]:
     """Return the queries of this process that hold the lease on a checkpoint."""
     return sorted(_open, key=lambda query: query.name)
 
+
+def _only_query() -> str | None:
+    """Return the name of the query of this process, if it has exactly one."""
+    names = [query.name for query in list(_open)]
+    return names[0] if len(names) == 1 else None
+
+
+name_queries(_only_query)
 
 _JOURNAL_S = 2.0
 _PARTS = {

@@ -25,6 +25,7 @@ from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import MigrationError
+from godwit.model.log_lines import log_context
 from godwit.operators.hot_keys.orders import divide_key
 from godwit.runtime.placement import cancel_own
 from godwit.runtime.run_record import RunRecorder
@@ -99,10 +100,11 @@ class QueryRun(FlowRun):
         gate: EpochGate,
         lease: CheckpointLease,
         session: JobSession,
+        name: str,  # of the query
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
         self.run_id = parts.epochs.run_id
-        self.lease_run_id = lease.owner.run_id
+        self.lease_run_id, self.name = lease.owner.run_id, name
         self._reopen, self._note = reopen, note
         self._lease, self.session, self.gate = lease, session, gate
         self.batches = 0  # carried out in this run
@@ -238,7 +240,7 @@ class QueryRun(FlowRun):
         already. `stopped`, `broken_off`: see `EpochGate.epoch`. Raises if the epoch failed. Returns
         phase → milliseconds; empty if the batch was committed before.
         """
-        with self.gate.epoch(stopped, broken_off=broken_off):
+        with log_context(query=self.name), self.gate.epoch(stopped, broken_off=broken_off):
             batch = offered(self.epochs.last_batch)
             if batch is not None:  # else it was delivered when the run began
                 self.loop.run(batch)
@@ -254,7 +256,7 @@ class QueryRun(FlowRun):
         `stopped`: called while the epoch is held. Raises `GateClosedError` if the query stops.
         """
         # An error is one of the epoch: Spark's stop breaks off no job of this thread.
-        with self.gate.epoch(stopped):
+        with log_context(query=self.name), self.gate.epoch(stopped):
             if self.is_due:
                 self.loop.run(None)
 

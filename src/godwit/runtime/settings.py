@@ -13,6 +13,7 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.locations import check_location
+from godwit.model.log_lines import chosen_format
 from godwit.model.naming import check_number, did_you_mean, listing, type_name
 from godwit.runtime.ports import AdaptationSettings, ControlSettings
 from godwit.time.durations import read_duration
@@ -159,6 +160,10 @@ class Observability:
         True: OpenLineage events of the query's start and end are sent, with the data that it reads
         and writes, as the variables ``OPENLINEAGE_*`` say. Needs
         ``pip install 'godwit-streams[openlineage]'``.
+    log
+        ``"json"``: the log of the process, and of Python on executors, has a line of JSON for each
+        record, with query, epoch and phase. By default as the environment variable ``GODWIT_LOG``
+        says, else the log stays as it is.
 
     Raises
     ------
@@ -177,6 +182,7 @@ class Observability:
     ui_host: str = "127.0.0.1"
     opentelemetry: bool = False
     openlineage: bool = False
+    log: str | None = None
 
     def __post_init__(self) -> None:
         for what, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
@@ -189,6 +195,8 @@ class Observability:
         _check_kind("setting ui_host of observability", self.ui_host, str)
         _check_kind("setting opentelemetry of observability", self.opentelemetry, bool)
         _check_kind("setting openlineage of observability", self.openlineage, bool)
+        if self.log is not None:
+            chosen_format(self.log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from godwit.migration.coordinator import Coordinator
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
+from godwit.model.log_lines import chosen_format
 from godwit.runtime.controllers import opener_of
 from godwit.runtime.recent_events import past_decisions
 from godwit.runtime.run import SOURCES, QueryRun, RunParts
@@ -105,6 +107,7 @@ def open_run(
         gate=gate,
         lease=lease,
         session=RunSession(spark.sparkContext, parts.epochs.run_id),
+        name=options.name or flow.name,
         trigger_s=known_interval_s(options.trigger),
     )
     return run, opener.source
@@ -314,7 +317,11 @@ class _Opener:
             on_divergence=self._options.on_divergence,
         )
         self._closing["sinks"] = sinks.close
-        lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
+        lanes = replace(
+            lane_flow(flow, recovery.layouts, staged_sinks(flow)),
+            query=self._options.name or flow.name,
+            log=chosen_format(self._options.observability.log),
+        )
         program = ship_program(source.program(lanes), self._run_id, context)
         self._closing["program of the executors"] = lambda: (
             None if context_is_stopped(context) else program.destroy()

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from godwit.engine.initial_state import initial_state_of
 from godwit.model.errors import InvalidFlowError
 from godwit.model.locations import hadoop_location
+from godwit.model.log_lines import chosen_format, log_as
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
@@ -134,6 +135,7 @@ def check_places_of(
 
 def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.spark.flow.Flow.start`."""
+    log_as(chosen_format(options.observability.log))
     spark = session_of(flow, options.session)
     compiled = compile_flow(flow, spark)
     check_places_of(flow, compiled, options.checkpoint)
@@ -154,7 +156,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         if flow.sources
         else _driven_by_loop(options, controllers)
     )
-    dispatcher = EventDispatcher(flow.name, UserNames(compiled.operators))
+    dispatcher = EventDispatcher(flow.name, UserNames(compiled.operators), query=name)
     gate = EpochGate(
         partial(unless_stopped, context=spark.sparkContext, flow=flow.name),
         is_cancellation=comes_of_cancelled_jobs,

@@ -62,6 +62,7 @@ from godwit.engine.lane.wire import (
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
+from godwit.model.log_lines import add_to_log_context
 from godwit.operators.hot_keys.grid import work_by_time
 from godwit.operators.operator import OperatorInput
 from godwit.plan.grouping import keeps_keys
@@ -96,6 +97,7 @@ def run_lane(
     `payloads`: rows from the exchange for operators of this level, in any order. Yields rows for
     the lanes of later levels. Returns the report; all files are complete only then.
     """
+    add_to_log_context(query=flow.query, epoch=instruction.epoch, phase="lane", lane=place)
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     digests: list[tuple[Header, bytes]] = []
     unreadable: list[tuple[Header, bytes]] = []

@@ -89,6 +89,8 @@ class LaneFlow:
     unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
     # name → sink of rows of failed calls, of an operator or a map
     errors: Mapping[str, StagedSink] = field(default_factory=dict)
+    query: str = ""  # name of the query, for the log
+    log: str | None = None  # format of the log
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:

@@ -16,6 +16,7 @@ from pyspark import TaskContext
 
 from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.source_side import NumberedSplit, gather_batches, ship_input, ship_splits
+from godwit.model.log_lines import add_to_log_context
 from godwit.spark.stages.source_rows import read_feeds
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Program:
         batches of several partitions apart. The two kinds send rows to different inputs of an
         operator, so the order of their payloads does not depend on the reader.
         """
+        add_to_log_context(query=self.lanes.query, epoch=instruction.epoch, phase="read")
         routes = shipments(self.lanes, instruction)
         # A task may run again, while lanes have its first rows; the driver reads for all of them.
         places = 0 if TaskContext.get() is None else len(instruction.places)

@@ -25,6 +25,7 @@ from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.wire import split_by_level
+from godwit.model.log_lines import log_as
 from godwit.spark.platform.worker import freeze_loaded_objects, retain_freed_memory
 from godwit.spark.stages import pickling
 from godwit.spark.stages.exchange import (
@@ -89,6 +90,7 @@ class Shipped(Generic[T]):
         if self._kind == "program":
             retain_freed_memory()
             freeze_loaded_objects(self._key)
+            log_as(known[1].lanes.log)
         value: T = known[1]
         return value
 
