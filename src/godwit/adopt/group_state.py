@@ -159,7 +159,7 @@ class GroupStateOperator(SparkFunctionOperator):
         """Call the function for every key of a lane; return the rows that it emitted."""
         form = ArrowFrames(self.zone, self.output, self.spec.max_chunk)
         function = cloudpickle.loads(self.spec.pickled)
-        batches = form.batches(self.shown_rows(data), groups.order, lane.starts)
+        batches = form.batches(self.shown_rows(data), groups.order, lane.starts, {})
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         clock_ms, event_ms = data.time.clock // 1000, watermark_ms(data.time.until)
         due = self.due_us(data.time)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -23,7 +25,7 @@ from godwit.columns.python_values import UTC, instants_of, python_values
 from godwit.model.errors import UserFunctionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -75,7 +77,11 @@ class RowForm(ABC):
         """Return what the processor returned as columns of the output."""
 
     def batches(
-        self, rows: pa.RecordBatch, order: npt.NDArray[np.integer], starts: list[int]
+        self,
+        rows: pa.RecordBatch,
+        order: npt.NDArray[np.integer],
+        starts: list[int],
+        of_keys: Mapping[int, Sequence[Any]],  # number of a column → its value for each key  # noqa: ARG002
     ) -> KeyBatches:
         """Return the rows of an epoch; `order`: their numbers, ordered by key."""
         return self.ordered(rows.take(pa.array(order)), starts)
@@ -159,14 +165,29 @@ def form_of(
 class _RowBatches(KeyBatches):
     """Rows as ``Row`` objects, made when they are asked for."""
 
-    def __init__(self, names: list[str], columns: list[list[Any]], starts: list[int]) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        columns: list[list[Any]],
+        starts: list[int],
+        of_keys: Mapping[int, Sequence[Any]] = MappingProxyType({}),
+    ) -> None:
         super().__init__(starts)
-        self._row, self._columns = _row_class(tuple(names)), columns
+        self._columns, self._of_keys = columns, of_keys
+        self._make = functools.partial(tuple.__new__, _row_class(tuple(names)))
+
+    def rows(self, group: int) -> Iterator[Any] | None:
+        first, end = self._starts[group], self._starts[group + 1]
+        if first == end:
+            return None
+        values: list[Iterable[Any]] = [column[first:end] for column in self._columns]
+        for place, value in self._of_keys.items():
+            values[place] = itertools.repeat(value[group], end - first)
+        return map(self._make, zip(*values, strict=True))
 
     def between(self, first: int, end: int) -> Iterator[Any]:
-        row, new = self._row, tuple.__new__
-        for values in zip(*[column[first:end] for column in self._columns], strict=True):
-            yield new(row, values)
+        columns = [column[first:end] for column in self._columns]
+        return map(self._make, zip(*columns, strict=True))
 
 
 @functools.lru_cache(maxsize=256)
@@ -184,6 +205,21 @@ def _row_class(names: tuple[str, ...]) -> type[Row]:
 
 class SparkRowForm(RowForm):
     """Rows as ``pyspark.sql.Row``."""
+
+    def batches(
+        self,
+        rows: pa.RecordBatch,
+        order: npt.NDArray[np.integer],
+        starts: list[int],
+        of_keys: Mapping[int, Sequence[Any]],
+    ) -> KeyBatches:
+        """Return the rows of an epoch; the values of key columns are made once for each key."""
+        taken = pa.array(order)
+        columns: list[list[Any]] = [
+            [] if number in of_keys else python_list(column.take(taken), self.zone)
+            for number, column in enumerate(rows.columns)
+        ]
+        return _RowBatches(rows.schema.names, columns, starts, of_keys)
 
     def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
         columns = [python_list(column, self.zone) for column in rows.columns]

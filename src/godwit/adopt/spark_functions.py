@@ -171,6 +171,24 @@ class SparkFunctionOperator(ProcessOfStates):
         columns = [rows.column(name) for name in self.columns.names]
         return pa.RecordBatch.from_arrays(columns, names=list(self.columns.shown))
 
+    def columns_of_keys(self, data: OperatorInput, lane: LaneKeys) -> dict[int, list[Any]]:
+        """Return the value for each key of the columns of rows that are keys, by their numbers.
+
+        Only those of types whose equal values are the same.
+        """
+        names = self.columns.names or data.rows.values.schema.names
+        values = [*zip(*lane.tuples, strict=True)] if lane.tuples else []
+        places = {
+            field.name: place
+            for place, field in enumerate(self.keys)
+            if pa.types.is_string(field.type) or pa.types.is_integer(field.type)
+        }
+        return {
+            number: list(values[places[name]])
+            for number, name in enumerate(names)
+            if name in places and values
+        }
+
     @property
     def shift_us(self) -> int:
         """Microseconds that a timer is stored before its time: it fires at the watermark itself."""

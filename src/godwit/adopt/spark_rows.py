@@ -87,6 +87,14 @@ class SparkRows:
         self._plain = self._flat and not any(
             field.dataType.needConversion() for field in schema.fields
         )
+        # Values of these types, integers within these bounds, are stored as they are.
+        kinds = [_exact_kind(field.dataType) for field in schema.fields]
+        self._exact = tuple(kinds) if self._flat and not self._serializes else None
+        self._bounds = [
+            (place, 1 << (bits - 1))
+            for place, field in enumerate(schema.fields)
+            if (bits := _WIDTHS.get(type(field.dataType)) or (kinds[place] is int and 64))
+        ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rows_of_json, (self.schema.json(), self._name)
@@ -114,6 +122,12 @@ class SparkRows:
 
     def to_record(self, row: Any) -> Any:
         """Return the stored record of a row that a processor wrote; raises as `internal`."""
+        if type(row) is tuple and tuple(map(type, row)) == self._exact:
+            for place, bound in self._bounds:
+                if not -bound <= row[place] < bound:
+                    break
+            else:
+                return self.record(*row)
         return self.record_of(self.internal(row))
 
     def record_of_dict(self, values: Mapping[str, Any]) -> Any:
@@ -308,6 +322,19 @@ def _fitting(dtype: spark.DataType) -> Converter:
         f"State of type {dtype.simpleString()} cannot be stored.",
         remedy="Use numbers, text, bytes, dates, timestamps, or arrays, maps and structs of these.",
     )
+
+
+def _exact_kind(dtype: spark.DataType) -> type | None:
+    """Return the type of Python whose values are stored as they are; ``None`` if there is none."""
+    kind = type(dtype)
+    if kind in _WIDTHS or kind is spark.LongType:
+        return int
+    exact: dict[type, type] = {
+        spark.BooleanType: bool,
+        spark.DoubleType: float,
+        spark.StringType: str,
+    }
+    return exact.get(kind)
 
 
 def _to_width(bits: int, value: Any) -> int | None:

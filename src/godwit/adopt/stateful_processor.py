@@ -282,7 +282,9 @@ class TransformOperator(SparkFunctionOperator):
         with _naming(self.name, processor.init, None, "init(handle)"):
             processor.init(handle)
         handle.state = "INITIALIZED"
-        batches = form.batches(self.shown_rows(data), groups.order, lane.starts)
+        batches = form.batches(
+            self.shown_rows(data), groups.order, lane.starts, self.columns_of_keys(data, lane)
+        )
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         due = self.due_us(data.time)
         calls = _Calls(

@@ -94,6 +94,8 @@ def _at_few_offsets(times: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any] 
     """
     if not len(times):
         return []
+    if str(zone) in _ALWAYS_THE_SAME:
+        return _aware(times, zone)
     quarters = times // _QUARTER_US
     first, last = int(quarters.min()), int(quarters.max())
     if last - first > len(times) // 4:
@@ -110,7 +112,31 @@ def _at_few_offsets(times: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any] 
         return None
     by_quarter = np.array([offset // _MICROSECOND for offset in offsets[::2]])
     local = times + by_quarter[quarters - first]
-    return [moment.replace(tzinfo=zone) for moment in local.astype("datetime64[us]").tolist()]
+    return _aware(local, zone)
+
+
+def _aware(local: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any]:
+    """Return times as datetimes of a zone whose clock shows them, from years 1 to 9999.
+
+    Datetimes are made of the bytes by which they are pickled: four times as fast as ``replace``.
+    """
+    times = local.astype("datetime64[us]")
+    months, days = times.astype("datetime64[M]"), times.astype("datetime64[D]")
+    month = months.astype(np.int64)
+    year = month // 12 + 1970
+    seconds, micros = np.divmod((times - days).astype(np.int64), 1_000_000)
+    day = (days - months.astype("datetime64[D]")).astype(np.int64) + 1
+    parts = (
+        *(year >> 8, year & 255, month % 12 + 1, day),
+        *(seconds // 3600, seconds // 60 % 60, seconds % 60),
+        *(micros >> 16, micros >> 8 & 255, micros & 255),
+    )
+    pickled = np.empty((len(times), len(parts)), np.uint8)
+    for place, part in enumerate(parts):
+        pickled[:, place] = part
+    states: Any = pickled.view(f"V{len(parts)}").ravel().tolist()
+    make: Any = dt.datetime
+    return list(map(make, states, itertools.repeat(zone)))
 
 
 def _at_offset(moment: dt.datetime) -> dt.datetime:

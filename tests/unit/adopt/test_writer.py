@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
-from godwit.adopt.targets import FORMATS, Target
+from godwit.adopt.targets import Target
 from godwit.adopt.writer import StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 class _Frame:
@@ -47,7 +46,6 @@ def test_the_writer_has_the_names_of_sparks_writer() -> None:
     [
         (lambda w: w.format("jbdc"), "The format 'jbdc' cannot be written to", "foreachBatch"),
         (lambda w: w.format("jdbc"), "cannot be written to", "'postgres'"),
-        (lambda w: w.format("json"), "cannot be written to", "rows.write.json"),
         (lambda w: w.outputMode("upsert"), "There is no output mode 'upsert'", "'append'"),
         (lambda w: w.trigger(continuous="1 second"), "rows one by one", "processingTime"),
         (lambda w: w.trigger(realTime="1 second"), "rows one by one", "processingTime"),
@@ -101,11 +99,3 @@ def test_an_option_that_a_sink_does_not_have_is_refused_by_name(
 ) -> None:
     with pytest.raises(gw.errors.UnsupportedQueryError, match=message):
         target.check(options, modes=("append",))
-
-
-def test_a_directory_with_the_log_of_sparks_sink_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "_spark_metadata").mkdir()
-    target = Target(format="parquet", mode="append", options={"path": str(tmp_path)})
-    query: Any = None
-    with pytest.raises(gw.errors.UnsupportedQueryError, match="would not see"):
-        FORMATS["parquet"](target, query)

@@ -7,6 +7,7 @@ import itertools
 import zoneinfo
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.oracles.lane import Lane
@@ -14,7 +15,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.declarations import OnTimer
 from godwit.api.flow import LogicalFlow
-from godwit.columns.python_values import in_zone, rows_as_tuples, zone_of
+from godwit.columns.python_values import in_zone, instants_of, rows_as_tuples, zone_of
 from godwit.model.errors import UserFunctionError
 from godwit.operators.emitted import Emitted
 from godwit.operators.windows.process import WindowedProcess, call_for_windows
@@ -81,6 +82,21 @@ def test_a_timer_set_by_a_rows_time_is_due_when_that_time_has_passed() -> None:
     made = operator(function, "k string", timers=OnTimer(lambda *_: [], clock="event"))
     Lane(made).epoch(rows(BEFORE).select(["k", "ts"]))
     assert set_at == [BEFORE + HOUR]
+
+
+@pytest.mark.parametrize("zone", ["UTC", BERLIN, "America/New_York", "+02:00"])
+def test_instants_are_as_arrow_converts_them(zone: str) -> None:
+    draw = np.random.default_rng(3)
+    for first, last in ((-62_135_000_000, 253_402_000_000), (1_700_000_000, 1_700_000_060)):
+        seconds = draw.integers(first, last, 300)
+        times = seconds * 1_000_000 + draw.integers(0, 1_000_000, 300)
+        for moments in (times, [*times.tolist(), None], [], [-1, 0, 951_782_399_999_999]):
+            column = pa.array(moments, pa.timestamp("us", zone))
+            expected = column.to_pylist()
+            assert instants_of(column) == expected
+            assert [getattr(m, "tzinfo", None) for m in instants_of(column)] == [
+                getattr(m, "tzinfo", None) for m in expected
+            ]
 
 
 @pytest.mark.parametrize("zone", ["UTC", BERLIN, "America/New_York", "+02:00", "UTC-3", "Z"])
