@@ -148,7 +148,8 @@ def merged_latency(latencies: Mapping[str, SourceLatency]) -> LatencyHistogram:
 def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
     """Return an epoch's latencies for its progress: of all rows, and of each source's.
 
-    In milliseconds: ``p50``, ``p95``, ``p99``, ``max``, ``mean``; ``sources``: the same by source.
+    In milliseconds: ``p50``, ``p95``, ``p99``, ``max``, ``mean``; ``sources``: the same by source,
+    and ``traces``, the W3C trace contexts of some rows, if their messages have any.
     Empty without rows.
     """
     every = merged_latency(latencies)
@@ -160,6 +161,7 @@ def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
             "rows": latency.histogram.rows,
             "ahead": latency.histogram.ahead,
             **latency.histogram.figures_ms(),
+            **({"traces": [*latency.histogram.traces]} if latency.histogram.traces else {}),
         }
         for name, latency in latencies.items()
     }

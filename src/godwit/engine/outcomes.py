@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -411,18 +412,20 @@ def progress_of(
     view: ProtocolView,
     watch: Stopwatch,
     latencies: Mapping[str, SourceLatency],
+    sink_s: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the progress report of an epoch, as `Query.recentProgress` has it.
 
     ``query.recentProgress``, the journal, Prometheus' metrics and ``godwit top`` have this value.
 
-    outcome, view, watch, latencies: Outcome of the epoch, state of the migration protocol, times of
-    its phases, and latencies of its rows by source.
+    outcome, view, watch, latencies, sink_s: Outcome of the epoch, state of the migration protocol,
+    times of its phases, latencies of its rows by source, and seconds of its delivery by sink.
 
     Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
     ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
     ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
-    ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
+    ``<sink>_rejects``), ``sinkMs`` (sink → its delivery),
+    ``crossedBytes`` (sent between operators on different executors),
     ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``latencyMs`` (of its
     rows, see `latency_figures`), ``laneMs`` (per phase of the lanes, the sum over lanes),
     ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source, or ``<source>/<operator>`` where
@@ -448,6 +451,7 @@ def progress_of(
         "numInputRows": outcome.rows_in,
         "numOutputRows": outcome.rows_out,
         "sinkRows": dict(outcome.sink_rows),
+        "sinkMs": {name: round(seconds * 1e3, 1) for name, seconds in sink_s.items()},
         "crossedBytes": sum(sent.crossed_bytes for sent in outcome.traffic.values()),
         "processedRowsPerSecond": outcome.rows_in / took["epoch"] * 1e3,
         "durationMs": {phase: round(ms, 1) for phase, ms in took.items()},

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ _SHIFT: Final = 23 - _HALVINGS  # bits of a 32-bit float's mantissa that tell no
 _ONE: Final = int(np.float32(1).view(np.int32)) >> _SHIFT
 _LAST: Final = 63 * _WIDTH  # of the greatest length of time in microseconds that 64 bits hold
 _HEAD: Final = struct.Struct("<qddI")
+MAX_TRACES: Final = 16
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -44,6 +46,8 @@ class LatencyHistogram:
     sum_s: float = 0.0  # of the latencies of all rows
     max_s: float = 0.0
     ahead: int = 0  # rows that seem to have arrived later than now; they count as arriving now
+    # W3C trace contexts (`traceparent`) of some of the rows, at most `MAX_TRACES`
+    traces: tuple[str, ...] = ()
 
     # -- made of rows -----------------------------------------------------------------------------
 
@@ -126,6 +130,7 @@ class LatencyHistogram:
                 sum_s=only.sum_s,
                 max_s=only.max_s,
                 ahead=only.ahead,
+                traces=only.traces,
             )
         counts = np.zeros(max(int(part.buckets[-1]) for part in parts) + 1, np.int64)
         for part in parts:
@@ -135,6 +140,7 @@ class LatencyHistogram:
             sum_s=math.fsum(part.sum_s for part in parts),
             max_s=max(part.max_s for part in parts),
             ahead=sum(part.ahead for part in parts),
+            traces=_some_of_each([part.traces for part in parts]),
         )
 
     def later(self, by_s: float) -> LatencyHistogram:
@@ -149,6 +155,7 @@ class LatencyHistogram:
             sum_s=self.sum_s + max(by_s, 0.0) * self.rows,
             max_s=self.max_s + max(by_s, 0.0),
             ahead=self.ahead,
+            traces=self.traces,
         )
 
     # -- figures ----------------------------------------------------------------------------------
@@ -225,14 +232,30 @@ class LatencyHistogram:
     def to_bytes(self) -> bytes:
         """Return the histogram as bytes."""
         head = _HEAD.pack(self.ahead, self.sum_s, self.max_s, len(self.buckets))
-        return head + self.buckets.astype("<i8").tobytes() + self.counts.astype("<i8").tobytes()
+        both = self.buckets.astype("<i8").tobytes() + self.counts.astype("<i8").tobytes()
+        return head + both + "\n".join(self.traces).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Restore a histogram from what `to_bytes` returned."""
         ahead, sum_s, max_s, count = _HEAD.unpack_from(data)
         both = np.frombuffer(data, "<i8", 2 * count, _HEAD.size).astype(np.int64)
-        return cls(buckets=both[:count], counts=both[count:], sum_s=sum_s, max_s=max_s, ahead=ahead)
+        traces = bytes(data[_HEAD.size + both.nbytes :]).decode()
+        return cls(
+            buckets=both[:count],
+            counts=both[count:],
+            sum_s=sum_s,
+            max_s=max_s,
+            ahead=ahead,
+            traces=tuple(traces.split("\n")) if traces else (),
+        )
+
+
+def _some_of_each(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return trace contexts of several histograms, in turn, each once."""
+    rounds = zip_longest(*several)
+    distinct = dict.fromkeys(trace for turn in rounds for trace in turn if trace is not None)
+    return tuple(distinct)[:MAX_TRACES]
 
 
 def _bucket(us: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from datetime import UTC, datetime
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +23,7 @@ from openlineage.client.facet_v2 import (
     processing_engine_run,
     schema_dataset,
 )
+from openlineage.client.uuid import generate_new_uuid
 
 from godwit.model.text import printable
 
@@ -63,7 +63,7 @@ class LineageRecorder:
             processingType="STREAMING", integration="GODWIT", jobType="QUERY"
         )
         self._job = Job(namespace=_NAMESPACE, name=printable(name), facets={"jobType": kind})
-        self._run_id = str(uuid.uuid4())
+        self._run_id = str(generate_new_uuid())  # sorted by time, as the specification advises
         self._inputs = [
             InputDataset(namespace=namespace, name=dataset, facets=facets)
             for namespace, dataset, facets in _inputs_of(flow)

@@ -7,6 +7,9 @@ the mean time that its lanes were busy.  A migration is a span from its start to
 Providers that the application has configured are used; otherwise those of the SDK are, with
 exporters of OTLP over HTTP, which read the variables ``OTEL_*`` of the environment.  Exporters have
 threads and bounded queues of their own, so a collector that is slow or away costs an epoch nothing.
+
+The span of an epoch links to the traces of some of its rows, where messages have a W3C header
+``traceparent`` and the flow reads headers: an epoch has many rows, and a span has one parent.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import Observation
 from opentelemetry.trace import Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.text import printable
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 _logger = logging.getLogger("godwit")
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 _SCOPE: Final = "godwit"
 _LANES: Final = "stages"  # the phase in which lanes run
@@ -130,6 +136,7 @@ class TelemetryRecorder:
         epoch = self._tracer.start_span(
             "epoch",
             start_time=began_ns,
+            links=list(_links(values)),
             attributes={
                 **self._common,
                 "godwit.epoch": values["epoch"],
@@ -141,16 +148,15 @@ class TelemetryRecorder:
         within = trace.set_span_in_context(epoch)
         at_ns = began_ns
         for phase, ms in took_ms.items():
-            if phase == "epoch":
+            if phase in {"epoch", "triggerExecution"}:
                 continue
             span = self._tracer.start_span(phase, within, start_time=at_ns, attributes=self._common)
             if phase == _LANES:
+                for of_lanes, spent_ms in values.get("laneMs", {}).items():
+                    span.set_attribute(f"godwit.lanes.{of_lanes}.time", spent_ms / 1e3)
                 self._trace_lanes(values, span, at_ns, ms)
             if phase == "deliver":
-                for sink, rows in values["sinkRows"].items():
-                    span.add_event(
-                        "sink", {"godwit.sink": printable(sink), "godwit.rows": rows}, at_ns
-                    )
+                self._trace_sinks(values, span, at_ns)
             at_ns += int(ms * 1e6)
             span.end(at_ns)
         epoch.end(began_ns + int(took_ms["epoch"] * 1e6))
@@ -177,6 +183,24 @@ class TelemetryRecorder:
             busy_ms = min(ms, figures["busyMs"] / max(1, figures["lanes"]))
             span.end(at_ns + int(busy_ms * 1e6))
 
+    def _trace_sinks(self, values: Mapping[str, Any], deliver: trace.Span, at_ns: int) -> None:
+        """Record a span for each sink, in the order of their deliveries."""
+        within, took_ms = trace.set_span_in_context(deliver), values.get("sinkMs", {})
+        for sink in dict.fromkeys((*took_ms, *values["sinkRows"])):
+            rows = values["sinkRows"].get(sink, 0)
+            span = self._tracer.start_span(
+                "sink",
+                within,
+                start_time=at_ns,
+                attributes={
+                    **self._common,
+                    "godwit.sink": printable(sink),
+                    "godwit.rows": rows,
+                },
+            )
+            at_ns += int(took_ms.get(sink, 0.0) * 1e6)
+            span.end(at_ns)
+
     def _trace_event(self, values: Mapping[str, Any]) -> None:
         """Record migrations, epochs that came to nothing, and the failure of the query."""
         kind, at_ns = values["kind"], int(values["at_s"] * 1e9)
@@ -197,6 +221,17 @@ class TelemetryRecorder:
             error = printable(values["reason" if kind == "EpochAborted" else "error"])
             span.set_status(Status(StatusCode.ERROR, error))
             span.end(at_ns)
+
+
+def _links(values: Mapping[str, Any]) -> Iterator[trace.Link]:
+    """Yield links to the traces of some of an epoch's rows, from an entry ``progress``."""
+    sources = (values.get("latencyMs") or {}).get("sources", {})
+    for source, figures in sources.items():
+        for traceparent in figures.get("traces", ()):
+            context = _PROPAGATOR.extract({"traceparent": traceparent}, Context())
+            parent = trace.get_current_span(context).get_span_context()
+            if parent.is_valid:
+                yield trace.Link(parent, {"godwit.source": printable(source)})
 
 
 class Telemetry:

@@ -315,13 +315,14 @@ class QueryRun(FlowRun):
     ) -> None:
         """Observe an epoch that is delivered, just before its event."""
         self._collect_if_due(outcome.epoch)
-        progress = progress_of(outcome, self.view, stopwatch, latencies)
+        sink_s = self.cluster.delivery_s
+        progress = progress_of(outcome, self.view, stopwatch, latencies, sink_s)
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)
         if self.controller is not None:
             in_series = self._parts.delivering is None
-            spent_s = stopwatch.spent_s(self.cluster.delivery_s, in_series=in_series)
+            spent_s = stopwatch.spent_s(sink_s, in_series=in_series)
             self.controller.epoch_delivered(merged_latency(latencies), spent_s)
         if latencies:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))

@@ -164,6 +164,10 @@ class Source(ABC):
     arrival_time
         Name of the timestamp column with a row's arrival time at the source, such as a broker's
         timestamp, from which latency is measured; ``None`` if there is none.
+    trace_headers
+        Name of a column with the headers of messages, a list of structs of ``key`` and ``value``,
+        whose header ``traceparent`` is the W3C trace context of the row; ``None`` if there is none.
+        The trace of an epoch links to some of them, if there is an `arrival_time` too.
     kind
         ``"rows"``; ``"changes"`` or ``"upserts"`` if the rows are changes of a table, with a column
         ``change`` (int8): 1 for a row that is inserted, -1 for one that is deleted.
@@ -200,6 +204,7 @@ class Source(ABC):
     """
 
     arrival_time: str | None = None
+    trace_headers: str | None = None
     kind: Kind = "rows"
     table_keys: tuple[str, ...] = ()
     unreadable: pa.Schema | None = None

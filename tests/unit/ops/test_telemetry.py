@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import socket
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -19,14 +21,18 @@ from opentelemetry.trace import StatusCode
 from tests.support.receiver import Receiver
 from tests.unit.ops.test_metrics import PROGRESS
 
+import godwit as gw
+from godwit.engine.latency import latency_figures
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
+from godwit.model.latency import MAX_TRACES
 from godwit.ops.figures import METRICS
 from godwit.ops.metrics import Metrics
 from godwit.ops.telemetry import Telemetry, TelemetryRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -164,6 +170,94 @@ def test_an_epoch_is_a_trace_of_its_phases_and_of_the_lanes_of_each_executor(
     took = [(s.end_time or 0) - (s.start_time or 0) for s in below]
     # Executor 0 has two lanes that were busy for 300 ms together.
     assert took == [20 * 10**6, 150 * 10**6, 100 * 10**6, 200 * 10**6]
+
+
+def test_phases_of_lanes_and_sinks_are_in_the_trace_of_an_epoch() -> None:
+    recorded = Recorded()
+    took_ms = {"epoch": 250.0, "stages": 100.0, "deliver": 50.0, "triggerExecution": 260.0}
+    sinks = {"sinkRows": {"out": 10, "none": 0}, "sinkMs": {"out": 30.0, "none": 15.0}}
+    values = {**PROGRESS, **sinks, "durationMs": took_ms, "laneMs": {"apply": 40.0}}
+    recorded.recorder.add("progress", values)
+    spans = {span.name: span for span in recorded.spans() if span.name != "sink"}
+    assert spans.keys() == {"epoch", "stages", "deliver", "lanes"}
+    assert (spans["stages"].attributes or {})["godwit.lanes.apply.time"] == 0.04
+    first, second = (span for span in recorded.spans() if span.name == "sink")
+    assert first.parent == second.parent == spans["deliver"].context
+    assert (first.start_time, second.start_time) == (spans["deliver"].start_time, first.end_time)
+    for span, name, rows, ms in ((first, "out", 10, 30), (second, "none", 0, 15)):
+        attributes = span.attributes or {}
+        assert (attributes["godwit.sink"], attributes["godwit.rows"]) == (name, rows)
+        assert (span.end_time or 0) - (span.start_time or 0) == ms * 10**6
+
+
+def test_an_epoch_links_to_the_traces_of_its_rows() -> None:
+    recorded = Recorded()
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    wrong = [f"ff-{trace}-{parent}-01", f"00-{'0' * 32}-{parent}-01", "nothing", ""]
+    traces = [f"00-{trace}-{parent}-01", f"00-{trace}-{parent}-00", *wrong]
+    latency = {"p50": 1.0, "sources": {"orders": {"traces": traces}, "clicks": {}}}
+    recorded.recorder.add("progress", {**PROGRESS, "latencyMs": latency})
+    (epoch,) = (span for span in recorded.spans() if span.name == "epoch")
+    assert [f"{link.context.trace_id:032x}" for link in epoch.links] == [trace, trace]
+    assert [link.context.trace_flags for link in epoch.links] == [1, 0]
+    assert epoch.context is not None
+    assert epoch.context.trace_id != epoch.links[0].context.trace_id
+    assert (epoch.links[0].attributes or {})["godwit.source"] == "orders"
+
+
+class Messages(gw.sources.Source):
+    """Numbered messages, each with the trace context of its sender."""
+
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ]
+    )
+    identity = "messages"
+    arrival_time = "at"
+    trace_headers = "headers"
+
+    def start(self) -> int:
+        return 0
+
+    def latest(self, position: Any, *, limit: int | None = None, until: Any = None) -> Any:
+        return 100 if until is None else until
+
+    def splits(self, begin: Any, end: Any, parallelism: int) -> list[gw.sources.Split]:
+        half = (begin + end) // 2
+        return [
+            gw.sources.Split(rows=b - a, size_bytes=100, what="n", payload=(a, b))
+            for a, b in ((begin, half), (half, end))
+            if b > a
+        ]
+
+    def read(self, split: gw.sources.Split, columns: Any) -> Any:
+        numbers = range(*split.payload)
+        contexts = [f"00-{n + 1:032x}-{n + 1:016x}-01".encode() for n in numbers]
+        some: list[Any] = [
+            None if n % 3 == 0 else [("other", b"\xff"), ("Traceparent", context), ("empty", None)]
+            for n, context in zip(numbers, contexts, strict=True)
+        ]
+        pairs = [row and [{"key": k, "value": v} for k, v in row] for row in some]
+        now = [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * len(numbers)
+        rows = pa.table([list(numbers), now, pairs], schema=self.schema)
+        yield rows.select(columns).to_batches()[0]
+
+
+def test_trace_contexts_of_messages_come_with_the_latency_of_their_rows(tmp_path: Path) -> None:
+    flow = gw.Flow("traced", num_key_groups=4)
+    counts = flow.source("messages", Messages()).key_by("n").compute(times=gw.count())
+    flow.sink("out", counts, gw.sinks.noop())
+    with gw.testing.cluster(flow, executors=2, checkpoint=tmp_path / "ck") as run:
+        run.epoch()
+        figures = latency_figures(run._driver.epochs.latencies())
+    traces = figures["sources"]["messages"]["traces"]
+    assert len(traces) == MAX_TRACES
+    numbers = sorted(int(trace.split("-")[1], 16) - 1 for trace in traces)
+    assert all(number % 3 for number in numbers)
+    assert min(numbers) < 50 <= max(numbers), "both splits have some"
 
 
 def test_migrations_are_spans_and_failures_are_errors(recorded: Recorded) -> None:

@@ -194,6 +194,11 @@ class KafkaSource(Source):
         """Name of the column with the broker's timestamps, if it is included."""
         return next((n for n, what in self._extra.items() if what == "timestamp"), None)
 
+    @property
+    def trace_headers(self) -> str | None:  # type: ignore[override]
+        """Name of the column with the messages' headers, if it is included."""
+        return next((n for n, what in self._extra.items() if what == "headers"), None)
+
     def open(self, position: Position | None) -> None:
         """Look up the topics; raise if `position` belongs to other topics."""
         with self._translating_errors("cannot be opened"):

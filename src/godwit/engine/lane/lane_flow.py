@@ -85,6 +85,8 @@ class LaneFlow:
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)
     # source of Godwit's own → its arrival-time column, if any
     arrival: Mapping[str, str] = field(default_factory=dict)
+    # likewise, its column with headers that may have trace contexts
+    traced: Mapping[str, str] = field(default_factory=dict)
     # source → sink of its unreadable rows
     unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
     # name → sink of rows of failed calls, of an operator or a map
@@ -136,6 +138,11 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
             for name, source in flow.own_sources.items()
             if (column := _arrival_column(source)) is not None
         },
+        traced={
+            name: column
+            for name, source in flow.own_sources.items()
+            if (column := _trace_column(source)) is not None
+        },
         unreadable={
             o.unreadable_of: staged[o.name]
             for o in flow.outputs
@@ -185,7 +192,10 @@ def source_feeds(flow: CompiledFlow) -> tuple[Feed, ...]:
 
 def columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
     """Return the columns of a source to read: all if it has maps, which may use any."""
-    used = {name for feed in feeds for name in feed.schema.names} | {_arrival_column(source)}
+    used = {name for feed in feeds for name in feed.schema.names} | {
+        _arrival_column(source),
+        _trace_column(source),
+    }
     whole = any(feed.maps for feed in feeds)
     return pa.schema(
         [(field.name, field.type) for field in source.schema if whole or field.name in used]
@@ -198,6 +208,16 @@ def _arrival_column(source: Source) -> str | None:
     if column not in source.schema.names:
         return None
     return column if pa.types.is_timestamp(source.schema.field(column).type) else None
+
+
+def _trace_column(source: Source) -> str | None:
+    """Return the name of the column with headers that may have trace contexts of rows.
+
+    ``None`` without arrival times, with whose histogram they are sent.
+    """
+    column = source.trace_headers
+    known = column in source.schema.names and _arrival_column(source) is not None
+    return column if known else None
 
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:

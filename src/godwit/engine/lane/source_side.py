@@ -9,9 +9,10 @@ reading process and the batches, so operators process rows in the order of the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from godwit.engine.lane.wire import (
     ship_unreadable,
 )
 from godwit.model.errors import GodwitError, SourceError
-from godwit.model.latency import LatencyHistogram
+from godwit.model.latency import MAX_TRACES, LatencyHistogram
 from godwit.model.naming import error_line, listing, type_name
 from godwit.sources.source import Unreadable
 from godwit.time.event_time import Arrivals
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from godwit.sources.source import Source, Split
 
 _MAX_AGES = 8192  # approximate number of sampled rows of a table
+_MAX_TRACED = 64  # likewise, of rows whose headers are looked at
+_TRACE_CONTEXT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}.{0,64}")
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 256 * 2**20
 
@@ -155,9 +158,11 @@ def ship_splits(
             rows_read += table.num_rows
             if name in flow.arrival:
                 column = table.column(flow.arrival[name])
-                ages.setdefault(name, (numbered.number, []))[1].append(
-                    _age_histogram(column, clock_us)
-                )
+                histogram = _age_histogram(column, clock_us)
+                if name in flow.traced:
+                    headers = table.column(flow.traced[name])
+                    histogram = replace(histogram, traces=_trace_contexts(headers))
+                ages.setdefault(name, (numbered.number, []))[1].append(histogram)
             if places:
                 for batch in table.to_batches():
                     digest.update(batch)
@@ -203,6 +208,25 @@ def _age_histogram(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
         rows=len(arrived),
         max_us=clock_us - int(min(oldest) / per_us),
     )
+
+
+def _trace_contexts(headers: pa.ChunkedArray) -> tuple[str, ...]:
+    """Return the W3C trace contexts of some rows, by the headers of their messages.
+
+    An evenly spaced sample of the rows is looked at.
+    """
+    step = -(-len(headers) // _MAX_TRACED) or 1
+    some = headers.take(pa.array(range(0, len(headers), step), pa.int64())).to_pylist()
+    contexts: dict[str, None] = {}
+    for of_row in some:
+        for header in of_row or ():
+            if (header["key"] or "").lower() == "traceparent" and header["value"]:
+                context = bytes(header["value"]).decode("ascii", "replace").strip()
+                if _TRACE_CONTEXT.fullmatch(context):
+                    contexts[context] = None
+        if len(contexts) >= MAX_TRACES:
+            break
+    return tuple(contexts)[:MAX_TRACES]
 
 
 def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
