@@ -90,6 +90,7 @@ _ON_SERVERS = (
         f"tests/unit/{place}"
         for place in (
             "connect/kafka/",
+            "connect/mariadb/",
             "connect/postgres/",
             "connect/redis/",
             "connect/sql/",

@@ -12,6 +12,7 @@ source                rows                                          position
 `delta`               of a Delta table, or its changes              version and file
 `iceberg`             of an Iceberg table, or its changes           snapshot and file
 `kafka`               messages of topics                            offsets of partitions
+`mariadb`             rows and changes of tables                    GTIDs
 `postgres`            rows and changes of tables                    place in the server's log
 `memory`              that the program adds, for tests              number of rows
 `rate`                generated: numbers and times                  number of rows
@@ -19,8 +20,8 @@ source                rows                                          position
 ====================  ============================================  =======================
 
 Connectors and other packages add sources by entry points of the group ``godwit.sources``, as
-`kafka`, `postgres` and `nexmark` (of `godwit-lab`). A position says how far an epoch has read. To
-write a source of your own, derive from `gw.sources.Source`, and check it by
+`kafka`, `mariadb`, `postgres` and `nexmark` (of `godwit-lab`). A position says how far an epoch has
+read. To write a source of your own, derive from `gw.sources.Source`, and check it by
 `gw.testing.check_source`.
 """
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from godwit.connect.delta.read import delta as delta
     from godwit.connect.iceberg.read import iceberg as iceberg
     from godwit.connect.kafka.read import kafka as kafka
+    from godwit.connect.mariadb.read import mariadb as mariadb
     from godwit.connect.postgres.read import postgres as postgres
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""MariaDB: `gw.sources.mariadb`."""
