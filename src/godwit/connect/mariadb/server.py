@@ -70,7 +70,8 @@ def parse_dsn(dsn: str | Mapping[str, Any], where: str) -> dict[str, Any]:
         Secrets.of_values({"password": known["password"]})
     if url.path[1:]:
         known["database"] = unquote(url.path[1:])
-    return known | dict(parse_qsl(url.query))
+    more = {n: int(v) if v.isdigit() else v for n, v in parse_qsl(url.query)}
+    return known | more
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class Server:
         given = {"connect_timeout": 10, **self.parameters}
         given |= {"charset": "utf8mb4", "autocommit": True, "conv": dict(encoders)}
         given |= {"use_unicode": not raw, "init_command": _SETTINGS}
+        if given.get("unix_socket") and not any(name.startswith("ssl") for name in given):
+            given["ssl_disabled"] = True  # else it loads the certificates of the system first
         if read_timeout_s is not None:
             given["read_timeout"] = read_timeout_s
         return pymysql.connect(**given)

@@ -134,7 +134,7 @@ class MariaDBSource(TableSource):
             start_again=self._start_again,
             timeout_s=self._options.timeout_s,
         )
-        self._stream.check(end if position is None else position["gtids"])
+        self._stream.check(end if position is None else position["gtids"], end)
 
     def _check_server(self, position: Position) -> None:
         """Raise if a position is of a server that this one is not a replica of.

@@ -132,8 +132,14 @@ class BinlogStream(LogStream):
         super().confirm(place)
         self.points = {lsn: point for lsn, point in self.points.items() if lsn >= place.lsn}
 
-    def check(self, gtids: str) -> None:
-        """Raise unless the server sends what follows some GTIDs."""
+    def check(self, gtids: str, end: str) -> None:
+        """Raise unless the server sends what follows some GTIDs; `end`: those of its log.
+
+        The server itself takes a domain that it does not have for one of other servers.
+        """
+        last = state_of(end)
+        if any(number > last.get(d, (0, 0))[1] for d, (_, number) in state_of(gtids).items()):
+            raise self._other_log(gtids)
         with self._server.translating("cannot read the binary log"):
             connection = self._dumping(gtids, _NON_BLOCKING)
             try:
@@ -203,15 +209,20 @@ class BinlogStream(LogStream):
             ) from None
         if error.args[0] == _REFUSED and "requested to start from GTID" in text:
             self.close()
-            raise self._error(
-                f"has read to {gtids}, which the log of this server does not have: it is another "
-                "server, it was restored from a backup, or RESET MASTER was executed",
-                self._start_again,
-            ) from None
+            raise self._other_log(gtids) from None
         if not is_lost(error):
             self.close()
             with self._server.translating("cannot read the binary log"):
                 raise error from None
+
+    def _other_log(self, gtids: str) -> SourceError:
+        """Return the error for a log that is not that of a position."""
+        return self._error(
+            f"has read to {gtids}, which the log of this server does not have: it is another "
+            "server, a replica that is behind, it was restored from a backup, or RESET MASTER was "
+            "executed",
+            self._start_again,
+        )
 
     # -- events -----------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class MariaDBValueType:
         if self.kind == "binary":
             return f"x'{text}'"
         sql = {"datetime": "DATETIME(6)", "timestamp": "DATETIME(6)", "time": "TIME(6)"}
-        return f"CAST(0x{data} AS {sql.get(self.kind, self.kind.upper())})"
+        return f"CAST(CONVERT(0x{data} USING ascii) AS {sql.get(self.kind, self.kind.upper())})"
 
 
 def catalogue_type(

@@ -232,7 +232,8 @@ class LogStream(ABC):
             if 0 < transaction.end <= begin.lsn:
                 continue
             number = max(skipped, transaction.number)  # some may not have arrived yet
-            if end is not None and not 0 < transaction.end <= end.lsn:
+            known = transaction.end or transaction.lsn + 1  # the end of a commit may not have come
+            if end is not None and known > end.lsn:
                 if end.within > skipped:
                     yield transaction, skipped, min(end.within, number)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import pickle
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +13,20 @@ import pytest
 from tests.mariadb_server import running_mariadb
 
 import godwit as gw
-from godwit.connect.tables.rows import Changes
-from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.errors import SourceError
 
-pymysql = pytest.importorskip("pymysql", reason="MariaDB tests need PyMySQL.")
+pytest.importorskip("pymysql", reason="MariaDB tests need PyMySQL.")
+
+import pymysql
 
 from godwit.connect.mariadb import binlog
 from godwit.connect.mariadb.server import Server, parse_dsn, query
 from godwit.connect.mariadb.source import MariaDBSource
-from godwit.connect.mariadb.types import column_from_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.mariadb
 
 
 def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -143,9 +146,13 @@ _TYPES: dict[str, list[tuple[str, Any]]] = {  # by type, literals and what they 
     "bit(64)": [("18446744073709551615", Decimal(18446744073709551615))],
     "year": [("2024", 2024), ("1901", 1901), ("0", 0)],
     "date": [("'0001-01-01'", dt.date(1, 1, 1)), ("'9999-12-31'", dt.date(9999, 12, 31))],
-    "datetime": [("'2024-02-29 12:00:00'", dt.datetime(2024, 2, 29, 12))],
-    "datetime(3)": [("'2024-02-29 23:59:59.012'", dt.datetime(2024, 2, 29, 23, 59, 59, 12000))],
-    "datetime(6)": [("'1000-01-01 00:00:00.000001'", dt.datetime(1000, 1, 1, 0, 0, 0, 1))],
+    "datetime": [("'2024-02-29 12:00:00'", dt.datetime.fromisoformat("2024-02-29 12:00:00"))],
+    "datetime(3)": [
+        ("'2024-02-29 23:59:59.012'", dt.datetime.fromisoformat("2024-02-29 23:59:59.012000"))
+    ],
+    "datetime(6)": [
+        ("'1000-01-01 00:00:00.000001'", dt.datetime.fromisoformat("1000-01-01 00:00:00.000001"))
+    ],
     "timestamp(5) null": [("'2024-02-29 12:00:00.00001'", None), ("'2038-01-19 03:14:07'", None)],
     "timestamp null": [("'1970-01-01 00:00:01'", None)],
     "time": [("'23:59:59'", dt.time(23, 59, 59)), ("'00:00:00'", dt.time())],
@@ -224,3 +231,451 @@ def test_every_type_is_read_alike_from_the_snapshot_and_from_the_log(
             other = theirs[n + 1]
             ours = row[f"c{n}"]
             assert ours == (other.hex() if isinstance(other, bytes) else other), name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "said"),
+    [
+        ("date", "0000-00-00", "0000-00-00"),
+        ("date", "2024-02-00", "2024-02-00"),
+        ("datetime(2)", "0000-00-00 00:00:00.00", "0000-00-00"),
+        ("timestamp NULL", "0000-00-00 00:00:00", "0000-00-00"),
+        ("time(3)", "-00:00:00.500", "-00:00:00.500"),
+        ("time", "838:59:59", "838:59:59"),
+        ("time(6)", "-838:59:58.999999", "-838:59:58.999999"),
+    ],
+)
+def test_a_value_that_the_type_lacks_is_refused_and_can_be_read_as_text(
+    mariadb: str, make: Callable[..., MariaDBSource], dtype: str, value: str, said: str
+) -> None:
+    insert = f"INSERT INTO t VALUES (%d, '{value}')"
+    execute(mariadb, f"CREATE TABLE t (id int PRIMARY KEY, v {dtype})", insert % 1)
+    with pytest.raises(SourceError, match=said) as raised:
+        snapshot_and_place(make())
+    assert 'type "string" in schema=' in str(raised.value)
+    assert "'v'" in str(raised.value)
+    source = make(schema="id int, v string")
+    rows, position = snapshot_and_place(source)
+    execute(mariadb, insert % 2)
+    rows += changes_after(source, position)[0]
+    assert [row["v"] for row in rows] == [value, value]
+    if dtype.startswith("time("):
+        length = make(schema="id int, v interval day to second")
+        rows, position = snapshot_and_place(length)
+        hours, minutes, seconds = (abs(float(part)) for part in value.split(":"))
+        assert rows[1]["v"] == -dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("point", "'v' of .*t, which has type point, which"),
+        ("text compressed", "'v' of .*t, which has type text"),
+        ("varchar(3) character set gbk", "'v' of .*, which has a type in its changes"),
+        ("enum('a') character set sjis", "'v' of .*, which has a type in its changes"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_refused_by_name_or_left_out(
+    mariadb: str, make: Callable[..., MariaDBSource], column: str, said: str
+) -> None:
+    execute(mariadb, f"CREATE TABLE t (id int PRIMARY KEY, v {column}, w int)")
+
+    def read(**options: Any) -> list[Any]:
+        source = make(**options)
+        _, position = snapshot_and_place(source)
+        execute(mariadb, "INSERT INTO t (id, w) VALUES (1, 2) ON DUPLICATE KEY UPDATE w = w + 1")
+        return changes_after(source, position)[0]
+
+    with pytest.raises(SourceError, match=said):
+        read()
+    assert [row["w"] for row in read(schema="id int, w int")] == [3 if "type in" in said else 2]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DROP TABLE t", "was dropped, renamed, or created again"),
+        ("RENAME TABLE t TO other", "was dropped, renamed, or created again"),
+        ("ALTER TABLE `t` RENAME AS other", "was dropped, renamed, or created again"),
+        ("CREATE OR REPLACE TABLE t (id int)", "was dropped, renamed, or created again"),
+        ("SET STATEMENT lock_wait_timeout = 9 FOR TRUNCATE t", "was truncated"),
+        ("/* all */ TRUNCATE TABLE /*!t*/", "was truncated"),
+        ("ALTER TABLE t TRUNCATE PARTITION p", "was truncated"),
+        ("ALTER TABLE t DROP PARTITION q", "was truncated"),
+        ("ALTER TABLE t DROP v", "'v' .* was dropped or renamed"),
+        ("ALTER TABLE t DROP COLUMN IF EXISTS v, ADD v int DEFAULT 5", "was dropped or renamed"),
+        ("ALTER TABLE t RENAME COLUMN v TO w, RENAME COLUMN w TO v", "was dropped or renamed"),
+        ("ALTER TABLE t CHANGE COLUMN v u int", "was dropped or renamed"),
+        ("ALTER TABLE t MODIFY v varchar(9)", "type in its changes that int32 does not hold"),
+        ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)", "identified by 'id', 'v' now"),
+        ("ALTER TABLE t ADD x int FIRST, ADD INDEX (v), DROP INDEX i", ""),
+        ("ALTER TABLE t MODIFY v smallint", ""),
+        ("CREATE TABLE other LIKE t", ""),
+        ("CREATE VIEW other AS SELECT * FROM t", ""),
+        ("ANALYZE TABLE t", ""),
+        ("CREATE INDEX j ON t (v)", ""),
+        ("CREATE TABLE tt (t int)", ""),
+    ],
+)
+def test_statements_that_alter_tables_are_answered_at_their_place_in_the_log(
+    mariadb: str, make: Callable[..., MariaDBSource], statement: str, said: str
+) -> None:
+    execute(
+        mariadb,
+        "CREATE TABLE t (id int PRIMARY KEY, v int, w int, INDEX i (v)) PARTITION BY RANGE (id) "
+        "(PARTITION q VALUES LESS THAN (1), PARTITION p VALUES LESS THAN (100))",
+    )
+    if "RENAME" in statement.split()[:1] or "RENAME AS" in statement:
+        execute(mariadb, "ALTER TABLE t REMOVE PARTITIONING")
+    source = make(schema="id int, v int")
+    _, position = snapshot_and_place(source)
+    execute(mariadb, "INSERT INTO t (id, v) VALUES (1, 1)", statement)
+    with contextlib.suppress(Exception):
+        execute(mariadb, "INSERT INTO t (id, v) VALUES (2, 2)")
+    if not said:
+        rows, position = changes_after(source, position)
+        assert [(row["id"], row["v"]) for row in rows] == [(1, 1), (2, 2)]
+        reports = " ".join(source.take_reports())
+        assert ("was altered by" in reports) == statement.startswith("ALTER")
+        assert ("has new columns 'x'" in reports) == ("ADD x" in statement)
+        return
+    keys, error = changes_before_error(source, position)
+    assert keys == [1]
+    assert re.search(said, error), error
+
+
+def test_a_truncation_can_be_skipped(mariadb: str, make: Callable[..., MariaDBSource]) -> None:
+    execute(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    source = make(on_truncate="skip")
+    _, position = snapshot_and_place(source)
+    execute(mariadb, "TRUNCATE t", "INSERT INTO t VALUES (2)")
+    rows, _ = changes_after(source, position)
+    assert [row["id"] for row in rows] == [2]
+    assert "was truncated, and its rows stay in the target" in source.take_reports()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("binlog_format", "MIXED"),
+        ("binlog_row_image", "MINIMAL"),
+        ("binlog_row_metadata", "MINIMAL"),
+    ],
+)
+def test_a_server_that_does_not_log_whole_rows_is_refused_with_what_to_do(
+    mariadb: str, make: Callable[..., MariaDBSource], name: str, value: str
+) -> None:
+    execute(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    [(before,)] = execute(mariadb, f"SELECT @@GLOBAL.{name}")
+    try:
+        execute(mariadb, f"SET GLOBAL {name} = '{value}'")
+        with pytest.raises(SourceError, match=f"{name} = .* is {value}") as raised:
+            make().open(None)
+    finally:
+        execute(mariadb, f"SET GLOBAL {name} = '{before}'")
+    assert f"SET GLOBAL {name} = '{before}';" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["SET binlog_row_image = 'MINIMAL'", "UPDATE t SET v = 5"], "another binlog_row_image"),
+        (["SET binlog_format = 'STATEMENT'", "UPDATE t SET v = 5"], "without binlog_format = ROW"),
+        (["XA START 'x'", "UPDATE t SET v = 5", "XA END 'x'", "XA PREPARE 'x'"], "by XA"),
+    ],
+)
+def test_changes_of_a_client_that_are_not_whole_rows_fail_the_query(
+    mariadb: str, make: Callable[..., MariaDBSource], changes: list[str], said: str
+) -> None:
+    execute(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (0, 0)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    execute(mariadb, "INSERT INTO t VALUES (1, 1)", *changes)
+    if "XA" in said:
+        execute(mariadb, "XA ROLLBACK 'x'")
+    keys, error = changes_before_error(source, position)
+    assert keys == [1]
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("t (id int PRIMARY KEY) ENGINE = MyISAM", "ENGINE = InnoDB;"),
+        ("t (id int PRIMARY KEY) WITH SYSTEM VERSIONING", "system versioned"),
+        ("t (id int)", "has no primary key"),
+        (
+            "t (id int PRIMARY KEY, p int, FOREIGN KEY c (p) REFERENCES p (id) ON DELETE SET NULL)",
+            "its foreign key .* makes .ON DELETE SET NULL",
+        ),
+    ],
+)
+def test_tables_whose_changes_are_not_in_the_log_are_refused(
+    mariadb: str, make: Callable[..., MariaDBSource], table: str, said: str
+) -> None:
+    execute(mariadb, "CREATE TABLE p (id int PRIMARY KEY)", f"CREATE TABLE {table}")
+    with pytest.raises(SourceError, match=said):
+        make().open(None)
+
+
+def test_rights_and_a_log_that_are_missing_are_named(
+    mariadb: str, make: Callable[..., MariaDBSource]
+) -> None:
+    database = parse_dsn(mariadb, "")["database"]
+    execute(
+        mariadb,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE OR REPLACE USER reader@localhost IDENTIFIED BY 'se@cret'",
+    )
+    reader = mariadb.replace("root@", "reader:se%40cret@")
+    try:
+        with pytest.raises(SourceError, match="cannot be reached: Access denied") as raised:
+            make(url=reader).open(None)
+        assert "secret" not in str(raised.value)
+        execute(mariadb, f"GRANT INSERT ON {database}.* TO reader@localhost")
+        log = ("BINLOG MONITOR ON *.*", "REPLICATION SLAVE ON *.*")
+        for right in (f"SELECT ON {database}.t", *log):
+            with pytest.raises(SourceError, match=r"GRANT .*SELECT ON"):
+                snapshot_and_place(make(url=reader))
+            execute(mariadb, f"GRANT {right} TO reader@localhost")
+        assert snapshot_and_place(make(url=reader))[0] == []
+    finally:
+        execute(mariadb, "DROP USER reader@localhost")
+    with running_mariadb("--skip-log-bin", "--server-id=1") as socket:
+        url = f"mariadb://root@localhost/mysql?unix_socket={socket}"
+        with pytest.raises(SourceError, match="log_bin = on, and it is off"):
+            make(url=url).open(None)
+
+
+def test_a_log_that_was_removed_begun_again_or_of_another_server_is_refused(
+    make: Callable[..., MariaDBSource],
+) -> None:
+    log = ("--log-bin=log", "--binlog-format=ROW", "--binlog-row-metadata=FULL")
+    create = ("CREATE DATABASE d", "CREATE TABLE d.t (id int PRIMARY KEY)")
+    with running_mariadb(*log, "--server-id=3", "--gtid-domain-id=4") as socket:
+        url = f"mariadb://root@localhost?unix_socket={socket}"
+        execute(url, *create)
+        source = make("d.t", url=url)
+        _, position = snapshot_and_place(source)
+        execute(url, "INSERT INTO d.t VALUES (1)")
+        _, position = changes_after(source, position)
+        source.close()
+        execute(url, "INSERT INTO d.t VALUES (2)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+        source.open(position)
+        assert changes_after(source, position)[0][0]["id"] == 2
+        source.close()
+        number = 3
+        while execute(url, "SHOW BINARY LOGS")[0][0] == "log.000001":  # it is being read yet
+            execute(url, f"INSERT INTO d.t VALUES ({number})", "FLUSH BINARY LOGS")
+            number += 1
+            execute(url, f"PURGE BINARY LOGS TO 'log.{number:06}'")
+        with pytest.raises(SourceError, match="removed binary logs after that"):
+            make("d.t", url=url).open(position)
+        execute(url, "RESET MASTER", *["INSERT INTO d.t SELECT max(id) + 1 FROM d.t"] * 9)
+        with pytest.raises(SourceError, match="RESET MASTER was executed"):
+            make("d.t", url=url).open(position)
+    with running_mariadb(*log, "--server-id=5") as socket:
+        url = f"mariadb://root@localhost?unix_socket={socket}"
+        execute(url, *create)
+        other = {**position, "server": "another"}
+        with pytest.raises(SourceError, match="which the log of this server does not have"):
+            make("d.t", url=url).open(other)
+        with pytest.raises(SourceError, match="another server with server_id = 5"):
+            make("d.t", url=url).open({**other, "server_id": "5"})
+
+
+def test_a_query_goes_on_when_the_server_ends_its_connections_or_starts_again(
+    mariadb: str, make: Callable[..., MariaDBSource]
+) -> None:
+    execute(mariadb, "CREATE TABLE t (id serial, PRIMARY KEY (id))")
+    source = make()
+    _, position = snapshot_and_place(source)
+    ids = []
+    for _ in range(3):
+        execute(mariadb, "INSERT INTO t VALUES (NULL), (NULL)")
+        after = source.latest(position, limit=1)
+        while after == position:  # the connections are opened again
+            after = source.latest(position, limit=1)
+        ids += [row["id"] for row in rows_between(source, position, after)]
+        position = after
+        connections: list[Any] = [source._control, source._log()._connection]
+        for connection in connections:
+            with contextlib.suppress(pymysql.err.Error):
+                execute(mariadb, f"KILL {connection.thread_id()}")
+        execute(mariadb, "FLUSH BINARY LOGS")
+    while len(ids) < 6:
+        after = source.latest(position)
+        ids += [row["id"] for row in rows_between(source, position, after)]
+        position = after
+    assert ids == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_lost_snapshot_is_named(mariadb: str, make: Callable[..., MariaDBSource]) -> None:
+    execute(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
+    source = make()
+    source.open(None)
+    position = source.start()
+    after = source.latest(position, limit=1)
+    number = source._snapshot._connection.thread_id()
+    execute(mariadb, f"KILL {number}")
+    with pytest.raises(SourceError, match="continues"):
+        rows_between(source, position, after)
+    source.close()
+    source.open(after)
+    rows = rows_between(source, after, source.latest(after))
+    assert [row["id"] for row in rows] == [2, 3]
+
+
+def test_tables_without_a_key_are_read_with_the_rows_before_changes(
+    mariadb: str, make: Callable[..., MariaDBSource]
+) -> None:
+    execute(
+        mariadb,
+        "CREATE TABLE t (v text, g int AS (length(v)) VIRTUAL, s int AS (length(v)) STORED, "
+        "i int INVISIBLE DEFAULT 4)",
+        "INSERT INTO t (v) VALUES ('a'), ('a')",
+    )
+    source = make(before=True)
+    rows, position = snapshot_and_place(source)
+    assert rows == [{"v": "a", "i": 4, "change": 1}] * 2
+    execute(mariadb, "UPDATE t SET v = 'bb' LIMIT 1", "DELETE FROM t WHERE v = 'bb'")
+    rows, _ = changes_after(source, position)
+    assert [(row["v"], row["change"]) for row in rows] == [("a", -1), ("bb", 1), ("bb", -1)]
+    execute(mariadb, "INSERT INTO t (v) VALUES ('ccc')")
+    named = make(before=True, schema="v string, s int, g int")
+    rows, position = snapshot_and_place(named)
+    assert rows[1] == {"v": "ccc", "s": 3, "g": 3, "change": 1}
+    execute(mariadb, "INSERT INTO t (v) VALUES ('dddd')")
+    assert changes_after(named, position)[0] == [{"v": "dddd", "s": 4, "g": 4, "change": 1}]
+
+
+def test_tables_of_several_databases_and_compressed_logs_are_read(
+    mariadb: str, make: Callable[..., MariaDBSource]
+) -> None:
+    here = parse_dsn(mariadb, "")["database"]
+    other = f"{here}_other"
+    create = "TABLE {}.t (id int PRIMARY KEY, v text)"
+    try:
+        execute(mariadb, f"CREATE DATABASE {other}", f"CREATE {create.format(other)}")
+        execute(mariadb, f"CREATE {create.format(here)}", f"INSERT INTO {here}.t VALUES (1, 'a')")
+        source = make(["t", f"{other}.t"], include=["table"])
+        assert source.table_keys == ("table", "id")
+        rows, position = snapshot_and_place(source)
+        assert [(row["table"], row["id"]) for row in rows] == [(f"{here}.t", 1)]
+        execute(mariadb, "SET GLOBAL log_bin_compress = 1")
+        execute(
+            mariadb,
+            f"INSERT INTO {other}.t VALUES (2, repeat('x', 1000))",
+            f"UPDATE {other}.t SET v = repeat('y', 1000)",
+            "CREATE TABLE harmless (column_of_a_long_name int)",
+            f"UPDATE t, {other}.t o SET t.v = 'b', o.v = 'b'",
+        )
+        rows, _ = changes_after(source, position)
+        named = [(row["table"], row["id"], row["v"][:1]) for row in rows]
+        away, near = f"{other}.t", f"{here}.t"
+        assert named[:2] == [(away, 2, "x"), (away, 2, "y")]
+        assert sorted(named[2:]) == sorted([(away, 2, "b"), (near, 1, "b")])
+    finally:
+        execute(mariadb, "SET GLOBAL log_bin_compress = 0", f"DROP DATABASE {other}")
+
+
+_KEY_TYPES = {
+    "varchar(20) COLLATE utf8mb4_general_ci": ["'b'", "'A'", "'Ö'", "'z '", "''", "'%s'", "'\\\\'"],
+    "varbinary(9)": ["x'00'", "x'ff00'", "''", "'a'"],
+    "enum('z', 'a', 'm')": ["'z'", "'a'", "'m'"],
+    "set('z', 'a')": ["'z'", "'a'", "'z,a'", "''"],
+    "decimal(30, 10)": ["-1.5", "2", "10", "99999999999999999999.0000000001"],
+    "bigint unsigned": ["0", "18446744073709551615", "9"],
+    "double": ["-0.1", "1e300", "5"],
+    "bit(9)": ["1", "257", "2"],
+    "date": ["'2024-01-01'", "'0000-00-00'", "'1999-12-31'"],
+    "datetime(3)": ["'2024-01-01 00:00:00.5'", "'2024-01-01'"],
+    "timestamp": ["'2024-01-01 00:00:00'", "'2001-01-01'"],
+    "time(2)": ["'-12:00:00.5'", "'100:00:00'", "'01:00:00'"],
+    "uuid": ["uuid()", "uuid()", "'00000000-0000-0000-0000-000000000001'"],
+    "inet6": ["'::1'", "'2001::'"],
+}
+
+
+@pytest.mark.parametrize("dtype", _KEY_TYPES)
+def test_an_interrupted_snapshot_and_its_changes_meet_at_keys_of_every_type(
+    mariadb: str, make: Callable[..., MariaDBSource], dtype: str
+) -> None:
+    execute(
+        mariadb,
+        f"CREATE TABLE t (k {dtype}, id int, v int, PRIMARY KEY (k, id))",
+        *(
+            f"INSERT INTO t VALUES ({value}, {number}, 0)"
+            for value in _KEY_TYPES[dtype]
+            for number in range(2)
+        ),
+    )
+    source = make(schema="k string, id int, v int")
+    source.open(None)
+    position = source.start()
+    rows: dict[Any, Any] = {}
+    for step in range(400):
+        end = source.end(position)
+        limit = 5 if position["snapshot"] is None else 1
+        after = source.latest(position, limit=limit, until=end)
+        if after == position:
+            break
+        for row in rows_between(source, position, after):
+            if row["change"] > 0:
+                rows[row["k"], row["id"]] = row["v"]
+            else:
+                del rows[row["k"], row["id"]]
+        position = after
+        if position["snapshot"] is not None:
+            source.close()
+            execute(mariadb, f"UPDATE t SET v = {step} + 1")
+            if step == 2:
+                execute(mariadb, f"DELETE FROM t WHERE id = 1 AND k = {_KEY_TYPES[dtype][0]}")
+            source.open(position)
+    name = "HEX(k)" if "binary" in dtype else "k + 0" if "bit" in dtype else "k"
+    name = "k * 1e0" if dtype == "double" else name
+    there = execute(mariadb, f"SELECT {name}, id, v FROM t")
+    texts = {(str(k), int(number)): int(v) for k, number, v in there}
+    ours = {(k.upper() if "binary" in dtype else k, n): v for (k, n), v in rows.items()}
+    if dtype == "double":
+        texts = {(repr(float(k)), n): v for (k, n), v in texts.items()}
+    assert ours == texts
+
+
+def test_only_statements_about_a_table_have_an_effect_on_it() -> None:
+    tables = [("d", "t"), ("d", "a`b")]
+    for statement, expected in {
+        "TRUNCATE other.t": None,
+        "truncate d.t": (0, "truncated"),
+        "DROP TABLE IF EXISTS x, `a``b` /* generated by server */": (1, "gone"),
+        "DROP DATABASE IF EXISTS `d`": (0, "gone"),
+        "DROP DATABASE e": None,
+        "DROP TEMPORARY TABLE t": None,
+        "DROP INDEX t ON x": None,
+        "CREATE OR REPLACE TABLE n SELECT * FROM t": None,
+        "CREATE OR REPLACE TABLE d.t (i int)": (0, "gone"),
+        "CREATE TABLE IF NOT EXISTS t (i int)": None,
+        "ALTER TABLE x EXCHANGE PARTITION p WITH TABLE t": (0, "truncated"),
+        "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4": (0, "altered"),
+        "ALTER TABLE t RENAME INDEX a TO b": (0, "altered"),
+        "-- TRUNCATE t\nANALYZE TABLE x": None,
+        "INSERT INTO x VALUES ('t')": None,
+        "DELETE x FROM x JOIN t": (0, "statement"),
+    }.items():
+        effect = binlog.effect_of(statement, "d", tables)
+        assert (effect and effect[:2]) == expected, statement
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mariadb://me:p@ss/w@host/db",
+        "postgresql://me:secret@host/db",
+        "mariadb://me:secret@host:port/db",
+        "host=secret",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(SourceError, match="cannot be used") as raised:
+        gw.sources.mariadb(url, "t")
+    assert not re.search("secret|ss/w", str(raised.value))
