@@ -12,8 +12,9 @@ import time
 from contextlib import nullcontext
 
 from pyspark.sql import SparkSession
-from tests.adopted.drawn import Outcome, compare_drawn
+from tests.adopted.drawn import Outcome, compare_cases, drawn_cases, written_cases
 from tests.adopted.lanes_here import lanes_here
+from tests.support.native import RAW_FILES
 
 _AT_A_TIME = 24  # queries between two lines of progress
 
@@ -26,15 +27,21 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", action="store_true")
+    parser.add_argument("--written", action="store_true", help="the queries that are written")
     options = parser.parse_args()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    # The default one starts a process (chmod) for every file that it makes, twice.
+    builder = builder.config("spark.hadoop.fs.file.impl", RAW_FILES)
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     outcome, begin = Outcome(), time.monotonic()
-    for first in range(options.seed, options.seed + options.queries, _AT_A_TIME):
-        last = min(first + _AT_A_TIME, options.seed + options.queries)
+    every = list(written_cases(options.seed).items()) if options.written else []
+    count = len(every) or options.queries
+    for first in range(0, count, _AT_A_TIME):
+        seeds = range(options.seed + first, options.seed + min(first + _AT_A_TIME, count))
+        cases = dict(every[first : first + _AT_A_TIME]) or drawn_cases(seeds)
         with nullcontext() if options.jobs else lanes_here():
-            part = compare_drawn(spark, range(first, last), at_once=options.at_once)
+            part = compare_cases(spark, cases, at_once=options.at_once)
         for name, text in part.different.items():
             print(f"\n{name}\n{text[:3000]}")
         outcome.add(part)

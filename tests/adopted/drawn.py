@@ -8,7 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.adopted.grammar import draw_case
+from tests.adopted.grammar import case_of, draw_case
+from tests.adopted.written import written
 from tests.support.native import compare_all
 
 if TYPE_CHECKING:
@@ -41,12 +42,20 @@ class Outcome:
         self.different |= other.different
 
 
-def compare_drawn(spark: SparkSession, seeds: Iterable[int], *, at_once: int = 4) -> Outcome:
-    """Draw a query by each seed, and compare Spark's batches with those of the adopted query."""
-    cases: dict[str, Case] = {}
-    for seed in seeds:
-        text, case = draw_case(random.Random(seed))
-        cases[f"seed {seed}: {text}"] = case
+def drawn_cases(seeds: Iterable[int]) -> dict[str, Case]:
+    """Draw a query by each seed."""
+    drawn = ((seed, draw_case(random.Random(seed))) for seed in seeds)
+    return {f"seed {seed}: {text}": case for seed, (text, case) in drawn}
+
+
+def written_cases(seed: int) -> dict[str, Case]:
+    """Return all queries that are written, with input drawn by a seed."""
+    draw = random.Random(seed)
+    return dict(case_of(draw, text, mode) for text, mode in written())
+
+
+def compare_cases(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> Outcome:
+    """Compare Spark's batches with those of the adopted queries."""
     failures = compare_all(spark, cases, at_once=at_once)
     outcome = Outcome(same=len(cases) - len(failures))
     for name, text in failures.items():

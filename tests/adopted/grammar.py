@@ -6,10 +6,12 @@ A query is drawn with its input: batches of rows, some of them late, some withou
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  as programs write it
+from tests.adopted.written import written_of
 from tests.support.native import Case, Stream
 
 if TYPE_CHECKING:
@@ -172,6 +174,13 @@ _BETWEEN = (
     "split(id, '-')[0] AS r0",
     "named_struct('a', id, 'b', c).a AS r0",
 )
+_SETTINGS: tuple[dict[str, str], ...] = (
+    {"spark.sql.streaming.multipleWatermarkPolicy": "max"},
+    {"spark.sql.streaming.noDataMicroBatches.enabled": "false"},
+    {"spark.sql.ansi.enabled": "false"},
+    {"spark.sql.session.timeZone": "America/New_York"},
+    {"spark.sql.caseSensitive": "true"},
+)
 _DELAYS = ("0 seconds", "30 seconds", "2 minutes", "10 minutes", "500 milliseconds")
 _WINDOWS = (
     "F.window('ts', '5 minutes')",
@@ -314,20 +323,17 @@ def several_watermarks_of(draw: random.Random) -> tuple[str, str]:
     return f"{first}.join({renamed}, F.expr({condition!r}), {how!r})", "append"
 
 
-_STATIC = (
-    "s.sparkSession.createDataFrame([(1, 'p'), (2, None), (2, 'q'), (None, 'z')], "
-    "'n3 int, side string')"
-)
+_LOOKUP = "SELECT * FROM VALUES (1, 'p'), (2, NULL), (2, 'q'), (NULL, 'z') AS t(n3, side)"
 
 
 def with_rows_changed(draw: random.Random, text: str) -> str:
     """Add a stateless node that leaves rows out or repeats them."""
     return text + draw.choice(
         (
-            f".join({_STATIC}, F.expr('n = n3'), 'left')",
-            f".join({_STATIC}, F.expr('n = n3 AND side IS NOT NULL'), 'inner')",
-            f".join({_STATIC}, F.expr('n <=> n3'), 'leftsemi')",
-            f".join({_STATIC}, F.expr('n = n3'), 'leftanti')",
+            ".join(lookup, F.expr('n = n3'), 'left')",
+            ".join(lookup, F.expr('n = n3 AND side IS NOT NULL'), 'inner')",
+            ".join(lookup, F.expr('n <=> n3'), 'leftsemi')",
+            ".join(lookup, F.expr('n = n3'), 'leftanti')",
             ".withColumn('n', F.explode('ar'))",
             ".withColumn('n', F.explode_outer('ar'))",
             ".selectExpr('*', 'size(ar) AS wide').drop('n').withColumnRenamed('wide', 'n')",
@@ -386,6 +392,8 @@ def longer_chain_of(draw: random.Random) -> tuple[str, str]:
 
 def text_of(draw: random.Random) -> tuple[str, str]:
     """Draw a query as text, and its output mode."""
+    if draw.random() < 0.2:
+        return written_of(draw)
     node = draw.random()
     if node < 0.12:
         return join_of(draw)
@@ -448,7 +456,15 @@ def build_of(text: str) -> Callable[..., DataFrame]:
 
     def query_over(**streams: DataFrame) -> DataFrame:
         """Build the query over its streams."""
-        query: DataFrame = eval(text, {"F": F, **streams})
+        session = next(iter(streams.values())).sparkSession
+        names: dict[str, Any] = dict(streams)
+        for name, time, delay in (("s", "ts", "2"), ("t", "ts2", "1"), ("u", "ts", "5")):
+            if name in streams and re.search(rf"\b{name.upper()}\b", text):
+                names[name.upper()] = streams[name].withWatermark(time, f"{delay} minutes")
+        if "lookup" in text:
+            names["lookup"] = session.sql(_LOOKUP)
+        names["sql"] = lambda query: session.sql(query, **names)
+        query: DataFrame = eval(text, {"F": F, **names})
         return query
 
     return query_over
@@ -456,16 +472,22 @@ def build_of(text: str) -> Callable[..., DataFrame]:
 
 def draw_case(draw: random.Random) -> tuple[str, Case]:
     """Draw a query and its input; return its text and the case."""
-    text, mode = text_of(draw)
+    return case_of(draw, *text_of(draw))
+
+
+def case_of(draw: random.Random, text: str, mode: str) -> tuple[str, Case]:
+    """Draw the input of a query, and whether it restarts; return a name and the case."""
     batches = [draw_rows(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
     parts = 2 if draw.random() < 0.25 else 1
     streams = {"s": Stream(schema=COLUMNS, batches=batches)}
-    if ".join(t" in text:
+    if re.search(r"\b[tT]\b", text):
         others = [draw_others(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
         streams["t"] = Stream(schema=OTHERS, batches=others)
-    if "u." in text or "(u" in text:
+    if re.search(r"\b[uU]\b", text):
         others = [draw_rows(draw, batch, draw.choice((0, 4, 8))) for batch in range(4)]
         streams["u"] = Stream(schema=COLUMNS, batches=others)
-    return f"{text} [{mode}{', restarted' if parts > 1 else ''}]", Case(
-        build=build_of(text), streams=streams, mode=mode, parts=parts
+    settings = draw.choice(_SETTINGS) if draw.random() < 0.1 else {}
+    further = [*(["restarted"] if parts > 1 else []), *(f"{k}={v}" for k, v in settings.items())]
+    return f"{text} [{', '.join((mode, *further))}]", Case(
+        build=build_of(text), streams=streams, mode=mode, parts=parts, settings=settings
     )

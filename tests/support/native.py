@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 
 Batches = dict[int, list[tuple[Any, ...]]]
 """Number of a batch → its rows, sorted; batches without rows are left out."""
+RAW_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     # Compiling a query takes longer than these run.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "100",
+    # With more groups than that, aggregates sort rows, and lists have them in another order.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
     # The default one starts a process (readlink) for every look at a file.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -207,6 +210,7 @@ class Case:
     parts: int = 1
     after: Callable[[Any], None] | None = None
     own_sources: bool = False  # in place of Spark's scans
+    settings: dict[str, str] = field(default_factory=dict)  # of Spark; with a session of its own
 
 
 def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> dict[str, str]:
@@ -219,7 +223,7 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
         """Run a case; return its error as text, empty if it has none."""
         try:
             _compared(
-                spark,
+                session_with(spark, case.settings) if case.settings else spark,
                 case.build,
                 case.streams,
                 mode=case.mode,
@@ -323,6 +327,16 @@ def settings(spark: SparkSession) -> Iterator[None]:
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, known)
+
+
+def session_with(spark: SparkSession, further: dict[str, str]) -> SparkSession:
+    """Return a session of its own, with the settings of `settings` and further ones."""
+    session = spark.newSession()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    for key, value in {"spark.sql.session.timeZone": zone, **_SETTINGS, **further}.items():
+        session.conf.set(key, value)
+    return session
 
 
 def _types(schema: StructType) -> list[tuple[str, str]]:

@@ -376,13 +376,13 @@ def _place_of(
         if "pathglobfilter" in options:
             raise _refused(scan, "its path is a pattern, and it has another one (pathGlobFilter)")
     jvm: Any = catalyst.spark._jvm  # noqa: SLF001  not in PySpark's API
-    path = jvm.org.apache.hadoop.fs.Path(text or ("/" if pattern else text))
+    path = getattr(jvm, "org.apache.hadoop.fs.Path")(text or ("/" if pattern else text))
     system = path.getFileSystem(catalyst.spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     whole = system.makeQualified(path).toUri()
     if str(whole.getScheme()) != "file":
         raise _refused(scan, f"its path is on the file system {whole.getScheme()!r}")
     directory = str(whole.getPath())
-    if system.exists(jvm.org.apache.hadoop.fs.Path(f"{directory}/_spark_metadata")):
+    if system.exists(getattr(jvm, "org.apache.hadoop.fs.Path")(f"{directory}/_spark_metadata")):
         raise _refused(scan, "Spark reads the files of its sink's log (_spark_metadata) alone")
     if not system.getFileStatus(path).isDirectory():
         raise _refused(scan, "its path is not a directory")

@@ -16,7 +16,7 @@ from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
 from godwit.runtime.threads import GateClosedError
 from godwit.spark.platform.pyspark_versions import spark_schema_of
-from godwit.spark.platform.sessions import dataframe_of
+from godwit.spark.platform.sessions import dataframe_of, settings_of
 from godwit.spark.resident.job import is_on
 from godwit.spark.stages.stages import FilesLostError, run_stages
 
@@ -70,7 +70,7 @@ class SparkCluster:
         self.sinks, self.announce, self.lost = sinks, announce, lost
         self.spark, self.program, self.beside = spark, program, beside
         # Spark encrypts what its shuffle writes to local disks, if it is set to.
-        encrypts = is_on(spark.getConf().get("spark.io.encryption.enabled", "false"))
+        encrypts = is_on(settings_of(spark).get("spark.io.encryption.enabled", "false"))
         self._gate, self._by_files = gate, not encrypts
         self.resident: ResidentLanes | None = None
         """Lanes that stay, if the query may have any; set once they can announce events."""

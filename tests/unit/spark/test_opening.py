@@ -26,7 +26,7 @@ def context(cores: int, **conf: str) -> Any:
         _jsc=SimpleNamespace(sc=lambda: jsc),
         master=f"local[{cores}]",
         applicationId="app",
-        getConf=lambda: {name.replace("_", "."): value for name, value in conf.items()},
+        _conf={name.replace("_", "."): value for name, value in conf.items()},
     )
 
 

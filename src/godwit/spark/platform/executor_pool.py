@@ -21,6 +21,7 @@ from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.text import counted
 from godwit.runtime.threads import GateClosedError, Guard, one_line
+from godwit.spark.platform.sessions import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +90,7 @@ class SparkScheduler:
 
     def _setting(self, name: str, default: str) -> str:
         """Return a setting of the Spark context."""
-        return str(self._spark.getConf().get(name, default) or default)
+        return str(settings_of(self._spark).get(name, default) or default)
 
 
 _LOOK_S = 0.2

@@ -18,7 +18,7 @@ from pyspark import inheritable_thread_target
 from godwit.engine.cluster import Executor
 from godwit.model.errors import EpochFailedError, InvalidFlowError
 from godwit.runtime.threads import Guard
-from godwit.spark.platform.sessions import context_is_stopped
+from godwit.spark.platform.sessions import context_is_stopped, settings_of
 from godwit.spark.stages.exchange import (
     PythonStage,
     exchange,
@@ -48,7 +48,7 @@ def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
     Executors whose cores are not known yet are left out.
     """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
-    cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
+    cpus = max(1, int(settings_of(spark).get("spark.task.cpus", "1") or 1))
     if _is_one_process(spark):
         return tuple(
             Executor(name=f"local-{i}", lanes=1, location=None)
@@ -78,7 +78,7 @@ def slots_of_process(spark: SparkContext) -> int | None:
     if not _is_one_process(spark):
         return None
     cores = spark._jsc.sc().statusStore().executorList(True).apply(0).totalCores()  # noqa: SLF001
-    return int(cores) // max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
+    return int(cores) // max(1, int(settings_of(spark).get("spark.task.cpus", "1") or 1))
 
 
 def registered_executors(spark: SparkContext) -> frozenset[str]:
@@ -128,7 +128,7 @@ _MIN_SLOTS = 2
 
 def check_executors(spark: SparkContext, minimum: int) -> None:
     """Raise `InvalidFlowError` if the session can never have `minimum` executors."""
-    conf = spark.getConf()
+    conf = settings_of(spark)
     if _is_one_process(spark):
         most, remedy = spark.defaultParallelism, f'master("local[{minimum}]")'
     elif (conf.get("spark.dynamicAllocation.enabled") or "false").lower() == "true":

@@ -13,9 +13,17 @@ from godwit.model.errors import CheckpointError, EpochFailedError, GodwitError, 
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+def settings_of(context: SparkContext) -> SparkConf:
+    """Return the settings of a Spark context, to read.
+
+    Its ``getConf`` copies all of them, each by several calls of the JVM: tens of milliseconds.
+    """
+    return context._conf  # noqa: SLF001
 
 
 def context_is_stopped(context: SparkContext) -> bool:

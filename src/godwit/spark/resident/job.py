@@ -23,6 +23,7 @@ from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.wire import split_by_level
 from godwit.model.errors import InvalidFlowError
+from godwit.spark.platform.sessions import settings_of
 from godwit.spark.resident.channel import ChannelError, accept, new_secret
 from godwit.spark.resident.lane_task import Endpoint, LaneAnswer, Work, serve_lanes
 from godwit.spark.stages.exchange import fetch, on_executors, python_rdd
@@ -345,7 +346,7 @@ def check_settings(spark: SparkContext) -> None:
 
     Their channels are authenticated, but not encrypted; and each of their tasks runs once.
     """
-    conf = spark.getConf()
+    conf = settings_of(spark)
     for setting in _ENCRYPTED:
         if is_on(conf.get(setting, "false")):
             raise InvalidFlowError(
@@ -382,7 +383,7 @@ class SparkTasks:
     ) -> None:
         self._spark, self._group, self._description = spark, group, description
         self._locate = locate
-        conf = spark.getConf()
+        conf = settings_of(spark)
         self.host = _plain_host(conf.get("spark.driver.host", "")) or "127.0.0.1"
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
 

@@ -39,6 +39,7 @@ class _Refusal:
     remedy: str  # what to do
 
 
+_CHECKER: Final = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
 _OWN_STATE = "Spark would keep that state by itself, over all epochs, where it cannot move"
 _ONE_EPOCH = "it would see the rows of one epoch only"
 _PROCESS = "Use key_by(...).process(...), whose function gets the rows of a key and its state."
@@ -199,8 +200,8 @@ def _analysed_plan(dataframe: Any) -> Any:
 def _check_for_streaming(dataframe: Any, plan: Any) -> None:
     """Run Spark's checks for streaming plans on a DataFrame."""
     jvm = dataframe.sparkSession._jvm  # noqa: SLF001  not in PySpark's API
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    append = getattr(jvm, "org.apache.spark.sql.streaming.OutputMode").Append()
+    checker = getattr(jvm, _CHECKER)
     checker.checkForStreaming(plan, append)
 
 

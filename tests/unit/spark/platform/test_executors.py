@@ -38,7 +38,7 @@ def spark_of(cores: dict[str, int], **registered: bool) -> Any:
     return SimpleNamespace(
         _jsc=SimpleNamespace(sc=lambda: sc),
         master="spark://127.0.0.1:7077",
-        getConf=lambda: SimpleNamespace(get=lambda _name, default: default),
+        _conf=SimpleNamespace(get=lambda _name, default: default),
     )
 
 
@@ -64,7 +64,7 @@ def session_on(master: str, cores: int = 2, **settings: str) -> Any:
     return SimpleNamespace(
         master=master,
         defaultParallelism=cores,
-        getConf=lambda: conf,
+        _conf=conf,
         _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isLocal=lambda: master[:5] == "local")),
     )
 

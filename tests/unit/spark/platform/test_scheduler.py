@@ -16,7 +16,7 @@ class FakeContext:
     def __init__(self, master: str, **settings: str) -> None:
         self.master = master
         self.asked: list[tuple[Any, ...]] = []
-        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self._conf = {name.replace("_", "."): value for name, value in settings.items()}
         context = SimpleNamespace(
             isLocal=lambda: master.startswith("local"),
             requestTotalExecutors=self._request,
@@ -26,9 +26,6 @@ class FakeContext:
         empty = SimpleNamespace(empty=dict)
         predef = SimpleNamespace(Map=lambda: empty)
         self._jvm = SimpleNamespace(scala=SimpleNamespace(Predef=predef))
-
-    def getConf(self) -> dict[str, str]:  # noqa: N802  SparkContext's name
-        return self._settings
 
     def _request(self, *asked: Any) -> bool:
         self.asked.append(asked)

@@ -47,7 +47,7 @@ def context(cores: Sequence[int], *, master: str, parallelism: int = 0, **conf: 
         _jsc=SimpleNamespace(sc=lambda: jsc),
         master=master,
         defaultParallelism=parallelism or sum(cores),
-        getConf=lambda: cast("Mapping[str, str]", settings),
+        _conf=cast("Mapping[str, str]", settings),
     )
 
 
@@ -86,7 +86,7 @@ def test_a_session_without_a_spare_slot_is_refused_with_the_setting_to_change(
 )
 def test_lanes_that_stay_are_refused_where_spark_encrypts_or_runs_tasks_twice(setting: str) -> None:
     off: dict[str, str] = {setting: "false"}
-    check_settings(cast("Any", SimpleNamespace(getConf=lambda: off)))
+    check_settings(cast("Any", SimpleNamespace(_conf=off)))
     on = {setting: "true"}
     with pytest.raises(InvalidFlowError, match=f"{setting} (asks Spark to encrypt|lets Spark)"):
-        check_settings(cast("Any", SimpleNamespace(getConf=lambda: on)))
+        check_settings(cast("Any", SimpleNamespace(_conf=on)))
