@@ -52,13 +52,14 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
             sink=context.name,
         )
     unique = context.unique_keys
-    if keys is None and not unique:
+    named = None if keys is None else tuple(dict.fromkeys(column_names(keys)))
+    if named == () or (named is None and not unique):
         raise SinkError(
             f"Sink {context.name!r} is to upsert, but no columns identify its rows.",
             remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
             sink=context.name,
         )
-    if keys is None and () in unique:
+    if named is None and () in unique:
         raise SinkError(
             f"Sink {context.name!r} is to upsert the one row that is the result of a whole stream, "
             "and no column identifies it.",
@@ -66,7 +67,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
             'keys=["id"]; or use mode="append", which writes a row for each epoch.',
             sink=context.name,
         )
-    chosen = unique[0] if keys is None else column_names(keys)
+    chosen = unique[0] if named is None else named
     require_columns(context, chosen, "keys")
     # A column that a map made may tell rows apart as well as the window it was made of.
     may_suffice = context.mapped and not set(chosen) < set(unique[0] if unique else ())

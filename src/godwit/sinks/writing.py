@@ -52,12 +52,20 @@ class Writing:
                 f"{subject}: mode {self.mode!r} is not known.", remedy=f"Use {' or '.join(modes)}."
             )
         by_key = [mode for mode in modes if mode in {"upsert", "history"}]
+        renamed: Mapping[str, object] = self.rename or {}
         for option, value in (("keys", self.keys), ("order_by", self.order_by)):
             if value is not None and self.mode not in by_key:
                 raise SinkError(
                     f"{subject}: {option} mean{'s' * (option != 'keys')} nothing when rows are "
                     "appended.",
                     remedy=f"Use mode={' or '.join(map(repr, by_key))}, or leave {option} out.",
+                )
+        columns = {"order_by": self.order_by, **{f"rename {n!r}": c for n, c in renamed.items()}}
+        for option, name in columns.items():
+            if name is not None and not (isinstance(name, str) and name):
+                raise SinkError(
+                    f"{subject}: {option} is {name!r}, and not the name of a column.",
+                    remedy='Give one name, as in order_by="updated_at".',
                 )
         if self.mode == "history" and self.order_by is None:
             raise SinkError(

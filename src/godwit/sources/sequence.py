@@ -40,6 +40,11 @@ class SequenceSource(Source):
                     f"A sequence of sources has {name}= of type {type_name(source)}.",
                     remedy="Give two sources of gw.sources.",
                 )
+        if old is new:
+            raise InvalidFlowError(
+                f"A sequence of sources has the source {old.identity!r} twice.",
+                remedy="Make two sources.",
+            )
         self._sources = (old, new)
         self._schema = new.schema
         self._fits = _check_fit(old, new)
@@ -261,6 +266,11 @@ def _conditions(cut: object, schema: pa.Schema) -> tuple[str, tuple[pc.Expressio
     match cut:
         case pc.Expression():
             is_old, text = cut, str(cut)
+        case (str(column), None):
+            raise InvalidFlowError(
+                f"A sequence of sources is cut at {column!r} = None, and no row is before that.",
+                remedy="Give the first value of live rows, or leave cut= out.",
+            )
         case (str(column), value):
             if column not in schema.names:
                 raise InvalidFlowError(
@@ -277,7 +287,9 @@ def _conditions(cut: object, schema: pa.Schema) -> tuple[str, tuple[pc.Expressio
             )
     try:
         is_old = pc.coalesce(is_old, pc.scalar(False))
-        schema.empty_table().filter(is_old)
+        # Without a row, kernels that do not fit the types are not called.
+        nulls = [pa.nulls(1, field.type) for field in schema]
+        pa.table(nulls, names=schema.names).filter(is_old)
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise InvalidFlowError(
             f"A sequence of sources has a cut= that does not fit its columns: "

@@ -272,6 +272,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "order_by names 'when'": ({"mode": "upsert", "order_by": "when"}, {}),
+    "order_by is 5, and not the name": ({"mode": "upsert", "order_by": 5}, {}),
+    "rename 'deleted' is '', and not": (
+        {"mode": "upsert", "order_by": "at", "rename": {"deleted": ""}},
+        {},
+    ),
+    "no columns identify its rows": ({"mode": "upsert", "keys": []}, {}),
     "which is one of its keys": ({"mode": "upsert", "keys": ["k", "at"], "order_by": "at"}, {}),
     "type double, whose order": ({"mode": "upsert", "order_by": "v"}, {}),
     "do not say when a row was deleted": (

@@ -185,6 +185,8 @@ def test_windows_are_those_of_the_rows() -> None:
         (COLUMNS, ("no", 1), "cut at column 'no'"),
         (COLUMNS, ("id", "x"), "does not fit its columns"),
         (COLUMNS, 5, "has cut=5"),
+        (COLUMNS, ("id", None), "no row is before that"),
+        (COLUMNS, pc.field("id") < pc.scalar(dt.date(2024, 1, 1)), "does not fit its columns"),
         (COLUMNS, pc.field("y") < 5, "does not fit its columns"),
     ],
 )
@@ -193,6 +195,15 @@ def test_sources_that_do_not_fit_are_refused(columns: str, cut: Any, message: st
     live = gw.sources.memory(COLUMNS, name="live")
     with pytest.raises(InvalidFlowError, match=message):
         gw.sources.sequence(old, live, cut=cut)
+
+
+def test_mistakes_in_sources_and_zones_are_found_at_once() -> None:
+    source = gw.sources.memory(COLUMNS)
+    with pytest.raises(InvalidFlowError, match="has the source 'memory memory' twice"):
+        gw.sources.sequence(source, source)
+    old, new = (gw.sources.memory("t timestamp", name=name) for name in ("old", "new"))
+    with pytest.raises(InvalidFlowError, match="does not fit its columns: Cannot compare"):
+        gw.sources.sequence(old, new, cut=("t", dt.datetime(2024, 1, 1)))  # noqa: DTZ001
 
 
 def test_another_cut_is_another_source(tmp_path: Path) -> None:

@@ -22,16 +22,19 @@ import pyarrow as pa
 from godwit.columns.signed import CHANGE, UNCHANGED
 from godwit.connect.formats.debezium_events import AvroEvents, JsonEvents, Layout
 from godwit.connect.formats.debezium_values import (
+    ENCODINGS,
+    TYPE_NAMES,
     Types,
     converted,
     has_unavailable,
+    is_semantic_type,
     is_unavailable,
     text_of,
     type_in_event,
 )
 from godwit.connect.formats.debezium_writer import EventWriter
 from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import listing
+from godwit.model.naming import did_you_mean, listing
 from godwit.sources.message_formats import (
     NOT_OF_MESSAGES,
     Decoded,
@@ -146,6 +149,12 @@ class DebeziumMessages(MessageFormat):
             raise InvalidFlowError(
                 f"{where}: types= names {unknown[0]!r}, which is not among the columns.",
                 remedy=f"The columns are {listing(names)}.",
+            )
+        if unknown := [what for what in types.values() if not is_semantic_type(what)]:
+            raise InvalidFlowError(
+                f"{where}: types= has {unknown[0]!r}, which is not a semantic type of Debezium.",
+                remedy=f"{did_you_mean(unknown[0], TYPE_NAMES)}Give one such as {TYPE_NAMES[0]!r}, "
+                f"or how bytes are written: {listing(ENCODINGS)}.",
             )
 
     @property

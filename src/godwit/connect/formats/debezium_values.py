@@ -62,6 +62,22 @@ _MICROSECONDS: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Semantic type → microseconds of its unit, as multiplier and divisor; others have microseconds."""
 
+TYPE_NAMES: Final = (
+    *_MICROSECONDS,
+    *(f"{_DEBEZIUM}.{name}" for name in ("MicroTimestamp", "MicroTime", "MicroDuration")),
+    *(f"{_DEBEZIUM}.{name}" for name in ("ZonedTimestamp", "ZonedTime", "Interval", "Year")),
+    *(f"{_DEBEZIUM}.{name}" for name in ("IsoDate", "IsoTime", "IsoTimestamp")),
+    DECIMAL,
+)
+"""Semantic types of numbers and times."""
+
+
+def is_semantic_type(name: object) -> bool:
+    """Return whether Debezium may have a semantic type; of those with a unit all are known."""
+    if not isinstance(name, str) or name in (*TYPE_NAMES, *ENCODINGS, PLAIN, TEXT):
+        return isinstance(name, str)
+    return "." in name and not name.startswith((f"{_DEBEZIUM}.", f"{_CONNECT}."))
+
 
 def type_in_event(field: pa.Field) -> Any:
     """Return the Python type as which msgspec decodes a column; raise if events have no such."""

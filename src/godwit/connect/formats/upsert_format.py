@@ -27,6 +27,12 @@ class UpsertMessages(MessageFormat):
     reads_keys: ClassVar[bool] = True
 
     def __init__(self, value: MessageFormat, key: MessageFormat) -> None:
+        for part in (value, key):
+            if not isinstance(part, MessageFormat):
+                raise InvalidFlowError(
+                    f"gw.formats.upsert: {part!r} is not a format of messages.",
+                    remedy='Give one of gw.formats, as in gw.formats.json("price double").',
+                )
         if value.schema is None or key.schema is None:
             raise InvalidFlowError(
                 "gw.formats.upsert: the columns of its value are not known.",

@@ -463,6 +463,11 @@ def test_fields_of_events_are_columns_by_name() -> None:
         ("id long", {"key": "id", "include": ["when"]}, "include names 'when'"),
         ("id long", {"key": "id", "include": ["source."]}, "include names 'source.'"),
         ("id long", {"key": "id", "types": {"x": "y"}}, "types= names 'x'"),
+        (
+            "id long, t timestamp",
+            {"key": "id", "types": {"t": "io.debezium.time.Timestmap"}},
+            "has 'io.debezium.time.Timestmap', which is not",
+        ),
         ("id long, v struct<a: int>", {"key": "id"}, "column 'v' has type struct"),
     ],
 )
