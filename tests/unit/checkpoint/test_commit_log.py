@@ -295,9 +295,9 @@ def test_a_flow_version_that_follows_another_one_than_counts_is_refused(
 
 
 def test_another_flow_is_refused_with_every_difference(storage: CheckpointStorage) -> None:
-    mine = msgspec.structs.replace(IDENTITY, query_id="mine")
+    mine = msgspec.structs.replace(IDENTITY, query_id="aa")
     commit(CommitLog.create_or_open(storage, mine, "r"), until=0)
-    other = msgspec.structs.replace(IDENTITY, name="other", query_id="other")
+    other = msgspec.structs.replace(IDENTITY, name="other", query_id="bb")
     with pytest.raises(CheckpointMismatchError, match="does not fit") as caught:
         CommitLog.create_or_open(storage, other, "r")
     assert len(caught.value.context["differences"]) == 2
