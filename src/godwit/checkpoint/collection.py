@@ -31,6 +31,7 @@ from godwit.checkpoint.records import (
     commit_path,
     edit_path,
     flow_path,
+    kept_path,
     manifest_path,
     number_in,
     plan_path,
@@ -45,6 +46,7 @@ from godwit.model.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from godwit.checkpoint.records import KeptEpoch
     from godwit.checkpoint.storage import CheckpointStorage
 
 
@@ -74,7 +76,11 @@ def collect_garbage(log: CommitLog) -> Collected:
             errors.append(error)
         else:
             removed[path] = size_bytes
-    log.forget_manifests(before=log.manifest_before(log.retained_epochs.start))
+    log.forget_manifests(
+        number
+        for path in removed
+        if path.startswith(MANIFESTS) and (number := number_in(path)) is not None
+    )
     return Collected(
         removed=tuple(removed),
         freed_bytes=sum(removed.values()),
@@ -189,9 +195,26 @@ def needed_files(log: CommitLog) -> set[str]:
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
     # Files of a version are read through every later one.  The records after the manifest are
     # replayed under their versions, even if their files are gone.
-    replayed = {log.load_record(epoch).flow for epoch in range(anchor + 1, retained.stop)}
-    needed.update(map(flow_path, log.versions_since(min(replayed | chains.written_under()))))
+    flows = {log.load_record(epoch).flow for epoch in range(anchor + 1, retained.stop)}
+    flows |= chains.written_under()
+    # Read after the retained epochs: an epoch is named while it is one of them.
+    for own in log.kept_epochs().values():
+        flows |= _add_kept(log, own, needed)
+    needed.update(map(flow_path, log.versions_since(min(flows))))
     return needed
+
+
+def _add_kept(log: CommitLog, own: KeptEpoch, needed: set[str]) -> set[int]:
+    """Add the files that a kept epoch needs to `needed`; return numbers of its flow versions."""
+    anchor = log.manifest_before(own.epoch)
+    chains, record = log.replay_chains(own.epoch), log.load_record(own.epoch)
+    needed.update(block.file for block in (*chains.blocks(), *record.blocks()))
+    needed.update((plan_path(record.plan), kept_path(own.name)))
+    needed.update(manifest_path(epoch) for epoch in {anchor, own.epoch} if epoch >= 0)
+    first = min(own.first, max(anchor, 0))
+    needed.update(commit_path(epoch) for epoch in range(first, own.epoch + 1))
+    flows = {log.load_record(epoch).flow for epoch in range(anchor + 1, own.epoch + 1)}
+    return flows | chains.written_under()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +245,8 @@ class CheckpointSummary:
     num_key_groups: int  # after the last epoch
     run_id: str  # the run that owns it; empty before the first
     epochs: tuple[int, int] | None  # retained epochs, first and last; ``None`` if none is committed
+    # name → epoch, of those that stay until they are released
+    kept: Mapping[str, int]
     pending: tuple[str, ...]  # renamings and drops of the next epoch, as text
     # plan, components: number of the physical plan, and component → its operators; -1 before the
     # first epoch
@@ -255,6 +280,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         num_key_groups=log.chains.num_key_groups,
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
+        kept={name: own.epoch for name, own in log.kept_epochs().items()},
         pending=tuple(_pending_edits(log)),
         plan=log.plan,
         components={

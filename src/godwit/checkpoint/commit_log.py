@@ -41,6 +41,7 @@ from godwit.checkpoint.ownership import (
     create_identity,
     edit_problems,
     identity_differences,
+    is_taken_back,
     key_group_problems,
     link_problems,
     lost_ownership,
@@ -50,12 +51,14 @@ from godwit.checkpoint.records import (
     COMMITS,
     EDITS,
     FLOWS,
+    KEPT,
     MANIFESTS,
     PLANS,
     RUNS,
     CommitRecord,
     EditRecord,
     FlowIdentity,
+    KeptEpoch,
     Manifest,
     PhysicalPlan,
     RunRecord,
@@ -63,6 +66,7 @@ from godwit.checkpoint.records import (
     commit_path,
     edit_path,
     flow_path,
+    is_kept,
     manifest_path,
     number_in,
     plan_path,
@@ -75,7 +79,7 @@ from godwit.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from godwit.checkpoint.ownership import Relation
     from godwit.checkpoint.storage import CheckpointStorage
@@ -130,8 +134,14 @@ class CommitLog:
         self.latest: CommitRecord | None = None
         self._readable_from = 0  # override of `retained_from` of the latest record by a repair
         records = numbers_in(storage, COMMITS)
-        self._manifests = numbers_in(storage, MANIFESTS)
         latest = max(records, default=-1)
+        while latest >= 0 and identity.origins and self._is_taken_back(latest):
+            latest = max((number for number in records if number < latest), default=-1)
+        self._manifests = [
+            number
+            for number in numbers_in(storage, MANIFESTS)
+            if number <= latest or number not in records or not self._is_taken_back(number)
+        ]
         if self._manifests and self._manifests[-1] > latest:
             load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
         if latest >= 0:
@@ -222,6 +232,10 @@ class CommitLog:
         if entry is None:
             entry = self._loaded[path] = load_with_digest(self.storage, path, kind)
         return entry
+
+    def _is_taken_back(self, epoch: int) -> bool:
+        """Return true if the record of an epoch is of those that a start has taken back."""
+        return is_taken_back(self.identity, self.load_record(epoch))
 
     def version(self, number: int) -> FlowVersion:
         """Return the flow version with this number; cached."""
@@ -327,13 +341,24 @@ class CommitLog:
             return range(0)
         return range(max(latest.retained_from, self._readable_from), latest.epoch + 1)
 
+    def kept_epochs(self) -> dict[str, KeptEpoch]:
+        """Return name → epoch, of the epochs of this history that stay until they are released."""
+        paths = self.storage.list(KEPT)
+        named = [load_record(self.storage, path, KeptEpoch) for path in paths if is_kept(path)]
+        return {
+            own.name: own
+            for own in sorted(named, key=lambda own: (own.epoch, own.name))
+            if own.history == self.identity.origin_of(own.epoch).history
+            and own.epoch <= self.latest_epoch
+        }
+
     def record(self, epoch: int) -> CommitRecord:
-        """Return the commit record of a retained epoch."""
+        """Return the commit record of a retained or kept epoch."""
         self._require_retained(epoch)
         return self.load_record(epoch)
 
     def chains_at(self, epoch: int) -> Chains:
-        """Return the snapshots and changelog segments of all states as of a retained epoch."""
+        """Return the snapshots and segments of all states as of a retained or kept epoch."""
         self._require_retained(epoch)
         return self.replay_chains(epoch)
 
@@ -341,9 +366,9 @@ class CommitLog:
         """Return the epoch of the latest manifest of `epoch` or earlier; -1 for none."""
         return max((m for m in self._manifests if m <= epoch), default=-1)
 
-    def forget_manifests(self, *, before: int) -> None:
-        """Record that the manifests of epochs earlier than `before` were deleted."""
-        for epoch in [epoch for epoch in self._manifests if epoch < before]:
+    def forget_manifests(self, epochs: Iterable[int]) -> None:
+        """Record that the manifests of these epochs were deleted."""
+        for epoch in {*epochs}.intersection(self._manifests):
             self._manifests.remove(epoch)  # in place: a commit beside this may append one
 
     def point(self, epoch: int) -> HistoryPoint:
@@ -388,14 +413,19 @@ class CommitLog:
         return self._load_record(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
-        """Raise `CheckpointError` if an epoch is not retained."""
-        if epoch not in self.retained_epochs:
-            retained = self.retained_epochs
+        """Raise `CheckpointError` if an epoch is neither retained nor kept."""
+        retained = self.retained_epochs
+        if epoch in retained:
+            return
+        kept = self.kept_epochs()
+        if epoch not in {own.epoch for own in kept.values()}:
             there_are = (
                 f"epochs {retained[0]} to {retained[-1]} are retained"
                 if retained
                 else "no epoch is committed yet"
             )
+            if kept:
+                there_are += f", and kept are {', '.join(map(str, kept.values()))}"
             raise CheckpointError(
                 f"Epoch {epoch} cannot be read from the checkpoint {self.storage.uri!r}: "
                 f"{there_are}.",
@@ -511,7 +541,12 @@ class CommitLog:
             self.storage.create_exclusive(commit_path(record.epoch), data)
         except FileExistsError as error:
             if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
-                raise self._lost_commit(record.epoch) from error
+                other = load_record(self.storage, commit_path(record.epoch), CommitRecord)
+                if not is_taken_back(self.identity, other):
+                    raise self._lost_commit(record.epoch) from error
+                # of a run that was just committing it when it lost the checkpoint
+                self.storage.delete(commit_path(record.epoch))
+                self.storage.create_exclusive(commit_path(record.epoch), data)
         with self.lock:
             self.chains.apply(written)
             self.latest = written
@@ -531,8 +566,11 @@ class CommitLog:
             )
             self.storage.create_exclusive(path, encode_record(manifest))
         except FileExistsError:
-            # Only a manifest of the same epoch can be there, and records do not change.
-            load_record(self.storage, path, Manifest)
+            # Only a manifest of the same epoch can be there, and records do not change; or one of
+            # an epoch that was taken back.
+            there = load_record(self.storage, path, Manifest)
+            if there.record != manifest.record and self.identity.origins:
+                self.storage.write_atomic(path, encode_record(manifest))
         self._manifests.append(self.latest_epoch)
         with self.lock:
             self.chains.forget_inline_bytes(before=self.retained_epochs.start)

@@ -90,6 +90,14 @@ def link_problems(identity: FlowIdentity, record: CommitRecord, *, digest: str) 
         )
 
 
+def is_taken_back(identity: FlowIdentity, record: CommitRecord) -> bool:
+    """Return true if a record is of an epoch that a start has taken back."""
+    return any(
+        origin.taken_back and origin.history == record.history and origin.epoch < record.epoch
+        for origin in identity.origins
+    )
+
+
 def key_group_problems(
     identity: FlowIdentity, manifest: Manifest, record: CommitRecord
 ) -> Iterator[str]:

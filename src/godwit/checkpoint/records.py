@@ -15,6 +15,8 @@ The checkpoint is a directory of files that are written once and never changed::
     blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
     diverted/<epoch>-<sink>.rec             rows that a target rejected in delivery
     carried/<file>.parquet                  of a copy: files for another query's target
+    kept/<name>.rec                         epochs that stay readable until they are released
+    set-aside/                              what repairs, and starts from an epoch, have replaced
 
 *The rule*: an epoch is committed by the exclusive creation of one file, ``commits/<epoch>.rec``,
 after every file that it names is durable.  A failure before it leaves unreferenced files; a failure
@@ -60,6 +62,7 @@ LEASES: Final = "leases"
 JOURNAL: Final = "journal"
 DIVERTED: Final = "diverted"
 CARRIED: Final = "carried"
+KEPT: Final = "kept"
 
 ALIGNMENT: Final = 64
 """Blocks begin at multiples of this many bytes, so that a mapped block is aligned for Arrow."""
@@ -78,6 +81,19 @@ plan_path = partial(numbered_path, PLANS)
 run_path = partial(numbered_path, RUNS)
 lease_path = partial(numbered_path, LEASES)
 journal_path = partial(numbered_path, JOURNAL)  # by segment
+
+_KEPT = re.compile(rf"{KEPT}/([A-Za-z0-9][\w.-]{{0,79}})\.rec")
+
+
+def kept_path(name: str) -> str:
+    """Return the path, within the checkpoint, of the record of a kept epoch."""
+    return f"{KEPT}/{name}.rec"
+
+
+def is_kept(path: str) -> bool:
+    """Return whether a path is that of the record of a kept epoch."""
+    return _KEPT.fullmatch(path) is not None
+
 
 _NUMBERED = re.compile(
     rf"(?:{RUNS}|{LEASES}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"
@@ -362,12 +378,16 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Query and history that a copied checkpoint begins with."""
+    """Query and history that a checkpoint begins with, if it was copied or taken back."""
 
-    # query_id, history: of the checkpoint that was copied
+    # query_id, history: of the checkpoint that was copied, or of this one before
     query_id: str
     history: str
-    epoch: Number  # the last epoch that was copied: records up to here are of that history
+    # the last epoch that was copied, or that stays: records up to here are of that history
+    epoch: Number
+    # what the start was given that took later epochs back, as text: these count no longer; empty
+    # of a copy
+    taken_back: str = ""
 
 
 class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -391,6 +411,21 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
         """Return the query and history to which the record of `epoch` belongs."""
         own = Origin(query_id=self.query_id, history=self.history, epoch=epoch)
         return next((origin for origin in self.origins if epoch <= origin.epoch), own)
+
+
+class KeptEpoch(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch that stays readable under a name until it is released."""
+
+    name: str
+    epoch: Number
+    # first epoch whose record stays with it: Spark's log is put back from the last two batches
+    first: Number
+    record: Digest  # digest of the epoch's record
+    history: Digest  # that the record belongs to
+    at_s: float = 0.0  # Unix time when it was named, by that process's clock
+
+    def __str__(self) -> str:
+        return f"{self.epoch} ({self.name!r})"
 
 
 class EditRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
 
 
-MAX_BYTES: Final = 512 * 2**20
+MAX_BYTES: Final = 128 * 2**20
 """Bytes of a state's entries that the driver has in memory at a time, roughly."""
 _REPORT_S: Final = 5.0
 _logger = logging.getLogger("godwit")

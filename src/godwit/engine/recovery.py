@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.epochs import TakenBack
     from godwit.checkpoint.evolution import FlowVersion, OperatorVersion
     from godwit.checkpoint.records import BatchRef, CommitRecord, HotKey
     from godwit.checkpoint.storage import CheckpointStorage
@@ -555,6 +556,7 @@ def begin_run(
     *,
     starts: bool = True,  # false: the run continues
     changed_sinks: Iterable[str] = (),  # a text about each
+    taken_back: TakenBack | None = None,
 ) -> None:
     """Announce a run that `starts` and its changes, and deliver the last epoch again.
 
@@ -572,6 +574,16 @@ def begin_run(
                 entries=written.entries,
                 size_bytes=written.size_bytes,
                 duration_s=written.duration_s,
+            )
+        if taken_back is not None:
+            again = [o.name for o in recovery.flow.outputs if not o.sink.keeps_epochs]
+            coordinator.announce(
+                events.StartedFromEpoch,
+                asked=taken_back.asked,
+                after=taken_back.epoch,
+                last=taken_back.last,
+                goes_on_after=taken_back.goes_on_after,
+                again=tuple(again) if taken_back.goes_on_after is None else (),
             )
         if recovery.regrouped is not None:
             coordinator.announce(events.KeyGroupsChanged, **asdict(recovery.regrouped))

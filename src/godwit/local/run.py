@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from godwit.checkpoint.epochs import TakenBack
     from godwit.checkpoint.records import (
         BatchRef,
         CommitRecord,
@@ -104,6 +105,7 @@ class LocalRun(FlowRun):
         retain_epochs: int = 10,
         delivered: bool = False,
         initial: InitialState | None = None,
+        taken_back: TakenBack | None = None,  # by this start
         close_at_end: bool = True,
         clock_us: int = 0,
         emit: Callable[[Event], None] = lambda _: None,
@@ -166,7 +168,7 @@ class LocalRun(FlowRun):
         self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(
             self.epochs, self.coordinator, self
         )
-        begin_run(self.coordinator, self, self.log, recovered)
+        begin_run(self.coordinator, self, self.log, recovered, taken_back=taken_back)
 
     @property
     def lanes(self) -> dict[str, int]:

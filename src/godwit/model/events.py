@@ -84,6 +84,7 @@ from godwit.model.run_events import (
     RowsLeftOut,
     RowsUnreadable,
     SourceReported,
+    StartedFromEpoch,
 )
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ __all__ = [
     "ScalingRefused",
     "ScalingStarted",
     "SourceReported",
+    "StartedFromEpoch",
     "WarmingStarted",
     "WindowStateChosen",
     "event_from_dict",

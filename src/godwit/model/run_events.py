@@ -75,6 +75,40 @@ class InitialStateIgnored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartedFromEpoch(Event):
+    """A query was started with ``from_epoch=`` or ``as_of=``.
+
+    Attributes
+    ----------
+    asked
+        What was given, as text.
+    after
+        The epoch that it names.
+    last
+        The last epoch that was taken back; `after`, if there was none.
+    goes_on_after
+        The last committed epoch, if nothing was taken back, since an earlier start did so, or it
+        was the last one; else ``None``.
+    again
+        Sinks that do not keep epochs: they get rows of the epochs again that were taken back.
+    """
+
+    asked: str
+    after: int
+    last: int
+    goes_on_after: int | None
+    again: tuple[str, ...]
+
+    def _one_line_text(self) -> str:
+        if self.goes_on_after is not None:
+            return f"start from {self.asked}: it goes on after epoch {self.goes_on_after}"
+        text = f"start from {self.asked}: epochs {self.after + 1} to {self.last} are taken back"
+        if self.again:
+            text += f"; {', '.join(self.again)} will get their rows again"
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsChanged(Event):
     """A start has placed all state of a checkpoint in another number of key groups.
 

@@ -24,9 +24,12 @@ from rich.text import Text
 
 from godwit.checkpoint.collection import CheckpointSummary, inspect
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.epochs import keep_epoch, release_epoch, resolve_epoch, take_back
 from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.log_repair import plan_log_repair
 from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
 from godwit.checkpoint.records import padded
+from godwit.checkpoint.repair import execute_repair
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.columns.python_values import rows_as_tuples
@@ -37,11 +40,9 @@ from godwit.ops.arguments import CHECKPOINT_PATH, opened_checkpoint
 from godwit.ops.console import figures_table, tell, wide_console
 from godwit.ops.copying import copy_checkpoint
 from godwit.ops.edits import drop_operator, keep_position, remove_key, rename_operator
-from godwit.ops.log_repair import plan_log_repair
 from godwit.ops.targets import TargetReport, check_targets
 from godwit.ops.verification import (
     Finding,
-    execute_repair,
     plan_record_repair,
     start_problems,
     verify,
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.ops.verification import RepairStep, VerificationReport
+    from godwit.checkpoint.repair import RepairStep
+    from godwit.ops.verification import VerificationReport
 
 _Action: TypeAlias = "Callable[[argparse.Namespace], int]"
 _JOURNAL_LINES = 20
@@ -89,6 +91,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
         return added
 
     _add_looks_and_copies(action)
+    _add_epochs(action)
     _add_changes(action)
 
 
@@ -131,6 +134,48 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         action="store_true",
         help="keep the query's id, for a backup or a move: sinks then know its epochs, and only "
         "one of the two may ever be started again",
+    )
+
+
+def _add_epochs(action: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the subcommands for epochs that stay, and for a start from one."""
+    action(
+        "keep",
+        _run_keep,
+        "keep an epoch under a name: a savepoint",
+        "Keep an epoch under NAME, by default the last one, with all files that it needs, until it "
+        "is released: retention and clean-up leave it. flow.start(from_epoch=NAME) starts from it, "
+        "and gw.read_state(epoch=...) reads it. A query may be running on the checkpoint. Exit "
+        "status 0; 2 if the name is in use or the epoch is not retained.",
+        PATH="the checkpoint",
+        NAME="letters, digits, '.', '_' and '-', not digits alone",
+    ).add_argument("--epoch", type=int, metavar="N", help="a retained epoch; default: the last")
+    action(
+        "kept",
+        _run_kept,
+        "list the kept epochs",
+        "List the kept epochs with their names. Exit status 0.",
+        PATH="the checkpoint",
+    )
+    action(
+        "release",
+        _run_release,
+        "keep an epoch no longer",
+        "Keep an epoch no longer; a query that runs or is started deletes its files. Exit status "
+        "0; 2 if there is no such name.",
+        PATH="the checkpoint",
+        NAME="name of the kept epoch",
+    )
+    action(
+        "take-back",
+        _run_take_back,
+        "make an earlier epoch the last one",
+        "Make EPOCH the last epoch, as flow.start(from_epoch=...) does: later epochs are taken "
+        "back for good. Targets that have them are rolled back, or refused, by the next start "
+        "(on_divergence=). No query may be running on the checkpoint. Exit status 0; 2 if that is "
+        "impossible.",
+        PATH="the checkpoint",
+        EPOCH="number or name of the epoch",
     )
 
 
@@ -214,6 +259,52 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     ).add_argument("--force", action="store_true", help="take it from its owner")
 
 
+def _run_keep(args: argparse.Namespace) -> int:
+    """Keep an epoch under a name; return the exit status."""
+    own = keep_epoch(opened_checkpoint(args.path), args.name, args.epoch)
+    _print_safely(f"{args.path}: epoch {own.epoch} is kept as {own.name}")
+    return 0
+
+
+def _run_kept(args: argparse.Namespace) -> int:
+    """Print the kept epochs; return the exit status."""
+    kept = CommitLog.open_read_only(opened_checkpoint(args.path)).kept_epochs()
+    for name, own in kept.items():
+        when = datetime.fromtimestamp(own.at_s, UTC).isoformat(timespec="seconds")
+        _print_safely(f"{name}: epoch {own.epoch}, kept since {when}")
+    if not kept:
+        _print_safely(f"{args.path}: no epoch is kept")
+    return 0
+
+
+def _run_release(args: argparse.Namespace) -> int:
+    """Keep an epoch no longer; return the exit status."""
+    own = release_epoch(opened_checkpoint(args.path), args.name)
+    _print_safely(f"{args.path}: epoch {own.epoch} is no longer kept as {own.name}")
+    return 0
+
+
+def _run_take_back(args: argparse.Namespace) -> int:
+    """Make an earlier epoch the last one; return the exit status."""
+    storage = opened_checkpoint(args.path)
+    asked = int(args.epoch) if args.epoch.isdecimal() else args.epoch
+    lease = acquire_lease(storage, "godwit checkpoint take-back")
+    try:
+        take_back(storage, None, "take-back")
+        epoch = resolve_epoch(CommitLog.open_read_only(storage), asked)
+        taken = take_back(storage, asked, "take-back", again=True)
+    finally:
+        lease.release()
+    if taken is None or taken.last == epoch:
+        _print_safely(f"{args.path}: epoch {epoch} is the last one already")
+        return 0
+    _print_safely(
+        f"{args.path}: epochs {epoch + 1} to {taken.last} are taken back; give the next start "
+        "on_divergence= for targets that have them"
+    )
+    return 0
+
+
 def _run_inspect(args: argparse.Namespace) -> int:
     """Print the summary of the checkpoint ``args.path``; return the exit status."""
     storage = opened_checkpoint(args.path)
@@ -237,6 +328,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
                 (f"source {name}", f"{reads}, read {_position(position)}")
                 for name, (reads, position) in summary.positions.items()
             ),
+            *((f"kept as {name}", f"epoch {epoch}") for name, epoch in summary.kept.items()),
             *(("with the next epoch", change) for change in summary.pending),
             ("files", f"{summary.files} ({human_bytes(summary.file_bytes)})"),
             (

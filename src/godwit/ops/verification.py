@@ -31,13 +31,19 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import is_entries_of
 from godwit.checkpoint.evolution import FlowVersion, columns_of
 from godwit.checkpoint.framing import encode_record, load_record, load_with_digest
-from godwit.checkpoint.ownership import edit_problems, key_group_problems, link_problems
+from godwit.checkpoint.ownership import (
+    edit_problems,
+    is_taken_back,
+    key_group_problems,
+    link_problems,
+)
 from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
     EDITS,
     FLOWS,
     IDENTITY,
+    KEPT,
     MANIFESTS,
     PLANS,
     RUNS,
@@ -54,11 +60,13 @@ from godwit.checkpoint.records import (
     commit_path,
     edit_path,
     flow_path,
+    kept_path,
     manifest_path,
     number_in,
     padded,
     plan_path,
 )
+from godwit.checkpoint.repair import RepairStep
 from godwit.checkpoint.staged_output import decode_files
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.key_groups import key_groups_of
@@ -151,7 +159,13 @@ class _Verification:
             self.read_all(COMMITS, CommitRecord),
             self.read_all(MANIFESTS, Manifest),
         )
+        if (identity := self.identity) is not None and identity.origins:
+            for number, record in [*commits.items()]:
+                if record is not None and is_taken_back(identity, record):
+                    del commits[number]  # the next start sets it aside
+                    manifests.pop(number, None)
         epochs = self.check_epochs(commits, manifests)
+        self.check_kept_epochs()
         readable = [record for _, record in sorted(commits.items()) if record is not None]
         if readable:
             flow = readable[-1].flow
@@ -232,6 +246,32 @@ class _Verification:
         if chains is not None:
             self.check_columns(chains)
         return floor, last
+
+    def check_kept_epochs(self) -> None:
+        """Replay each kept epoch, and check its record and blocks."""
+        if not self.storage.list(KEPT):
+            return
+        try:
+            log = CommitLog.open_read_only(self.storage)
+            kept = log.kept_epochs()
+        except GodwitError as error:  # a damaged name; or what keeps the log closed is reported
+            self.add_error(str(error.context.get("file", KEPT)), error)
+            return
+        for own in kept.values():
+            path = kept_path(own.name)
+            try:
+                chains, record = log.chains_at(own.epoch), log.record(own.epoch)
+            except GodwitError as error:
+                problem = f"Epoch {own.epoch} cannot be read: {error.message}"
+                self.add_finding(path, problem, error.remedy)
+                continue
+            if log.digest(own.epoch) != own.record:
+                problem = f"It belongs to another record of epoch {own.epoch} than the one here."
+                self.add_finding(path, problem, _ONE_HISTORY)
+            self.num_key_groups = chains.num_key_groups
+            self.check_segments(chains.segments())
+            self.check_snapshots(chains.snapshots())
+            self.check_outputs(record.outputs)
 
     def check_history(
         self,
@@ -582,21 +622,6 @@ def _missing_blocks(
             yield block, f"It has {size} bytes, fewer than the latest epoch needs of it."
 
 
-_SET_ASIDE = "set-aside"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairStep:
-    """A problem with one file, and the action taken."""
-
-    path: str  # the file, within the checkpoint
-    problem: str
-    # ``"write"``: `content` is put there; ``"set aside"``: it is moved to ``set-aside/``;
-    # ``"none"``: nothing can be done about it here
-    action: Literal["write", "set aside", "none"]
-    content: bytes = b""  # of the file to write
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRepair:
     """Plan to repair Godwit's own records."""
@@ -617,23 +642,6 @@ def plan_record_repair(storage: CheckpointStorage, back_to: int | None = None) -
     """
     identity = load_record(storage, IDENTITY, FlowIdentity)
     return _RecordPlan(storage, identity, back_to).plan()
-
-
-def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
-    """Execute the steps of a repair plan; may be repeated after a crash."""
-    for step in steps:
-        if step.action == "none":
-            continue
-        # Hadoop's checksum beside a local file does not match the rewritten content.
-        folder, _, name = step.path.rpartition("/")
-        storage.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
-        if step.path in storage.list(folder):
-            previous = storage.read(step.path).to_pybytes()
-            storage.write_atomic(f"{_SET_ASIDE}/{step.path}", previous)
-        if step.action == "write":
-            storage.write_atomic(step.path, step.content)
-        else:
-            storage.delete(step.path)
 
 
 class _RecordPlan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from godwit.columns.tables import micros
 from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
@@ -221,8 +223,28 @@ class Options:
     # as the user gave them (`godwit.engine.initial_state`)
     initial: Any = None
     initial_watermark: Any = None
+    # the epoch to start from; at most one of both
+    from_epoch: int | str | None = None
+    as_of: dt.datetime | str | None = None
+
+    @property
+    def asked_epoch(self) -> int | str | dt.datetime | None:
+        """Epoch to start from: its number, its name, or a time; ``None``: the last one."""
+        if self.as_of is None:
+            return self.from_epoch
+        return dt.datetime.fromtimestamp(micros(self.as_of, "as_of") / 1e6, dt.UTC)
 
     def __post_init__(self) -> None:
+        if self.from_epoch is not None and self.as_of is not None:
+            raise InvalidFlowError(
+                "The flow is started with from_epoch= and as_of=.", remedy="Give one of them."
+            )
+        if isinstance(self.from_epoch, bool) or not isinstance(self.from_epoch, int | str | None):
+            raise InvalidFlowError(
+                f"The option from_epoch of start is of type {type_name(self.from_epoch)}.",
+                remedy="Give the number of an epoch, or the name of one that was kept.",
+            )
+        _ = self.asked_epoch
         if not self.checkpoint:
             raise InvalidFlowError(
                 "The flow is started without a checkpoint.",

@@ -191,6 +191,8 @@ class Flow(LogicalFlow):
         observability: Observability | None = None,
         initial: Mapping[str, Any] | None = None,
         initial_watermark: dt.datetime | str | None = None,
+        from_epoch: int | str | None = None,
+        as_of: dt.datetime | str | None = None,
     ) -> Query:
         """Start the flow.
 
@@ -259,6 +261,14 @@ class Flow(LogicalFlow):
         initial_watermark
             Watermark that `initial` goes with, a datetime or ISO 8601 text: windows that end by
             then have been emitted, and rows before it are late. By default no window has been.
+        from_epoch
+            Epoch to continue after, in place of the last one: its number, or the name under which
+            ``godwit checkpoint keep`` keeps it. Later epochs are taken back for good; give
+            `on_divergence` for targets that have them. If the last such start was given the same,
+            this one continues after the epochs since.
+        as_of
+            The same for the last epoch that was committed by this time, a datetime or ISO 8601
+            text (UTC without a zone).
 
         Returns
         -------
@@ -273,7 +283,7 @@ class Flow(LogicalFlow):
             If operators of one component cannot run together.
         CheckpointError
             If the checkpoint cannot be used, belongs to another flow, or is in use by another
-            query.
+            query, or cannot start from the epoch asked for.
         SourceError, SinkError
             If a source or the target of a sink cannot be opened, or a target differs from the
             checkpoint (`on_divergence`).
@@ -311,6 +321,8 @@ class Flow(LogicalFlow):
             observability=Observability() if observability is None else observability,
             initial=initial,
             initial_watermark=initial_watermark,
+            from_epoch=from_epoch,
+            as_of=as_of,
         )
         if self.sources and all(map(is_stand_in, self.sources.values())):
             raise InvalidFlowError(

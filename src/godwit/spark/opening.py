@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.checkpoint.epochs import take_back
 from godwit.checkpoint.journal import JournalWriter, read_last
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.epochs import TakenBack
     from godwit.engine.initial_state import InitialState
     from godwit.engine.recovery import Recovery
     from godwit.migration.messages import RunStarted
@@ -95,6 +97,7 @@ def open_run(
     opener = _Opener(rows_of, options, spark, dispatcher=dispatcher, gate=gate, initial=initial)
     lease = acquire_lease(opener.storage, opener.run)
     try:
+        opener.taken_back = take_back(opener.storage, options.asked_epoch, opener.run)
         opener.remember(flow)
         parts = opener.open(flow)
     except BaseException:
@@ -137,6 +140,7 @@ class _Opener:
         )
         self.run = uuid.uuid4().hex[:12]
         self._past: list[events.Event] = []  # events of earlier runs
+        self.taken_back: TakenBack | None = None  # by this start
         # operator → columns that were asked for in this run
         self._placed: dict[str, tuple[str, ...]] = {}
         # Of the parts that are being opened: each as soon as it is open.
@@ -374,6 +378,7 @@ class _Opener:
             recovery,
             starts=starts,
             changed_sinks=cluster.sinks.describe_changes(),
+            taken_back=self.taken_back,
         )
         return coordinator
 

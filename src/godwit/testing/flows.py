@@ -22,6 +22,7 @@ import pyarrow as pa
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in, map_rows
 from godwit.checkpoint.entries import BatchCache
+from godwit.checkpoint.epochs import take_back
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.columns.python_values import datetime_of
@@ -342,6 +343,7 @@ class Run:
         components: Mapping[str, Sequence[str]] | None,
         *,
         repartition: bool = False,
+        from_epoch: int | str | dt.datetime | None = None,
         placed: Mapping[str, tuple[str, ...]] | None = None,
         initial: tuple[Mapping[str, Any] | None, Moment | None] = (None, None),
     ) -> None:
@@ -355,6 +357,12 @@ class Run:
         compiled = flow.compiled()
         check_places(compiled)
         check_columns_of_sinks(compiled)
+        taken = take_back(self._storage, from_epoch, uuid.uuid4().hex[:12])
+        if taken is not None and taken.goes_on_after is None:  # as targets are rolled back
+            self._last_delivered = taken.epoch
+            for of_epochs in self._rows.values():
+                for epoch in [epoch for epoch in of_epochs if epoch > taken.epoch]:
+                    del of_epochs[epoch]
         if repartition or placed:  # then the last epoch is perhaps not the last one any more
             self._deliver_last()
         names = UserNames(compiled.operators)
@@ -367,6 +375,7 @@ class Run:
             components=components,
             repartition=repartition,
             placed=placed,
+            taken_back=taken,
             delivered=repartition or bool(placed),
             initial=initial_state_of(*initial, compiled),
             close_at_end=self._close_at_end,
@@ -719,6 +728,7 @@ class Run:
         executors: int | Mapping[str, int] | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
         repartition: bool = False,
+        from_epoch: int | str | dt.datetime | None = None,
     ) -> dict[str, pa.Table]:
         """Stop, and start again from the checkpoint, perhaps with a changed flow.
 
@@ -731,6 +741,9 @@ class Run:
         repartition
             ``True``: if ``partition_by=`` of an operator or ``num_key_groups=`` of the flow has
             changed, state is rewritten. ``False``: such a change is refused.
+        from_epoch
+            Number or name of the epoch to continue after, or a time by which it was committed;
+            later epochs are taken back, with their rows in sinks. By default the last epoch.
 
         Returns
         -------
@@ -756,11 +769,11 @@ class Run:
         """
         lanes = self.executors if executors is None else _lanes(executors)
         assert self._last_delivered is not None, "a run has started"
-        first = self._last_delivered + 1
         self._driver.sources.close()
         changed = self._logical if flow is None else flow
-        self._start(changed, lanes, components, repartition=repartition)
-        return self._settled(first)
+        last = self._last_delivered
+        self._start(changed, lanes, components, repartition=repartition, from_epoch=from_epoch)
+        return self._settled(min(last, self._driver.log.latest_epoch) + 1)
 
     # -- what can be asked ------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from godwit.checkpoint.collection import collect_garbage
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
+from godwit.checkpoint.repair import execute_repair
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.model.errors import CheckpointError
 from godwit.ops.copying import copy_checkpoint
 from godwit.ops.verification import (
-    execute_repair,
     plan_record_repair,
     start_problems,
     verify,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from godwit.checkpoint.log_repair import plan_log_repair
 from godwit.checkpoint.records import BatchRef, CommitRecord
+from godwit.checkpoint.repair import execute_repair
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.ops.log_repair import plan_log_repair
-from godwit.ops.verification import execute_repair
 
 LAST = 12
 

@@ -21,6 +21,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from godwit.checkpoint.repair import RepairStep
 from godwit.checkpoint.spark_log import (
     DEFAULT_INTERVAL,
     OFFSETS,
@@ -36,7 +37,6 @@ from godwit.checkpoint.spark_log import (
     reorder_offsets,
 )
 from godwit.model.errors import CorruptCheckpointError, GodwitError
-from godwit.ops.verification import RepairStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,343 @@
+"""Named epochs, and starts from an earlier epoch.
+
+*A kept epoch* has a record ``kept/<name>.rec``; the files that it needs are not collected until it
+is released.  It is named while it is retained: its record is written, and afterwards the epoch must
+still be retained.  A collection reads first which epochs are retained, and then which are kept, so
+it has seen the name, or it began while the epoch was retained, and deletes none of its files.
+
+*Taking epochs back.*  A start from an earlier epoch makes that epoch the last one.  Later records
+stay of the former history, and the identity gets a new one that begins after this epoch, as that of
+a copy does.
+
+Invariants: the new identity, one file, takes the epochs back.  Before it, only the manifest of the
+epoch has been written again; after it, no record of an epoch that was taken back counts, wherever
+it is from: one that a former run was just committing is overwritten.  The rest (records set aside,
+Spark's log put back) is done again by the next start, if a process died amid it.  A target that has
+a later epoch differs from the new history, and is rolled back, or refused, as `on_divergence` says.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.framing import encode_record, load_record, numbers_in
+from godwit.checkpoint.journal import JournalReader
+from godwit.checkpoint.log_repair import plan_log_repair
+from godwit.checkpoint.ownership import acquire_run, stored_identity
+from godwit.checkpoint.records import (
+    BLOCKS,
+    COMMITS,
+    EDITS,
+    IDENTITY,
+    MANIFESTS,
+    EditRecord,
+    KeptEpoch,
+    Origin,
+    commit_path,
+    edit_path,
+    is_kept,
+    kept_path,
+    manifest_path,
+)
+from godwit.checkpoint.repair import RepairStep, execute_repair
+from godwit.model.errors import CheckpointError, EpochCollectedError, GodwitError
+from godwit.model.naming import did_you_mean, listing
+
+if TYPE_CHECKING:
+    from godwit.checkpoint.records import CommitRecord, FlowIdentity
+    from godwit.checkpoint.storage import CheckpointStorage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """Epochs that a start has taken back."""
+
+    asked: str  # what the start was given, as text
+    epoch: int  # the last epoch that stays
+    last: int  # the last one that was taken back; `epoch`: none, since an earlier start did it
+    # the last committed epoch, if the start goes on after it, since an earlier one did the same
+    goes_on_after: int | None = None
+
+
+# -- kept epochs ------------------------------------------------------------------------------
+
+
+def keep_epoch(storage: CheckpointStorage, name: str, epoch: int | None = None) -> KeptEpoch:
+    """Keep an epoch, by default the last one, under a name; a query may run meanwhile.
+
+    Raises `CheckpointError` if the name is not valid or in use, or the epoch is not retained.
+    """
+    if not is_kept(kept_path(name)) or name.isdecimal():
+        raise CheckpointError(
+            f"An epoch cannot be kept under the name {name!r}.",
+            remedy="Give up to 80 letters, digits, '.', '_' and '-', not digits alone.",
+        )
+    log = CommitLog.open_read_only(storage)
+    number = log.latest_epoch if epoch is None else epoch
+    record = log.record(number)
+    own = KeptEpoch(
+        name=name,
+        epoch=number,
+        first=_first_needed(log, record),
+        record=log.digest(number),
+        history=record.history,
+        at_s=time.time(),
+    )
+    try:
+        storage.create_exclusive(kept_path(name), encode_record(own))
+    except FileExistsError:
+        raise CheckpointError(
+            f"The checkpoint {storage.uri!r} keeps an epoch under the name {name!r} already.",
+            remedy="Take another name, or release that epoch first: godwit checkpoint release "
+            f"{storage.uri} {name}",
+        ) from None
+    now = CommitLog.open_read_only(storage)
+    others = {k.epoch for k in now.kept_epochs().values() if k.name != name}
+    if number not in now.retained_epochs and number not in others:
+        storage.delete(kept_path(name))
+        raise EpochCollectedError(
+            f"Epoch {number} of the checkpoint {storage.uri!r} has ceased to be retained while it "
+            "was to be kept.",
+            remedy="Keep a later epoch, such as the last one.",
+            epoch=number,
+            uri=storage.uri,
+        )
+    return own
+
+
+def _first_needed(log: CommitLog, record: CommitRecord) -> int:
+    """Return the first epoch from which on records have the last two batches of `record`."""
+    first, batches = record.epoch, set[int]()
+    for epoch in range(record.epoch, -1, -1):
+        if epoch != record.epoch and commit_path(epoch) not in log.storage.list(COMMITS):
+            break
+        batch = log.load_record(epoch).last_batch
+        if batch is None or not batch.of_spark:
+            break
+        first = epoch
+        batches.add(batch.number)
+        if len(batches) > 1:
+            break
+    return first
+
+
+def release_epoch(storage: CheckpointStorage, name: str) -> KeptEpoch:
+    """Keep an epoch no longer; its files are collected by the next run.
+
+    Raises `CheckpointError` if none is kept under this name.
+    """
+    own = _kept_of(storage).get(name)
+    if own is None:
+        raise _no_such_name(storage, name)
+    storage.delete(kept_path(name))
+    return own
+
+
+def _kept_of(storage: CheckpointStorage) -> dict[str, KeptEpoch]:
+    """Return name → kept epoch, also those of a former history."""
+    paths = [path for path in storage.list("kept") if is_kept(path)]
+    return {own.name: own for own in (load_record(storage, path, KeptEpoch) for path in paths)}
+
+
+def _no_such_name(storage: CheckpointStorage, name: str) -> CheckpointError:
+    """Return the error that no epoch is kept under a name."""
+    names = sorted(_kept_of(storage))
+    return CheckpointError(
+        f"The checkpoint {storage.uri!r} keeps no epoch under the name {name!r}.",
+        remedy=f"{did_you_mean(name, names)}It keeps {listing(names) or 'none'}; "
+        "godwit checkpoint keep CHECKPOINT NAME keeps the last one.",
+    )
+
+
+# -- a start from an earlier epoch ------------------------------------------------------------
+
+
+def resolve_epoch(log: CommitLog, asked: int | str | datetime) -> int:
+    """Return the epoch that a start names: a number, a kept epoch, or the last one by a time."""
+    if isinstance(asked, int):
+        return asked
+    if isinstance(asked, str):
+        own = log.kept_epochs().get(asked)
+        if own is None:
+            raise _no_such_name(log.storage, asked)
+        return own.epoch
+    return _epoch_at(log, asked)
+
+
+def _epoch_at(log: CommitLog, moment: datetime) -> int:
+    """Return the last retained or kept epoch that was committed by `moment`."""
+    kept = {own.epoch for own in log.kept_epochs().values()}
+    times: dict[int, float] = {}
+    for epoch in sorted({*log.retained_epochs, *kept}):
+        record = log.load_record(epoch)
+        for entry in JournalReader(log.storage).entries_of_run(record.run_id):
+            event = entry.get("event")
+            if not isinstance(event, dict) or event.get("kind") != "EpochCommitted":
+                continue
+            if event.get("epoch") == epoch:
+                times[epoch] = float(event["at_s"])
+    before = [epoch for epoch, at_s in times.items() if at_s <= moment.timestamp()]
+    if before:
+        return max(before)
+    first = min(times.values(), default=None)
+    known = (
+        "The journal has no time of any epoch that can be read."
+        if first is None
+        else f"The earliest that can be read was committed at "
+        f"{datetime.fromtimestamp(first, UTC).isoformat(timespec='seconds')}."
+    )
+    raise CheckpointError(
+        f"No epoch of the checkpoint {log.storage.uri!r} is known to be committed by "
+        f"{moment.isoformat()}. {known}",
+        remedy="Give a later time, or from_epoch= with one of the epochs that "
+        "`godwit checkpoint inspect` lists.",
+    )
+
+
+def take_back(
+    storage: CheckpointStorage,
+    asked: int | str | datetime | None,
+    run_id: str,
+    *,
+    again: bool = False,
+) -> TakenBack | None:
+    """Make an earlier epoch the last one; the caller holds the lease.
+
+    `asked`: see `resolve_epoch`; ``None``: only end what an earlier start has begun. A start that
+    asks for the same as the one before goes on after the epochs that have been committed since: it
+    is the same program, started again. `again`: take these back too.
+
+    Returns ``None`` if nothing was asked for. Raises `CheckpointError` if the epoch cannot be
+    read, or Spark's log cannot be put back.
+    """
+    identity = stored_identity(storage)
+    if identity is None:
+        if asked is None:
+            return None
+        raise CheckpointError(
+            f"There is no checkpoint at {storage.uri!r} with an epoch to start from.",
+            remedy="Leave from_epoch= and as_of= out, or check the location.",
+            uri=storage.uri,
+        )
+    last = identity.origins[-1] if identity.origins else None
+    if last is not None and last.taken_back:
+        log = CommitLog.open_read_only(storage)
+        if log.latest_epoch == last.epoch:
+            _finish(log)
+        if asked is not None and not again and last.taken_back == _text_of(asked):
+            return TakenBack(
+                asked=last.taken_back,
+                epoch=last.epoch,
+                last=last.epoch,
+                goes_on_after=log.latest_epoch,
+            )
+    if asked is None:
+        return None
+    log = CommitLog.open_read_only(storage)
+    epoch = resolve_epoch(log, asked)
+    if epoch == log.latest_epoch:
+        return TakenBack(asked=_text_of(asked), epoch=epoch, last=epoch, goes_on_after=epoch)
+    _check_can_go_back(log, epoch)
+    acquire_run(storage, run_id)  # a former run commits nothing from here on
+    log = CommitLog.open_read_only(storage)
+    chains, floor = log.chains_at(epoch), log.retained_epochs.start
+    manifest = replace(
+        chains.manifest(), record=log.digest(epoch), retained_from=min(max(floor, 0), epoch)
+    )
+    if epoch < floor:
+        manifest = replace(manifest, retained_from=epoch)
+    storage.write_atomic(manifest_path(epoch), encode_record(manifest))
+    after = replace(identity, history=uuid4().hex, origins=_origins_after(identity, epoch, asked))
+    storage.write_atomic(IDENTITY, encode_record(after))
+    taken = TakenBack(asked=_text_of(asked), epoch=epoch, last=log.latest_epoch)
+    _finish(CommitLog.open_read_only(storage))
+    return taken
+
+
+def _origins_after(
+    identity: FlowIdentity, epoch: int, asked: int | str | datetime
+) -> tuple[Origin, ...]:
+    """Return the origins of a checkpoint that is taken back to an epoch.
+
+    The first that ends with this epoch is that of its record. Others are histories with later
+    epochs, all of which are taken back.
+    """
+    own = Origin(query_id=identity.query_id, history=identity.history, epoch=epoch)
+    ends = [identity.origin_of(epoch), *(o for o in identity.origins if o.epoch >= epoch), own]
+    taken = [replace(origin, epoch=epoch, taken_back=_text_of(asked)) for origin in ends]
+    stay = [origin for origin in identity.origins if origin.epoch < epoch]
+    return (*stay, *dict.fromkeys(taken))
+
+
+def _text_of(asked: int | str | datetime) -> str:
+    """Return as text what a start was given."""
+    return f"as of {asked.isoformat()}" if isinstance(asked, datetime) else str(asked)
+
+
+def _check_can_go_back(log: CommitLog, epoch: int) -> None:
+    """Raise `CheckpointError` if an epoch cannot become the last one."""
+    chains = log.chains_at(epoch)
+    later = [own for own in log.kept_epochs().values() if own.epoch > epoch]
+    if later:
+        raise CheckpointError(
+            f"The checkpoint {log.storage.uri!r} cannot start from epoch {epoch}: it keeps later "
+            f"epochs, {', '.join(map(str, later))}.",
+            remedy="Release them (godwit checkpoint release), or start a copy of the checkpoint "
+            "from that epoch.",
+        )
+    files = {block.file for block in (*chains.blocks(), *log.record(epoch).blocks())} - {""}
+    missing = files - {*log.storage.list(BLOCKS), *log.storage.list(COMMITS)}
+    if missing:
+        raise CheckpointError(
+            f"Epoch {epoch} of the checkpoint {log.storage.uri!r} cannot be started from: "
+            f"{min(missing)!r} is missing.",
+            remedy="Start from another epoch, or restore the file from a copy.",
+            file=min(missing),
+        )
+    impossible = [step for step in _log_steps(log, epoch) if step.action == "none"]
+    if impossible:
+        raise CheckpointError(
+            f"Spark's log in the checkpoint {log.storage.uri!r} cannot be put back to epoch "
+            f"{epoch}: {impossible[0].path}: {impossible[0].problem}",
+            remedy="Start from a later epoch.",
+            file=impossible[0].path,
+        )
+
+
+def _log_steps(log: CommitLog, epoch: int) -> tuple[RepairStep, ...]:
+    """Return the steps that put Spark's log back to an epoch."""
+    numbers = set(numbers_in(log.storage, COMMITS))
+    first = epoch
+    while first - 1 in numbers:
+        first -= 1
+    records = [log.load_record(number) for number in range(first, epoch + 1)]
+    return plan_log_repair(log.storage, records)
+
+
+def _finish(log: CommitLog) -> None:
+    """Set aside what is of epochs that were taken back, and put Spark's log back."""
+    storage, latest = log.storage, log.latest_epoch
+    steps = list(_log_steps(log, latest))
+    problem = "Its epoch was taken back."
+    # A manifest without its record would keep the checkpoint from being opened.
+    for directory, path_of in ((MANIFESTS, manifest_path), (COMMITS, commit_path)):
+        steps += [
+            RepairStep(path=path_of(number), problem=problem, action="set aside")
+            for number in numbers_in(storage, directory)
+            if number > latest
+        ]
+    for number in numbers_in(storage, EDITS):
+        try:
+            edit = load_record(storage, edit_path(number), EditRecord)
+        except GodwitError:
+            continue
+        if edit.epoch > latest:
+            steps.append(RepairStep(path=edit_path(number), problem=problem, action="set aside"))
+    execute_repair(storage, steps)
