@@ -25,7 +25,7 @@ from godwit.model.key_groups import key_groups_of
 from godwit.store.fixed_width import fixed_width, take_rows, values_differ, word_at, words_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _SAMPLE = 8192
 _REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
@@ -293,6 +293,16 @@ def _mix_words(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
         mixed ^= mixed >> np.uint64(32)
         mixed *= _MIXING
     return mixed
+
+
+def mix_rows(columns: Sequence[pa.Array]) -> tuple[UInt64Array, bool]:
+    """Return a cheap hash of each row, and whether it is of all columns.
+
+    It is not of columns with nulls, nor of values other than 64-bit words; there must be another.
+    """
+    words = [[] if column.null_count else _words_of_values(column) for column in columns]
+    mixed = _mix_words([word for of_column in words for word in of_column], evenly=True)
+    return mixed, all(words)
 
 
 def _number_by_hash_table(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

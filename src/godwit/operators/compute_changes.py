@@ -335,7 +335,7 @@ class ComputeChanges(KeyedOperator):
             read=again,
         )
         changed = {} if live.changed is None else {_LIVE: live.changed}
-        added = np.flatnonzero(live.stays & (live.sign > 0))
+        added = np.flatnonzero(live.stands)
         stored = prior.select(list(range(first + 2, prior.num_columns)))
         added = self._in_order(live, added, keys, known & ~again, stored)
         key = live.key[added]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.columns.arrays import column_of, values_of
-from godwit.columns.groups import group_rows
+from godwit.columns.groups import group_rows, mix_rows
 from godwit.columns.hashing import canonical_keys, hash_keys, is_hashable
 from godwit.model.errors import EpochFailedError, InvalidFlowError
 from godwit.model.naming import RESERVED_PREFIX
@@ -37,40 +37,21 @@ OnMissing = Literal["refuse", "wait"]
 WAIT: Final = ' If a delete may come before its row, on_missing="wait" lets it wait.'
 SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int64())
 SIGN: Final = pa.field(f"{RESERVED_PREFIX}_sign", pa.int8())
+_BITS_PER_DELETE: Final = 32
 _SPARE: Final = 16  # empty slots of a key below which they are not closed up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Applied:
-    """Rows of keys with changes: the stored ones that were read, then the epoch's.
+    """Rows of keys with changes: the stored ones that were read, then the epoch's."""
 
-    `key`, `sign`, `stays`: of each row, the number of its key, its sign, and whether it is live
-    (or a delete that waits) after the epoch.
-    """
-
-    key: IntArray
+    key: IntArray  # of each row, the number of its key
     rows: pa.RecordBatch
-    sign: npt.NDArray[np.int8]
-    stays: BoolArray
-    stored: int  # number of the stored ones
+    stood: BoolArray  # rows that were live before the epoch, of keys that are read
+    stands: BoolArray  # rows that are live after the epoch
+    waiting: IntArray  # of each key, the number of deletes that wait for their rows
     slots: IntArray  # of each key, the number of its slots after the epoch
     changed: Changed | None  # entries to write and to remove
-
-    @property
-    def stood(self) -> BoolArray:
-        """Mask of the rows that were live before the epoch, of keys that are read."""
-        return (np.arange(len(self.key)) < self.stored) & (self.sign > 0)
-
-    @property
-    def stands(self) -> BoolArray:
-        """Mask of the rows that are live after the epoch."""
-        return self.stays & (self.sign > 0)
-
-    @property
-    def waiting(self) -> IntArray:
-        """Number of deletes of each key that wait for their rows."""
-        waits = self.stays & (self.sign < 0)
-        return np.bincount(self.key[waits], minlength=len(self.slots)).astype(np.int64)
 
 
 class LiveRows:
@@ -109,10 +90,7 @@ class LiveRows:
             [part.select(self.columns.names) for part in (stored, rows)]
         ).cast(self.columns)
         sign = np.concatenate([values_of(stored.column(SIGN.name)), signs])
-        nets[stored_key[sign[:count] < 0]] = True
-        stays = np.ones(len(key), np.bool_)
-        some = np.flatnonzero(nets[key])
-        stays[some] = rows_after_netting(key[some], batch.take(pa.array(some)), sign[some])
+        stays = rows_after_netting(key, batch, sign)
         # Slots: those of stored rows, then of new ones in order.
         new = count + np.flatnonzero(stays[count:])
         slot = np.concatenate([stored_slot, np.zeros(len(key) - count, np.int64)])
@@ -143,12 +121,16 @@ class LiveRows:
                 values.take(pa.array(entries)),
                 np.arange(len(entries)) >= len(written),
             )[STATE]
+        inserts = sign > 0
+        stood = inserts.copy()
+        stood[count:] = False
+        waits = np.flatnonzero(stays & ~inserts)
         return Applied(
             key=key,
             rows=batch,
-            sign=sign,
-            stays=stays,
-            stored=count,
+            stood=stood,
+            stands=stays & inserts,
+            waiting=np.bincount(key[waits], minlength=groups.count),
             slots=after,
             changed=changed,
         )
@@ -162,6 +144,8 @@ class LiveRows:
         """
         key, slot = expand_ranges(np.zeros(len(slots), np.int64), slots)
         known, values = view.find(self._entry_keys(keys, key, slot), groups.key_groups[key])
+        if known.all():
+            return key, slot, values
         return key[known], slot[known], values.filter(pa.array(known))
 
     def _entry_keys(self, keys: pa.RecordBatch, key: IntArray, slot: IntArray) -> pa.RecordBatch:
@@ -186,21 +170,51 @@ def rows_after_netting(
 
     Of equal rows the oldest, which come first, go. Deletes that meet none stay.
     """
-    if not len(key):
-        return np.zeros(0, np.bool_)
-    columns = pa.RecordBatch.from_arrays(
-        [column_of(key, None, pa.int64()), *rows.columns], names=["", *rows.schema.names]
+    stays, deletes = np.ones(len(sign), np.bool_), sign < 0
+    num_deletes = int(np.count_nonzero(deletes))
+    if not num_deletes or num_deletes == len(sign):
+        return stays
+    columns = canonical_keys(
+        pa.RecordBatch.from_arrays(
+            [column_of(key, None, pa.int64()), *rows.columns], names=["", *rows.schema.names]
+        )
     )
-    columns = canonical_keys(columns)
-    equal = group_rows(hash_keys(columns), columns, 1)
-    net = np.zeros(equal.count, np.int64)
-    np.add.at(net, equal.of_row, sign.astype(np.int64))
-    stays = np.zeros(len(key), np.bool_)
-    for which, left in ((sign > 0, net), (sign < 0, -net)):
-        positions = np.flatnonzero(which)[::-1]
-        ranks = ranks_within(equal.of_row[positions], equal.count)
-        stays[positions[ranks < left[equal.of_row[positions]]]] = True
+    mixed, of_all = mix_rows(columns.columns)
+    some = _may_meet(mixed, deletes, num_deletes)
+    if not len(some):
+        return stays
+    columns = columns.take(pa.array(some))
+    hashes = mixed[some].view(np.int64) if of_all else hash_keys(columns)
+    equal, deletes = group_rows(hashes, columns, 1), deletes[some]
+    in_groups = [
+        np.bincount(equal.of_row[which], minlength=equal.count) for which in (~deletes, deletes)
+    ]
+    stay = np.zeros(len(some), np.bool_)
+    for which, left in (
+        (~deletes, in_groups[0] - in_groups[1]),
+        (deletes, in_groups[1] - in_groups[0]),
+    ):
+        # The newest ones stay, as many as the others have not met.
+        positions = np.flatnonzero(which & (left > 0)[equal.of_row])[::-1]
+        if len(positions):
+            group = equal.of_row[positions]
+            stay[positions[ranks_within(group, equal.count) < left[group]]] = True
+    stays[some] = stay
     return stays
+
+
+def _may_meet(mixed: npt.NDArray[np.uint64], deletes: BoolArray, num_deletes: int) -> IntArray:
+    """Return the positions of rows that may equal one of the other sign.
+
+    Deletes are few beside the rows of their keys, so a bit for each hash rules out most rows.
+    """
+    bits = (_BITS_PER_DELETE * num_deletes).bit_length()
+    place = (mixed >> np.uint64(64 - bits)).view(np.int64)
+    is_deleted, is_inserted = np.zeros((2, 1 << bits), np.bool_)
+    is_deleted[place[deletes]] = True
+    may_meet = is_deleted[place]
+    is_inserted[place[may_meet & ~deletes]] = True
+    return np.flatnonzero(may_meet & (~deletes | is_inserted[place]))
 
 
 def refuse_missing(operator: str, missing: BoolArray, keys: pa.RecordBatch, remedy: str) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
-from godwit.columns.signed import CHANGE, with_sign
+from godwit.columns.signed import CHANGE
 from godwit.model.errors import EpochFailedError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.sides import LEFT, RIGHT, SIDE, without_null
@@ -223,9 +223,10 @@ class ChangesJoin(KeyedOperator):
         stays = np.ones(len(every), np.bool_)
         some = np.flatnonzero(self._may_cancel_out(tables, groups.count)[key])
         stays[some] = rows_after_netting(key[some], table.take(pa.array(some)), every[some])
-        return pa.concat_batches(
-            [with_sign(table.filter(pa.array(stays & (every == s))), s) for s in (-1, 1)]
-        )
+        gone, new = (np.flatnonzero(stays & (every == sign)) for sign in (-1, 1))
+        order = np.concatenate([gone, new])
+        columns = [*table.take(pa.array(order)).columns, column_of(every[order], None, CHANGE.type)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)
 
     def _may_cancel_out(self, tables: list[Applied], count: int) -> npt.NDArray[np.bool_]:
         """Return a mask of the keys of which joined rows may come and go in one epoch.
@@ -303,9 +304,18 @@ def _pairs(
 ) -> tuple[IntArray, IntArray]:
     """Return the positions of all pairs of rows of equal keys; `matches`: mask of keys."""
     key, position = left
-    some = matches[key]
-    key, position = key[some], position[some]
     other_key, other = right
+    # Only keys of both sides matter, and one of the sides may have many others.
+    is_left, is_both = np.zeros((2, count), np.bool_)
+    is_left[key] = True
+    is_both[other_key] = True
+    is_both &= is_left & matches
+    if not is_both.all():
+        some, others = is_both[key], is_both[other_key]
+        key, position, other_key, other = (
+            *(key[some], position[some]),
+            *(other_key[others], other[others]),
+        )
     order = order_by(other_key)
     starts = starts_of(other_key, count)
     row, place = expand_ranges(starts[key], starts[key + 1] - starts[key])
