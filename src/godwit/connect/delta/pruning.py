@@ -78,7 +78,8 @@ def _may_hold(column: Column, operator: str, value: Any, stats: Mapping[str, Any
     least = _bound((stats.get("minValues") or {}).get(name), dtype)
     greatest = _bound((stats.get("maxValues") or {}).get(name), dtype)
     if isinstance(greatest, dt.datetime):
-        greatest += _SLACK
+        end = dt.datetime.max.replace(tzinfo=greatest.tzinfo) - _SLACK
+        greatest = greatest + _SLACK if greatest < end else None  # what ends with the last year
     try:
         if operator in {"=", "=="}:
             return _within(value, least, greatest)

@@ -549,6 +549,7 @@ def test_files_are_skipped_by_partition_and_statistics(tmp_path: Path) -> None:
         [[("n", "=", 4)], [("s", ">", "c")]],
         [("d", "<=", dt.date(2024, 1, 3))],
         [("t", ">", dt.datetime(2024, 1, 4, 0, 0, 0, 500, dt.UTC))],
+        [("until", ">=", dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.UTC))],
         [("f", "<", 0.5)],
         [("s", "=", "b"), ("n", "<", 9)],
         [("p", "not in", ["x"])],
@@ -563,6 +564,10 @@ def test_filters_choose_the_rows_that_arrow_does(tmp_path: Path, filters: Any) -
             "d": [dt.date(2024, 1, n) for n in range(1, 9)],
             "t": pa.array(
                 [dt.datetime(2024, 1, n, 0, 0, 0, 999, dt.UTC) for n in range(1, 9)],
+                pa.timestamp("us", "UTC"),
+            ),
+            "until": pa.array(
+                [dt.datetime(9999, 12, 31, 23, 59, 59, 999998 + n % 2, dt.UTC) for n in range(8)],
                 pa.timestamp("us", "UTC"),
             ),
             "f": [0.0, -0.0, float("nan"), 1.5, None, 0.25, -1.0, 7.0],
