@@ -15,18 +15,22 @@ import base64
 import datetime as dt
 import itertools
 import json
+import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 import redis
 from redis.exceptions import RedisError, WatchError
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.signed import CHANGE
+from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks
+from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.sinks.rows import split_batch, storable_schema
 from godwit.sinks.target_sink import CommitRetries, TargetSink
 from godwit.sinks.writing import Writing
@@ -38,8 +42,9 @@ if TYPE_CHECKING:
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
-    Row = tuple[str, dict[str, bytes | str] | None]  # name of a hash; ``None``: it is deleted
+    Row = tuple[bytes, dict[str, bytes | str] | None]  # name of a hash; ``None``: it is deleted
 
+_EPOCHS: Final = "godwit:epochs"  # behind the prefix: hash of the sinks' epochs
 _ROWS: Final = 1_000  # of a transaction, which the server runs in one go
 _BYTES: Final = 4 * 2**20
 _TIMEOUT_S: Final = 30.0
@@ -79,8 +84,13 @@ class RedisSink(TargetSink):
     def row_check(self) -> RowCheck:
         """Return the check for rows without a key, or with times that ISO 8601 does not write."""
         keys, rules = self._layout.keys, (KNOWN_YEARS, NO_NANOSECONDS)
+        name = (_NOT_RESERVED,) if len(keys) == 1 else ()
         checks = [
-            ColumnCheck(field.name, rules, nullable=field.name not in keys)
+            ColumnCheck(
+                field.name,
+                (*rules, *(name if field.name in keys else ())),
+                nullable=field.name not in keys,
+            )
             for field in self._schema
         ]
         return self._layout.check(RowChecks(tuple(checks)))
@@ -94,7 +104,7 @@ class RedisSink(TargetSink):
                 'Leave out output="complete": the rows of changed keys replace their hashes.',
             )
         self._schema = storable_schema(context.schema)
-        self._epochs = f"{self._prefix}:godwit:epochs"
+        self._epochs = f"{self._prefix}:{_EPOCHS}"
         self._field = f"{context.query_id} {context.writer}"
 
     def _try_target(self) -> RowCheck:
@@ -227,10 +237,10 @@ class RedisSink(TargetSink):
         for row in rows:
             texts = [_text(row[key]) for key in keys]
             last = texts[0] if len(keys) == 1 else _json([_plain(row[key]) for key in keys])
-            name = last if isinstance(last, str) else last.decode("utf-8", "surrogateescape")
+            name = last if isinstance(last, bytes) else last.encode()
             is_deleted = signed and row.pop(CHANGE.name) < 0
             values = {key: _text(value) for key, value in row.items() if value is not None}
-            yield f"{self._prefix}:{name}", None if is_deleted else values
+            yield self._prefix.encode() + b":" + name, None if is_deleted else values
 
     def close(self) -> None:
         if self._client is not None:
@@ -268,7 +278,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _nested(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_nested(item) for item in value]
     return value
+
+
+def _nested(value: Any) -> Any:
+    """Return a value within another one as JSON has it, which has no NaN and no infinities."""
+    return None if isinstance(value, float) and not math.isfinite(value) else _plain(value)
+
+
+def _is_reserved(values: pa.Array) -> pa.BooleanArray | None:
+    """Return a mask of keys whose hash would be that of the epochs; ``None`` for other types."""
+    if not (is_text(values.type) or is_binary(values.type)):
+        return None
+    return pc.equal(values, pa.scalar(_EPOCHS.encode(), pa.binary()).cast(values.type))
+
+
+_NOT_RESERVED: Final = Rule(f"is {_EPOCHS!r}, under which the sink has its epochs", _is_reserved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,23 @@ def test_values_are_text_and_nulls_have_no_field(redis: str) -> None:
         "planes:1": {b"k": b"1", **{name.encode(): v[2] for name, v in columns.items()}},
         "planes:2": {b"k": b"2"},
     }
+
+
+def test_any_bytes_are_a_key_and_the_name_of_the_epochs_is_none(redis: str) -> None:
+    schema = pa.schema([("k", pa.binary()), ("v", pa.list_(pa.float64()))])
+    names = [b"\xff\x00", "é".encode(), b"godwit:epochs"]
+    table = pa.table({"k": names, "v": [[math.inf, 1.5, math.nan]] * 3}, schema=schema)
+    sink = opened(redis, context(schema=schema, keys=("k",)))
+    rejections = sink.row_check()(table.to_batches()[0])  # type: ignore[misc]
+    assert rejections is not None
+    assert rejections.rows.tolist() == [2]
+    sink.deliver(EpochRows(epoch=0, table=table.slice(0, 2)))
+    sink.close()
+    from redis import Redis
+
+    with Redis.from_url(redis) as client:
+        assert client.hget(b"planes:\xff\x00", "v") == b"[null,1.5,null]"
+        assert client.hget("planes:é", "k") == "é".encode()
 
 
 def test_several_keys_make_a_list_and_a_row_replaces_all_fields(redis: str) -> None:
