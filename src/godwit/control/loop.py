@@ -35,6 +35,7 @@ from godwit.engine.policies import Proposal
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.placement import metrics
+from godwit.placement.granularity import too_few_key_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -115,6 +116,7 @@ class Controller:
         self.policy_loop = PolicyLoop(self._overrides, announce=self._announce)
         self._period: PeriodStatistics | None = None
         self._speed_of: Mapping[str, float] = {}
+        self._advised: dict[str, str] = {}  # component → why it has too few key groups
         self._executors = frozenset(migrations.view.executors)
         # last committed epoch when executors joined that nothing was planned for yet
         self._joined_after: int | None = None
@@ -290,6 +292,7 @@ class Controller:
         planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
         if scale:
             self._announce_load(period, planned)
+            self._advise_on_key_groups(period)
             self._rebalancing.judge_results(planned, period)
             if period.missing and period.missing == period.epochs:
                 reason = "the figures of all epochs are missing"
@@ -396,6 +399,33 @@ class Controller:
     def _announce(self, kind: type[events.Event], **values: Any) -> None:
         """Announce an event through the coordinator."""
         self._migrations.announce(kind, **values)
+
+    def _advise_on_key_groups(self, period: PeriodStatistics) -> None:
+        """Announce components whose number of key groups is too small, each once."""
+        advised: dict[str, str] = {}
+        for name, component in period.components.items():
+            assignment = component.by_assignment[-1].assignment
+            loads = component.busy_s * period.to_offered_per_s
+            heaviest = int(np.argmax(loads))
+            # More key groups do not divide a key.
+            one_key = period.heaviest_key(name, heaviest)
+            advice = too_few_key_groups(
+                assignment.num_key_groups,
+                sum(assignment.lanes),
+                0.0 if one_key else float(loads[heaviest]),
+            )
+            if advice is None:
+                continue
+            advised[name] = advice.reason
+            if name not in self._advised:
+                self._announce(
+                    events.KeyGroupsTooFew,
+                    component=name,
+                    key_groups=assignment.num_key_groups,
+                    suggested=advice.suggested,
+                    reason=advice.reason,
+                )
+        self._advised = advised
 
     def _announce_load(self, period: PeriodStatistics, planned: list[Planned]) -> None:
         """Announce the loads, the use of resources and the arrival rate of a period."""

@@ -24,6 +24,35 @@ _MATTERS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsTooFew(Event):
+    """A component has too few key groups for its lanes, or for its load.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Number of key groups of the flow.
+    suggested
+        A number to start the flow with.
+    reason
+        Reason as text.
+    """
+
+    component: str
+    key_groups: int
+    suggested: int
+    reason: str
+
+    def _one_line_text(self) -> str:
+        return (
+            f"{self.component}: {self.key_groups} key groups are too few, since {self.reason}; "
+            f"start with num_key_groups={self.suggested} and "
+            "gw.Checkpointing(repartition=True)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMeasured(Event):
     """Measurements of a statistics period of the controller, at its end.
 

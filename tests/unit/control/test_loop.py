@@ -1034,3 +1034,21 @@ def test_a_decision_made_from_too_little_is_corrected_while_executors_are_on_the
     _, second = world.told(events.ScaledOut)
     assert second.wanted > first.wanted
     assert second.at_s - stepped_s < 2 * PERIOD_S < world.pool.delay_s
+
+
+def test_too_few_key_groups_are_said_once_with_a_number_that_suffices() -> None:
+    few = ControlledCluster({"sum": Part(rows=np.full(16, 30.0))}, FOUR, settings=control())
+    few.run(4 * PERIOD_S)
+    (said,) = few.told(events.KeyGroupsTooFew)
+    assert (said.component, said.key_groups, said.suggested) == ("sum", 16, 128)
+    assert "8 lanes have 2.0 key groups each" in said.reason
+    heavy = np.full(64, 10.0)
+    heavy[7] = 1_500.0
+    one = ControlledCluster({"sum": Part(rows=heavy)}, FOUR, settings=control())
+    one.run(3 * PERIOD_S)
+    (said,) = one.told(events.KeyGroupsTooFew)
+    assert "times the time of a lane" in said.reason
+    assert said.suggested >= 256
+    even = ControlledCluster({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control())
+    even.run(3 * PERIOD_S)
+    assert not even.told(events.KeyGroupsTooFew)

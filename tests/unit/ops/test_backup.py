@@ -15,12 +15,14 @@ from godwit.cli.main import main
 from godwit.model.errors import SinkError
 
 PAGE = Path(__file__).parents[3] / "docs/guide/backup.md"
-BACKUP, RESTORE = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+BACKUP, RESTORE, KEEP = re.findall(
+    r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+)
 
 
 def carry_out(script: str) -> None:
     for line in script.splitlines():
-        command, *args = shlex.split(line)
+        command, *args = shlex.split(line, comments=True)
         if command == "mv":
             Path(args[0]).rename(args[1])
         else:
@@ -37,6 +39,7 @@ def test_a_checkpoint_is_restored_as_the_guide_says(
     carry_out(BACKUP)
     run(checkpoint, target.sink(), 5)
     assert target.rows() == [0, 1, 2, 3, 4, 5]
+    carry_out(KEEP)
     for again in range(2):  # a backup can be restored more than once
         carry_out(RESTORE)
         assert "can be started" in capsys.readouterr().out

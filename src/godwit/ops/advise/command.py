@@ -1,4 +1,7 @@
-"""`godwit advise`: what an ordinary Spark streaming run lost to uneven state partitions."""
+"""`godwit advise`: what a Spark streaming run lost to uneven state partitions.
+
+Of a checkpoint of Godwit it says whether the number of key groups is too small.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.records import IDENTITY
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.text import counted, human_bytes, printable
 from godwit.ops.advise.event_log import EventLogError, StageReader, open_event_log
 from godwit.ops.advise.stage_advice import advise
 from godwit.ops.arguments import save_picture
 from godwit.ops.console import figures_table, tell, wide_console
+from godwit.ops.entries import count as whole
+from godwit.ops.entries import mapping, text
+from godwit.placement.granularity import too_few_key_groups
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +33,9 @@ if TYPE_CHECKING:
     from godwit.ops.advise.stage_advice import StageAdvice
 
 
+_JOURNAL_ENTRIES = 2_000
+
+
 def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit advise`, and its function as ``run``."""
     parser.description = (
@@ -30,13 +43,15 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
         "Godwit) and say how unbalanced its stateful stages were: per micro-batch, what the stage "
         "took, what the same partitions would have taken on the same slots had they been placed "
         "freely (longest first), and the mean, which key groups finer than partitions come close "
-        "to. The log may be compressed, rolled, cut short or still being written. Exit status 0; "
-        "2 if there is nothing to advise on."
+        "to. The log may be compressed, rolled, cut short or still being written. Of a checkpoint "
+        "of Godwit: say whether its number of key groups is too small. Exit status 0; 2 if there "
+        "is nothing to advise on."
     )
     parser.add_argument(
         "path",
         metavar="EVENTLOG",
-        help="a file, or a directory eventlog_v2_*, that Spark wrote under spark.eventLog.dir",
+        help="a file, or a directory eventlog_v2_*, that Spark wrote under spark.eventLog.dir; or "
+        "a checkpoint of Godwit",
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the stages (.png, .svg, .pdf)"
@@ -50,6 +65,8 @@ def _run_advise(args: argparse.Namespace) -> int:
 
     Raises `EventLogError` if the log has no stateful stages.
     """
+    if (Path(args.path) / IDENTITY).is_file():
+        return _advise_on_checkpoint(args)
     log, reader = open_event_log(args.path), StageReader()
     stages = advise(reader.read(log.lines()))
     if not stages:
@@ -62,6 +79,42 @@ def _run_advise(args: argparse.Namespace) -> int:
         print(json.dumps(_advice_json(reader, stages, notes), indent=2))
     else:
         _print_advice(reader, stages, notes)
+    return 0
+
+
+def _advise_on_checkpoint(args: argparse.Namespace) -> int:
+    """Print whether a checkpoint has too few key groups; return status 0."""
+    storage = CheckpointStorage.open(args.path)
+    log = CommitLog.open_read_only(storage)
+    count = log.chains.num_key_groups
+    advice: dict[str, dict[str, Any]] = {}
+    for entry in read_tail(storage, _JOURNAL_ENTRIES):  # what the controller has measured
+        event = mapping(entry.get("event"))
+        if event.get("kind") == "KeyGroupsTooFew" and event.get("key_groups") == count:
+            advice[text(event.get("component"))] = {
+                "reason": text(event.get("reason")),
+                "suggested": whole(event.get("suggested")),
+            }
+    for name, assignment in ({} if log.latest is None else log.latest.assignments).items():
+        few = too_few_key_groups(count, sum(assignment["lanes"]))
+        if few is not None:
+            advice[name] = asdict(few)
+    if args.json:
+        print(json.dumps({"num_key_groups": count, "components": advice}, indent=2))
+        return 0
+    console = wide_console()
+    tell(console, f"{log.identity.name}: {counted(count, 'key group')}")
+    for name, few in sorted(advice.items()):
+        tell(console, f"{printable(name)}: too few, since {few['reason']}")
+    if advice:
+        suggested = max(few["suggested"] for few in advice.values())
+        tell(
+            console,
+            f"Start with gw.Flow(..., num_key_groups={suggested}) and "
+            "checkpointing=gw.Checkpointing(repartition=True), which rewrites the state.",
+        )
+    else:
+        tell(console, "They suffice for the lanes and for the loads that were measured.")
     return 0
 
 
