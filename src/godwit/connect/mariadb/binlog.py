@@ -55,6 +55,7 @@ _ARTIFICIAL: Final = 0x20
 _META_1: Final = {FLOAT, DOUBLE, BLOB, GEOMETRY, TIMESTAMP2, DATETIME2, TIME2, BLOB_COMPRESSED}
 _META_2: Final = {VARCHAR, BIT, NEWDECIMAL, STRING, VAR_STRING, ENUM, SET, VARCHAR_COMPRESSED}
 _TEXTS: Final = {STRING, VAR_STRING, VARCHAR, BLOB, GEOMETRY, BLOB_COMPRESSED, VARCHAR_COMPRESSED}
+_TYPES: Final = _META_1 | _META_2 | {1, 2, 3, 8, 9, 10, 13}  # the rest is not described
 _NUMBERS: Final = {1, 2, 3, 4, 5, 8, 9, 13, NEWDECIMAL}
 
 Row = list[bytes | None]
@@ -166,6 +167,10 @@ class TableMap:
     keys: tuple[int, ...]
 
 
+class UnknownTypeError(ValueError):
+    """A table has a column of a type that the log does not describe."""
+
+
 def table_id(body: bytes) -> int:
     """Return the number by which events of a statement name a table."""
     return int.from_bytes(body[:6], "little")
@@ -184,6 +189,8 @@ def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
     reader = _Reader(body, 8 + 1 + body[8] + 1)
     reader.take(reader.number() + 1)
     codes = list(reader.take(reader.number()))
+    if unknown := set(codes) - _TYPES:
+        raise UnknownTypeError(min(unknown))
     metas = _Reader(reader.text())
     meta = [_read_meta(metas, codes, place) for place in range(len(codes))]
     reader.take((len(codes) + 7) // 8)
@@ -364,6 +371,7 @@ _SQL: Final = re.compile(
 _ROWS_LEAVE: Final = re.compile(
     r"\b(?:EXCHANGE|TRUNCATE|DROP|DISCARD|IMPORT|CONVERT)\s(?:PARTITION|TABLESPACE|TABLE)\b"
 )
+_IF: Final = {"IF", "EXISTS"}
 _NOT_COLUMNS: Final = {"INDEX", "KEY", "PRIMARY", "FOREIGN", "CONSTRAINT", "CHECK", "DEFAULT"}
 _RENAMES: Final = re.compile(r"\bRENAME\s(?!COLUMN\b|INDEX\b|KEY\b)")
 
@@ -405,16 +413,19 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
         return Effect(number, "statement")
     if words[0] == "TRUNCATE":
         return Effect(number, "truncated")
-    if words[0] == "RENAME" or (words[0] == "DROP" and words[1] in {"TABLE", "TABLES"}):
+    if words[0] == "RENAME" or (words[0] == "DROP" and words[1:2] in (["TABLE"], ["TABLES"])):
         return Effect(number, "gone")
-    if text.startswith("CREATE OR REPLACE TABLE"):
-        head = tokens[4:7]  # the name of the new table
-        return Effect(number, "gone") if _names(head, schema, *tables[number]) else None
-    if words[0] != "ALTER" or "TABLE" not in words[:4]:
+    is_replaced = text.startswith("CREATE OR REPLACE TABLE")
+    if not is_replaced and (words[0] != "ALTER" or "TABLE" not in words[:4]):
         return None
-    if _ROWS_LEAVE.search(text):
+    if not is_replaced and _ROWS_LEAVE.search(text):
         return Effect(number, "truncated")
-    if _RENAMES.search(text):
+    name = [token for token in tokens[words.index("TABLE") + 1 :] if token[0].upper() not in _IF]
+    name = name[: 3 if name[1:2] == [(".", False)] else 1]
+    number = next((n for n, t in enumerate(tables) if _names(name, schema, *t)), None)
+    if number is None:
+        return None
+    if is_replaced or _RENAMES.search(text):
         return Effect(number, "gone")
     return Effect(number, "altered", frozenset(_lost_columns([word for word, _ in tokens])))
 

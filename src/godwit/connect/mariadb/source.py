@@ -197,7 +197,7 @@ class MariaDBSource(TableSource):
         return {
             **super()._at(position, place),
             **self._server_identity(),
-            **self._log().points[place.lsn]._asdict(),
+            **self._log().point(place.lsn)._asdict(),
         }
 
     def _begin(self, connection: Connection) -> int:
@@ -222,13 +222,12 @@ class MariaDBSource(TableSource):
             connection = self._connection()
             end = self._end_of_log(connection)
             files = {name: int(size) for name, size, *_ in query(connection, "SHOW BINARY LOGS")}
-        point = self._log().points.get(position["lsn"])
-        size_bytes = None
+        size_bytes, file = None, position["file"]
         if end <= position["lsn"] and position["snapshot"] is None:
             size_bytes = 0
-        elif point is not None and point.file in files:
-            later = [size for name, size in files.items() if name >= point.file]
-            size_bytes = max(0, sum(later) - point.position)
+        elif file in files:
+            later = [size for name, size in files.items() if name >= file]
+            size_bytes = max(0, sum(later) - position["position"])
         return Lag(size_bytes=size_bytes, oldest_us=self._oldest_us(position))
 
     def _check_tables(self) -> None:

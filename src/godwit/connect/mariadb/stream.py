@@ -97,7 +97,8 @@ class BinlogStream(LogStream):
         self._charset, self._read, self._problem = charset, read, problem
         self._start_again = start_again
         self._connection: Connection | None = None
-        self.points: dict[int, Point] = {}  # of places that are not committed
+        self.points: dict[int, Point] = {}  # of positions, and of ends of transactions with changes
+        self._here = Point("")  # what `reached` is
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -126,6 +127,10 @@ class BinlogStream(LogStream):
         if lsn not in self.points or file:
             self.points[lsn] = Point(gtids, file, position)
         return lsn
+
+    def point(self, lsn: int) -> Point:
+        """Return the point of a place."""
+        return self._here if lsn == self.reached and self.connected else self.points[lsn]
 
     def confirm(self, place: Place) -> None:
         """Free the buffer up to `place`, which is committed."""
@@ -176,7 +181,7 @@ class BinlogStream(LogStream):
         point = self.points[begin.lsn]
         self.close()
         self._connection = self._dumping(point.gtids, 0)
-        self._state = state_of(point.gtids)
+        self._state, self._here = state_of(point.gtids), point
         self._begin, self.reached = begin, begin.lsn
 
     def _end_of_log(self, control: Connection) -> int:
@@ -278,8 +283,10 @@ class BinlogStream(LogStream):
         assert gtid is not None
         self._state[gtid[0]] = gtid[1:]
         transaction.end = self.reached = transaction.lsn + 1
-        self.points[self.reached] = Point(gtids_of(self._state), self._file, event.end)
-        if not transaction.number and transaction.problem is None:
+        self._here = Point(gtids_of(self._state), self._file, event.end)
+        if transaction.number or transaction.problem is not None:
+            self.points[self.reached] = self._here
+        else:
             self.transactions.pop()
         self._open = self._gtid = None
 
@@ -316,6 +323,13 @@ class BinlogStream(LogStream):
             return
         try:
             self._maps[number] = self._read(binlog.read_table_map(event.body, self._charset))
+        except binlog.UnknownTypeError as error:
+            name = ".".join(binlog.name_of_table(event.body))
+            self._maps[number] = self._error(
+                f"cannot read changes of {name}, which has a column of the type {error} in the "
+                "binary log, as times of before MariaDB 10.1",
+                f"ALTER TABLE {name} FORCE; {self._start_again}",
+            )
         except SourceError as error:
             self._maps[number] = error
 

@@ -549,6 +549,43 @@ def test_tables_without_a_key_are_read_with_the_rows_before_changes(
     assert changes_after(named, position)[0] == [{"v": "dddd", "s": 4, "g": 4, "change": 1}]
 
 
+def test_times_of_an_old_format_are_refused_with_what_to_do(
+    mariadb: str, make: Callable[..., MariaDBSource]
+) -> None:
+    try:
+        execute(
+            mariadb,
+            "SET GLOBAL mysql56_temporal_format = 0",
+            "CREATE TABLE t (id int PRIMARY KEY, v time(3), w datetime, x timestamp(6))",
+        )
+        source = make(schema="id int")
+        _, position = snapshot_and_place(source)
+        execute(mariadb, "INSERT INTO t (id) VALUES (1)")
+        with pytest.raises(SourceError, match="FORCE"):
+            changes_after(source, position)
+    finally:
+        execute(mariadb, "SET GLOBAL mysql56_temporal_format = 1")
+
+
+def test_a_log_without_checksums_is_read(mariadb: str, make: Callable[..., MariaDBSource]) -> None:
+    execute(mariadb, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    try:
+        for number, checksum in enumerate(("NONE", "CRC32", "NONE")):
+            execute(mariadb, f"INSERT INTO t VALUES ({2 * number})")
+            execute(mariadb, f"SET GLOBAL binlog_checksum = '{checksum}'")
+            execute(mariadb, f"INSERT INTO t VALUES ({2 * number + 1})")
+        rows, position = changes_after(source, position)
+        assert [row["id"] for row in rows] == [*range(6)]
+        source.close()
+        source.open(position)
+        execute(mariadb, "INSERT INTO t VALUES (6)")
+        assert changes_after(source, position)[0][0]["id"] == 6
+    finally:
+        execute(mariadb, "SET GLOBAL binlog_checksum = 'CRC32'")
+
+
 def test_tables_of_several_databases_and_compressed_logs_are_read(
     mariadb: str, make: Callable[..., MariaDBSource]
 ) -> None:
@@ -658,6 +695,9 @@ def test_only_statements_about_a_table_have_an_effect_on_it() -> None:
         "ALTER TABLE x EXCHANGE PARTITION p WITH TABLE t": (0, "truncated"),
         "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4": (0, "altered"),
         "ALTER TABLE t RENAME INDEX a TO b": (0, "altered"),
+        "ALTER TABLE x DROP COLUMN t": None,
+        "ALTER TABLE IF EXISTS d.t DROP COLUMN t": (0, "altered"),
+        "ALTER TABLE e.t RENAME TO d.t": None,
         "-- TRUNCATE t\nANALYZE TABLE x": None,
         "INSERT INTO x VALUES ('t')": None,
         "DELETE x FROM x JOIN t": (0, "statement"),

@@ -1,11 +1,12 @@
-"""A PostgreSQL table and its mirror in another schema: lag of changes, and rows after kills.
+"""A table of a database and its mirror in another schema: lag of changes, and rows after kills.
 
-    python -m benchmarks.postgres_mirror [--rows 10000000] [--rate 5000] [--seconds 60] [--kills 20]
+    python -m benchmarks.table_mirror [--database mariadb] [--rows 10000000] [--rate 5000]
+                                      [--seconds 60] [--kills 20]
 
 Four processes: a server, a writer (transactions of 50 inserts, updates and deletes, and the
-transaction's number in one row), the query (a slot, ``latest``, a sink that upserts; on Spark, with
-lanes that stay), and this one, which looks at that row of the mirror.  The lag of a transaction is
-the time from its commit to the first look at which the mirror has it or a later one.
+transaction's number in one row), the query (the source, ``latest``, a sink that upserts; on Spark,
+with lanes that stay), and this one, which looks at that row of the mirror.  The lag of a
+transaction is the time from its commit to the first look at which the mirror has it or a later one.
 
 First the table is copied, then lags are measured, then the query is killed by SIGKILL and started
 again, as often as asked for, while the writer goes on.  At the end the rows of both are compared.
@@ -13,12 +14,14 @@ again, as often as asked for, while the writer goes on.  At the end the rows of 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
 import signal
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.options import read_options, temporary_directory
@@ -26,43 +29,127 @@ from benchmarks.resident import session
 
 import godwit as gw
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _CHANGES = 50  # of a transaction
 _LOOK_S = 0.005
 _LONGEST_S = 1800.0
 
 
-def write(dsn: str, rows: int, rate: int, stop: Any, log: Any) -> None:
-    """Commit transactions at an even rate, until told to stop; send when each was committed."""
-    import psycopg
+@dataclass(frozen=True)
+class Postgres:
+    """A PostgreSQL server, and SQL of its own."""
 
+    place: str
+    replace = "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount"
+    numbers = "SELECT i, 0, concat('row ', i) FROM generate_series(0, {}) i"
+    analyze = "VACUUM ANALYZE orders"
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[Postgres]:
+        """Run a server."""
+        from tests.postgres_server import running_postgres
+
+        with running_postgres() as server:
+            yield cls(server.dsn)
+
+    def connect(self, *, autocommit: bool = True) -> Any:
+        """Return a connection."""
+        import psycopg
+
+        return psycopg.connect(self.place, autocommit=autocommit)
+
+    def source(self) -> Any:
+        """Return the source of the table."""
+        return gw.sources.postgres(self.place, "orders", slot="mirror")
+
+    def sink(self) -> Any:
+        """Return the sink of the mirror."""
+        return gw.sinks.postgres(self.place, "mirror.orders", mode="upsert")
+
+
+@dataclass(frozen=True)
+class MariaDB:
+    """A MariaDB server, and SQL of its own."""
+
+    place: str
+    replace = "ON DUPLICATE KEY UPDATE amount = VALUES(amount)"
+    numbers = "SELECT seq, 0, concat('row ', seq) FROM seq_0_to_{}"
+    analyze = "ANALYZE TABLE orders"
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[MariaDB]:
+        """Run a server."""
+        from tests.mariadb_server import running_mariadb
+
+        with running_mariadb() as socket:
+            server = cls(f"mariadb+pymysql://root@localhost/mysql?unix_socket={socket}")
+            with contextlib.closing(server.connect()) as connection:
+                connection.cursor().execute("CREATE DATABASE shop")
+            yield cls(server.place.replace("/mysql?", "/shop?"))
+
+    def connect(self, *, autocommit: bool = True) -> Any:
+        """Return a connection."""
+        import pymysql
+
+        database, socket = self.place.rpartition("/")[2].split("?unix_socket=")
+        return pymysql.connect(
+            unix_socket=socket,
+            user="root",
+            database=database,
+            autocommit=autocommit,
+            ssl_disabled=True,
+        )
+
+    def source(self) -> Any:
+        """Return the source of the table."""
+        return gw.sources.mariadb(self.place, "orders")
+
+    def sink(self) -> Any:
+        """Return the sink of the mirror."""
+        return gw.sinks.sql(self.place.replace("/shop?", "/mirror?"), "orders", mode="upsert")
+
+
+_DATABASES: dict[str, Any] = {"postgres": Postgres, "mariadb": MariaDB}
+
+
+def execute(connection: Any, statement: str) -> Any:
+    """Execute a statement; return its cursor."""
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    return cursor
+
+
+def write(server: Any, rows: int, rate: int, stop: Any, log: Any) -> None:
+    """Commit transactions at an even rate, until told to stop; send when each was committed."""
     rng = random.Random(1)
-    with psycopg.connect(dsn) as connection:
+    with contextlib.closing(server.connect(autocommit=False)) as connection:
         began_s, number = time.perf_counter(), 0
         while not stop.is_set():
             due = int((time.perf_counter() - began_s) * rate / _CHANGES)
             while number < due and not stop.is_set():
                 number += 1
                 keys = [rng.randrange(1, rows * 2) for _ in range(_CHANGES)]
-                connection.execute(
-                    "INSERT INTO orders SELECT k, %s, 'changed' FROM unnest(%s::int8[]) k "
-                    "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount",
-                    [number, list(set(keys[5:]))],
-                )
-                connection.execute("DELETE FROM orders WHERE id = ANY (%s)", [keys[:5]])
-                connection.execute("UPDATE orders SET amount = %s WHERE id = 0", [number])
+                values = ", ".join(f"({key}, {number}, 'changed')" for key in set(keys[5:]))
+                execute(connection, f"INSERT INTO orders VALUES {values} {server.replace}")
+                deleted = ", ".join(map(str, keys[:5]))
+                execute(connection, f"DELETE FROM orders WHERE id IN ({deleted})")
+                execute(connection, f"UPDATE orders SET amount = {number} WHERE id = 0")
                 connection.commit()
                 log.put((number, time.time()))
             time.sleep(0.001)
     log.put(None)
 
 
-def run_query(dsn: str, directory: str, cores: int, progress: bool, ready: Any) -> None:
+def run_query(server: Any, directory: str, cores: int, progress: bool, ready: Any) -> None:
     """Run the mirror until the process is killed."""
     os.setsid()  # so that the JVM and its workers are killed too
     flow = gw.Flow("mirror")
-    source = gw.sources.postgres(dsn, "orders", slot="mirror")
-    newest = flow.source("orders", source).key_by("id").latest()
-    flow.sink("mirror", newest, gw.sinks.postgres(dsn, "mirror.orders", mode="upsert"))
+    newest = flow.source("orders", server.source()).key_by("id").latest()
+    flow.sink("mirror", newest, server.sink())
     query = flow.start(checkpoint=f"{directory}/ck", session=session(cores))
     ready.set()
     if progress:
@@ -96,7 +183,7 @@ class Query:
 
 def value(connection: Any, query: str) -> Any:
     """Return the first value of a query's result."""
-    row = connection.execute(query.encode()).fetchone()
+    row = execute(connection, query).fetchone()
     return None if row is None else row[0]
 
 
@@ -129,27 +216,28 @@ def lags_ms(connection: Any, log: Any, seconds: float) -> list[float]:
 
 
 def main() -> None:
-    import psycopg
-    from tests.postgres_server import running_postgres
-
     options = read_options(
-        __doc__, rows=1_000_000, rate=5_000, seconds=30, kills=5, cores=2, progress=False
+        __doc__,
+        database=tuple(_DATABASES),
+        rows=1_000_000,
+        rate=5_000,
+        seconds=30,
+        kills=5,
+        cores=2,
+        progress=False,
     )
     processes = multiprocessing.get_context("spawn")
     with (
-        running_postgres() as server,
+        _DATABASES[options.database].running() as server,
         temporary_directory() as directory,
-        psycopg.connect(server.dsn, autocommit=True) as connection,
+        contextlib.closing(server.connect()) as connection,
     ):
-        connection.execute("CREATE TABLE orders (id int8 PRIMARY KEY, amount int8, note text)")
-        connection.execute("CREATE SCHEMA mirror")
-        insert = (
-            f"INSERT INTO orders SELECT i, 0, 'row ' || i FROM generate_series(0, {options.rows}) i"
-        )
-        connection.execute(insert.encode())
-        connection.execute("VACUUM ANALYZE orders")
+        execute(connection, "CREATE TABLE orders (id bigint PRIMARY KEY, amount bigint, note text)")
+        execute(connection, "CREATE SCHEMA mirror")
+        execute(connection, f"INSERT INTO orders {server.numbers.format(options.rows)}")
+        execute(connection, server.analyze)
         began_s = time.monotonic()
-        query = Query(server.dsn, str(directory), options.cores, options.progress)
+        query = Query(server, str(directory), options.cores, options.progress)
         started_s = time.monotonic()
         stop, log = processes.Event(), processes.Queue()
         wait_for(connection, 0)
@@ -164,7 +252,7 @@ def main() -> None:
             flush=True,
         )
         writer = processes.Process(
-            target=write, args=(server.dsn, options.rows, options.rate, stop, log)
+            target=write, args=(server, options.rows, options.rate, stop, log)
         )
         writer.start()
         lags_ms(connection, log, 20)  # in which lanes start
@@ -185,7 +273,8 @@ def main() -> None:
             last = entry[0]
         writer.join()
         behind_s = wait_for(connection, last)
-        both = "SELECT count(*) FROM (SELECT * FROM {} EXCEPT ALL SELECT * FROM {}) d"
+        columns = "SELECT id, amount, cast(note AS char(40)) FROM"
+        both = f"SELECT count(*) FROM ({columns} {{}} EXCEPT ALL {columns} {{}}) d"
         lost = value(connection, both.format("orders", "mirror.orders"))
         doubled = value(connection, both.format("mirror.orders", "orders"))
         print(
