@@ -301,7 +301,6 @@ class Trouble:
         self._due_s = {what: now_s + every_s for what, every_s in self._every_s.items()}
         self._sizes = self._next_size()
         self.counts = dict.fromkeys([*self._every_s, "driver killed", "executor killed"], 0)
-        self.back_s: list[float] = []  # from the end of a driver to the next one's first epoch
 
     def _next_size(self) -> Iterator[int]:
         """Yield the numbers of executors, in turn."""

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from godwit.operators.windows.rows import rows
     from godwit.operators.windows.spec import hopping, session, tumbling
     from godwit.runtime.settings import Checkpointing, Observability, Sizing
+    from godwit.runtime.several import await_all
     from godwit.sources import formats
     from godwit.spark.flow import Flow
     from godwit.spark.platform.local_cluster import LocalCluster
@@ -133,6 +134,7 @@ __all__ += [
 # executors, and state at rest
 __all__ += [
     "LocalCluster",
+    "await_all",
     "read_state",
 ]
 # what happens and what fails; tests; the version
@@ -168,6 +170,7 @@ _HOMES = {
     "godwit.adopt.writer": ("read_plan", "sql", "write_stream"),
     "godwit.spark.flow": ("Flow",),
     "godwit.spark.read_state": ("read_state",),
+    "godwit.runtime.several": ("await_all",),
     "godwit.runtime.settings": ("Checkpointing", "Observability", "Sizing"),
     "godwit.engine.settings": ("Lanes",),
     "godwit.model.errors": ("GodwitError",),

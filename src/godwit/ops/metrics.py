@@ -10,6 +10,7 @@ unless the user says otherwise.  Connections are few and short (`godwit.ops.serv
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, make_wsgi_app
@@ -21,6 +22,7 @@ from godwit.model.text import printable
 from godwit.ops.figures import BUCKETS_S, METRICS, figures_of
 from godwit.ops.health import with_health
 from godwit.ops.server import BoundedServer, serving_error
+from godwit.ops.shared_ports import join_port, leave_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,20 +107,69 @@ class Metrics:
         """No-op: metrics are always current."""
 
 
+class _Queries(CollectorRegistry):
+    """The metrics of the queries that share a port.
+
+    Once a second query has joined, every series has the label ``query``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changing = threading.Lock()
+        self._registries: dict[str, CollectorRegistry] = {}
+        self._labelled = False
+
+    def add(self, query: str, registry: CollectorRegistry) -> None:
+        """Add the metrics of a query."""
+        with self._changing:
+            self._registries[query] = registry
+            self._labelled = self._labelled or len(self._registries) > 1
+
+    def remove(self, query: str) -> None:
+        """Remove the metrics of a query."""
+        with self._changing:
+            self._registries.pop(query, None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of all queries, each once."""
+        with self._changing:
+            registries, labelled = dict(self._registries), self._labelled
+        families: dict[str, Metric] = {}
+        for query, registry in registries.items():
+            for family in registry.collect():
+                whole = families.setdefault(family.name, family)
+                samples = family.samples
+                if labelled:
+                    samples = [
+                        sample._replace(labels={**sample.labels, "query": printable(query)})
+                        for sample in samples
+                    ]
+                whole.samples = samples if whole is family else [*whole.samples, *samples]
+        yield from families.values()
+
+
 class MetricsServer:
     """Serves a query's metrics in the format requested.
 
-    Raises `InvalidFlowError` if the port is taken, or there is no such address.
+    Queries of this process that ask for the same port share it. Raises `InvalidFlowError` if the
+    port is taken, or there is no such address.
     """
 
-    def __init__(self, flow: str, *, host: str, port: int) -> None:
+    def __init__(self, flow: str, *, host: str, port: int, query: str = "") -> None:
         self.recorder = Metrics(flow)  # the metrics that are served
-        app = with_health(make_wsgi_app(self.recorder.registry))
+
+        def open_server(queries: _Queries) -> BoundedServer:
+            """Open the port of the metrics of queries."""
+            app = with_health(make_wsgi_app(queries))
+            return BoundedServer(app, host=host, port=port, name="godwit-metrics")
+
         try:
-            self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")
+            self._port = join_port("metrics", host, port, _Queries, open_server)
         except (OSError, UnicodeError) as error:
             raise serving_error("Metrics", host, port, error, setting="metrics_") from error
-        self.url = f"{self._server.url}/metrics"  # where
+        self._query, self._open = query or flow, True
+        self._port.parts.add(self._query, self.recorder.registry)
+        self.url = f"{self._port.server.url}/metrics"  # where
 
     def __enter__(self) -> Self:
         return self
@@ -127,5 +178,8 @@ class MetricsServer:
         self.close()
 
     def close(self) -> None:
-        """Close the metrics port; idempotent."""
-        self._server.close()
+        """Close the metrics port, unless another query uses it; idempotent."""
+        if self._open:
+            self._open = False
+            self._port.parts.remove(self._query)
+            leave_port(self._port)

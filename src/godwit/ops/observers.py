@@ -28,7 +28,12 @@ def open_metrics(flow: CompiledFlow, options: Options) -> MetricsServer:
     with _extra("Metrics", "metrics", "prometheus_client", "prometheus-client"):
         from godwit.ops.metrics import MetricsServer  # noqa: PLC0415  an extra
     port = options.observability.metrics_port or 0
-    return MetricsServer(flow.name, host=options.observability.metrics_host, port=port)
+    return MetricsServer(
+        flow.name,
+        host=options.observability.metrics_host,
+        port=port,
+        query=options.name or flow.name,
+    )
 
 
 def open_opentelemetry(flow: CompiledFlow, options: Options) -> Telemetry:  # noqa: ARG001  a port
@@ -77,5 +82,5 @@ def open_page(flow: CompiledFlow, options: Options) -> PageServer:
         host=host,
         port=options.observability.ui_port or 0,
         token="" if is_loopback(host) else secrets.token_urlsafe(24),
-        health=True,
+        query=options.name or flow.name,
     )

@@ -247,7 +247,8 @@ class _Progress:
                 self._state = reduced(self._state, entry)
         frame = self._state.frame
         behind = [source.behind for source in frame.sources if source.behind is not None]
-        text = f"epoch {frame.epoch}" + (f", {sum(behind):,} rows behind" if behind else "")
+        text = f"epoch {frame.epoch}" if frame.epoch >= 0 else "no epoch is committed yet"
+        text += f", {sum(behind):,} rows behind" if behind else ""
         if text != self._said:
             self._said = text
             self._say(text)

@@ -30,7 +30,7 @@ from godwit.runtime.signals import EndingSignals
 from godwit.runtime.threads import close_all, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from godwit.engine.query_state import QueryState, QueryStates
@@ -76,6 +76,16 @@ atexit.register(_end_at_exit)
 def is_running(name: str) -> bool:
     """Return whether a query of this name is active in this process."""
     return any(query._name == name and query.isActive for query in _open)  # noqa: SLF001  see above
+
+
+def end_on_signals(queries: Iterable[Query], signals: EndingSignals) -> None:
+    """End queries, since a signal has asked for it; a second signal does not wait."""
+    queries = list(queries)
+    for query in queries:
+        query._ending.finish(0)  # noqa: SLF001  of the class below
+    for query in queries:
+        signals.wait(query._ending.finish, _ENDING_S)  # noqa: SLF001
+    _hurried.extend(signals.asked[1:])
 
 
 def open_queries() -> list[Query]:
@@ -423,10 +433,8 @@ class Query:
         with EndingSignals() as signals:
             ended = signals.wait(self._driver.wait, timeout)
             if signals.asked:
-                self._ending.finish(0)
-                signals.wait(self._ending.finish, _ENDING_S)
+                end_on_signals([self], signals)
         if signals.asked:
-            _hurried.extend(signals.asked[1:])
             signals.raise_asked()
         failure = self.exception() if ended else None
         if failure is not None:

@@ -241,7 +241,7 @@ class _Opener:
             _announce_executor_changes(coordinator, before.coordinator.view.executors)
         self._prepare_lanes(cluster, coordinator, flow.name)
         pool = SparkExecutorPool(
-            SparkScheduler(self._spark.sparkContext),
+            SparkScheduler(self._spark.sparkContext, self._options.name or flow.name),
             coordinator=coordinator,
             gate=self._gate,
             patience_s=options.sizing.executors_timeout_s,

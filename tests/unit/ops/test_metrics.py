@@ -219,18 +219,38 @@ def test_both_formats_are_served_to_those_who_ask(server: MetricsServer) -> None
 
 
 def test_a_port_that_is_taken_is_refused_by_name_and_free_again_once_closed() -> None:
-    first = MetricsServer("a", host="127.0.0.1", port=0)
-    port = int(first.url.split(":")[2].split("/")[0])
-    with pytest.raises(
-        InvalidFlowError, match=rf"127\.0\.0\.1:{port}: the port is taken"
-    ) as caught:
-        MetricsServer("b", host="127.0.0.1", port=port)
-    assert caught.value.context == {"port": port}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InvalidFlowError, match=rf"127\.0\.0\.1:{port}: the port is taken"
+        ) as caught:
+            MetricsServer("b", host="127.0.0.1", port=port)
+        assert caught.value.context == {"port": port}
+    first = MetricsServer("b", host="127.0.0.1", port=port)
     first.close()
     first.close()
     with pytest.raises(urllib.error.URLError):
         fetched(first.url)
     MetricsServer("b", host="127.0.0.1", port=port).close()
+
+
+def test_queries_of_a_process_share_a_port_and_their_series_have_their_name(
+    server: MetricsServer,
+) -> None:
+    port = int(server.url.split(":")[2].split("/")[0])
+    server.recorder.add("progress", PROGRESS)
+    assert samples(fetched(server.url)[1])["godwit_rows_in_total", ()] == 1000
+    with MetricsServer("visits", host="127.0.0.1", port=port) as other:
+        assert other.url == server.url
+        other.recorder.add("progress", {**PROGRESS, "numInputRows": 7})
+        text = fetched(server.url)[1]
+        seen = samples(text)
+        assert seen["godwit_rows_in_total", ("delays",)] == 1000
+        assert seen["godwit_rows_in_total", ("visits",)] == 7
+        assert text.count("# TYPE godwit_rows_in_total ") == 1
+    seen = samples(fetched(server.url)[1])
+    assert seen["godwit_rows_in_total", ("delays",)] == 1000
+    assert ("godwit_rows_in_total", ("visits",)) not in seen
 
 
 @pytest.mark.parametrize("host", ["999.1.1.1", "no such host", "x" * 300, "203.0.113.7"])
@@ -274,7 +294,7 @@ def test_however_many_readers_say_nothing_one_that_reads_is_served(server: Metri
         while threading.active_count() > before + 8 and time.monotonic() < until_s:
             time.sleep(0.01)
         assert threading.active_count() <= before + 8
-        assert len(server._server._server._since_s) <= 8
+        assert len(server._port.server._server._since_s) <= 8
         assert silent[0].recv(1) == b""  # it has made room
     finally:
         for connection in silent:
@@ -283,7 +303,7 @@ def test_however_many_readers_say_nothing_one_that_reads_is_served(server: Metri
 
 def test_a_reader_that_says_a_byte_now_and_then_is_given_up() -> None:
     with MetricsServer("a", host="127.0.0.1", port=0) as server:
-        server._server._server._max_s = 0.1
+        server._port.server._server._max_s = 0.1
         port = int(server.url.split(":")[2].split("/")[0])
         with socket.create_connection(("127.0.0.1", port)) as slow:
             slow.sendall(b"G")

@@ -14,6 +14,7 @@ the token.  Paths are looked up in a fixed table; nothing is read from a path.
 from __future__ import annotations
 
 import hmac
+import html
 import ipaddress
 import json
 import logging
@@ -36,10 +37,11 @@ from godwit.ops.page.state_answers import Answer, StateAnswers, refusal
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error
+from godwit.ops.shared_ports import join_port, leave_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.query_state import QueryState
@@ -53,6 +55,7 @@ _MAX_CONNECTIONS: Final = 32
 _MAX_S: Final = 3600.0
 """Longest life of a stream; a page that is still open asks again."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{12,128}")
+_NUMBERED: Final = re.compile(r"/[0-9]{1,6}/")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -218,8 +221,10 @@ class PageApplication:
     `token`: what a reader has to bring; empty: nothing, at a loopback address.
     """
 
-    def __init__(self, feed: PageFeed, *, token: str) -> None:
-        self._feed, self._token = feed, token
+    def __init__(
+        self, feed: PageFeed, *, token: str, listing: Callable[[], bytes] = lambda: b""
+    ) -> None:
+        self._feed, self._token, self._listing = feed, token, listing
         self.states: StateAnswers | None = None  # of the query, once it runs
         self._routes: Mapping[str, Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]] = {
             "/": self._static("page.html", "text/html"),
@@ -228,6 +233,7 @@ class PageApplication:
             "/feed": self._stream,
             "/frame": self._frame,
             "/report": self._report,
+            "/list": self._list,
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -252,8 +258,9 @@ class PageApplication:
             if path == "/" and given is not None and self._is_token(given):
                 # Into a cookie, so that the address that is shown and shared has no secret.
                 cookie = f"{self._cookie(environ)}={given}; Path=/; HttpOnly; SameSite=Lax"
+                place = f"{environ.get('SCRIPT_NAME', '')}/"
                 start_response(
-                    "303 See Other", [("Location", "/"), ("Set-Cookie", cookie), *_HEADERS]
+                    "303 See Other", [("Location", place), ("Set-Cookie", cookie), *_HEADERS]
                 )
                 return []
             if not self._is_token(given or _bearer(environ) or self._token_in_cookie(environ)):
@@ -332,6 +339,10 @@ class PageApplication:
         headers = [("Content-Disposition", 'attachment; filename="godwit-report.html"')]
         return _answer_body(start_response, report_page(values).encode(), "text/html", headers)
 
+    def _list(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer with a list of the pages at this port."""
+        return _answer_body(start_response, self._listing(), "text/html")
+
     def _stream(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer with server-sent events: sections as they change, until the reader disconnects."""
         start_response(
@@ -377,7 +388,8 @@ class PageServer:
         host: str,
         port: int,
         token: str = "",
-        health: bool = False,  # the query is of this process, so the port also tells its health
+        # of the query, which is one of this process: queries share a port, which tells their health
+        query: str = "",
     ) -> None:
         if not token and not is_loopback(host):
             raise InvalidFlowError(
@@ -393,23 +405,31 @@ class PageServer:
                 remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
             )
         self._feed = PageFeed(storage, flow=flow)
-        self._application = PageApplication(self._feed, token=token)
-        app: WSGIApplication = self._application
-        try:
-            self._server = BoundedServer(
-                with_health(app) if health else app,
+
+        def open_server(pages: _Pages) -> BoundedServer:
+            """Open the port of pages."""
+            return BoundedServer(
+                with_health(pages) if query else pages,
                 host=host,
                 port=port,
                 name="godwit-page",
                 max_connections=_MAX_CONNECTIONS,
                 max_s=_MAX_S,
             )
+
+        kind = "pages of queries" if query else f"page {id(self)}"
+        try:
+            self._port = join_port(kind, host, port, lambda: _Pages(token), open_server)
         except (OSError, UnicodeError) as error:
             raise serving_error("The live page", host, port, error) from error
-        address = f"{self._server.url}/"
+        self._is_open = True
+        pages, server = self._port.parts, self._port.server
+        self._application = PageApplication(self._feed, token=pages.token, listing=pages.listing)
+        self._path = pages.add(query or flow, self._application, self._feed)
+        address = f"{server.url}{self._path}"
         if host in ("", "0.0.0.0", "::"):  # noqa: S104  all addresses: named by the machine's
-            address = f"http://{socket.gethostname()}:{self._server.port}/"
-        self.url = f"{address}?token={token}" if token else address
+            address = f"http://{socket.gethostname()}:{server.port}{self._path}"
+        self.url = f"{address}?token={pages.token}" if pages.token else address
         self.recorder: None = None
 
     def answer_states(self, state_of: Callable[..., QueryState]) -> None:
@@ -417,12 +437,73 @@ class PageServer:
         self._application.states = StateAnswers(state_of)
 
     def close(self) -> None:
-        """Close the port, and end all answers; idempotent."""
+        """End all answers, and close the port, unless another query uses it; idempotent."""
         self._feed.close()
-        self._server.close()
+        if self._is_open:
+            self._is_open = False
+            self._port.parts.remove(self._path)
+            leave_port(self._port)
         states, self._application.states = self._application.states, None
         if states is not None:
             states.close()
+
+
+class _Pages:
+    """The pages of the queries that share a port, and a list of them; a WSGI application.
+
+    The first page is at ``/``, others at ``/1/`` and so on, and the list at ``/list``, or at ``/``
+    once the query of the first page has ended.
+    """
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self._changing = threading.Lock()
+        self._count = 0
+        # path → name of the query, its page, and its feed
+        self._pages: dict[str, tuple[str, PageApplication, PageFeed]] = {}
+
+    def add(self, query: str, page: PageApplication, feed: PageFeed) -> str:
+        """Add the page of a query; return its path."""
+        with self._changing:
+            path = f"/{self._count}/" if self._count else "/"
+            self._count += 1
+            self._pages[path] = (query, page, feed)
+            return path
+
+    def remove(self, path: str) -> None:
+        """Remove a page."""
+        with self._changing:
+            self._pages.pop(path, None)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request by the page that its path names."""
+        with self._changing:
+            pages = dict(self._pages)
+        asked = environ.get("PATH_INFO", "")
+        number = _NUMBERED.match(asked)
+        if number is not None and number[0] in pages:
+            environ["SCRIPT_NAME"] = number[0].rstrip("/")
+            environ["PATH_INFO"] = asked.removeprefix(environ["SCRIPT_NAME"])
+            return pages[number[0]][1](environ, start_response)
+        if "/" in pages:
+            return pages["/"][1](environ, start_response)
+        if pages and asked in {"/", "/list"}:
+            environ["PATH_INFO"] = "/list"
+            return next(iter(pages.values()))[1](environ, start_response)
+        return _answer_text(start_response, "404 Not Found", "There is no such page.")
+
+    def listing(self) -> bytes:
+        """Return a list of all pages as HTML: how each query is, and how far."""
+        with self._changing:
+            pages = dict(self._pages)
+        rows = []
+        for path, (query, _, feed) in pages.items():
+            published = feed.look()
+            epoch, state = published.state.frame.epoch, published.life.state
+            link = f'<a href="{path}">{html.escape(query)}</a>'
+            rows.append(f"<tr><td>{link}<td>{html.escape(state)}<td>epoch {epoch}")
+        head = "<!DOCTYPE html><html lang=en><meta charset=utf-8><title>Queries</title>"
+        return f"{head}<h1>Queries</h1><table>{''.join(rows)}</table></html>\n".encode()
 
 
 def is_loopback(host: str) -> bool:

@@ -20,6 +20,7 @@ from godwit.engine.cluster import PoolView
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.text import counted
+from godwit.runtime.query import open_queries
 from godwit.runtime.threads import GateClosedError, Guard, one_line
 from godwit.spark.platform.sessions import settings_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from godwit.migration.coordinator import Coordinator
+    from godwit.runtime.query import Query
     from godwit.runtime.threads import EpochGate
 
 
@@ -39,8 +41,8 @@ class SparkScheduler:
     number that the cluster manager keeps up, ``killExecutor`` ends one and lowers that number.
     """
 
-    def __init__(self, spark: SparkContext) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkContext, query: str = "") -> None:
+        self._spark, self._query = spark, query
 
     @cached_property
     def unsupported_reason(self) -> str:
@@ -69,14 +71,31 @@ class SparkScheduler:
         return int(cores) // int(each)
 
     def request(self, total: int) -> bool:
-        """Request a total number of executors; return whether the cluster manager accepted."""
+        """Request a total number of executors; return whether the cluster manager accepted.
+
+        It keeps up at least those that other queries of the session run on.
+        """
+        total = max([total, *(len(query.executors) for query in self._others())])
         jvm: Any = self._spark._jvm  # noqa: SLF001  executors have no public Python API
         return bool(self._jsc.requestTotalExecutors(total, 0, jvm.scala.Predef.Map().empty()))
 
     def give_back(self, executors: Sequence[str]) -> bool:
-        """Stop idle executors; return whether the cluster manager accepted it."""
+        """Stop idle executors; return whether the cluster manager accepted it.
+
+        Raises `ScalingError` if other queries run on them.
+        """
+        if others := self._others():
+            raise ScalingError(
+                f"the session's query {others[0].name!r} runs on the same executors",
+                remedy="Stop it first, or give each query that is scaled in an application of its "
+                "own.",
+            )
         taken = [bool(self._jsc.killExecutor(executor)) for executor in executors]
         return all(taken)
+
+    def _others(self) -> list[Query]:
+        """Return the other queries of this process, which has one Spark context."""
+        return [query for query in open_queries() if query.name != self._query]
 
     @property
     def _jsc(self) -> Any:
