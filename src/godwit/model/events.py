@@ -86,6 +86,7 @@ from godwit.model.run_events import (
     RowsUnreadable,
     SourceReported,
     StartedFromEpoch,
+    TargetMaintained,
 )
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ __all__ = [
     "ScalingStarted",
     "SourceReported",
     "StartedFromEpoch",
+    "TargetMaintained",
     "WarmingStarted",
     "WindowStateChosen",
     "event_from_dict",

@@ -549,6 +549,36 @@ class ExecutorLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMaintained(Event):
+    """The table of a sink was maintained: small files compacted, old versions removed.
+
+    Attributes
+    ----------
+    sink
+        Name of the sink.
+    compacted, written
+        Number of small files that were replaced, and of those that replace them.
+    expired
+        Number of versions that were removed; 0 where a log keeps them (Delta).
+    removed
+        Number of files that were deleted, since only old versions had them.
+    """
+
+    sink: str
+    compacted: int = 0
+    written: int = 0
+    expired: int = 0
+    removed: int = 0
+
+    def _one_line_text(self) -> str:
+        return (
+            f"the table of sink {self.sink} was maintained: {counted(self.compacted, 'small file')}"
+            f" in {self.written}, {counted(self.expired, 'version')} and "
+            f"{counted(self.removed, 'file')} removed"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCollected(Event):
     """Files of the checkpoint that no retained epoch needs were deleted.
 

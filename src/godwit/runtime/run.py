@@ -27,6 +27,7 @@ from godwit.model.decision_events import ManualChange
 from godwit.model.errors import MigrationError
 from godwit.model.log_lines import log_context
 from godwit.operators.hot_keys.orders import divide_key
+from godwit.runtime.maintenance import TargetMaintenance
 from godwit.runtime.placement import cancel_own
 from godwit.runtime.run_record import RunRecorder
 from godwit.runtime.threads import DaemonPool, GateClosedError, Guard, close_all, one_line
@@ -127,6 +128,12 @@ class QueryRun(FlowRun):
         self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
         self.loop = EpochLoop(parts.epochs, parts.coordinator, self, beside=parts.delivering)
         self._parts, self._closing = parts, parts.closing
+        self._maintenance = TargetMaintenance(
+            [(output.name, output.sink) for output in self.flow.outputs],
+            announce=self.coordinator.announce,
+            failed=self.background_failed,
+        )
+        self._closing.insert(0, ("the maintenance of targets", self._maintenance.close))
         self.ask_backlog(self._backlog_rows)
         if self._input_ended:
             self.epochs.end_input()
@@ -315,6 +322,7 @@ class QueryRun(FlowRun):
     ) -> None:
         """Observe an epoch that is delivered, just before its event."""
         self._collect_if_due(outcome.epoch)
+        self._maintenance.delivered()
         sink_s = self.cluster.delivery_s
         progress = progress_of(outcome, self.view, stopwatch, latencies, sink_s)
         with self._noting:

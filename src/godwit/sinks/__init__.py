@@ -37,6 +37,7 @@ from godwit.model import plugins
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
+from godwit.sinks.maintenance import Maintenance
 from godwit.sinks.options import check_columns, check_path
 from godwit.sinks.simple_sinks import (
     ConsoleSink,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EpochOutput",
+    "Maintenance",
     "MemorySink",
     "Sink",
     "SinkContext",

@@ -18,6 +18,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from godwit.sinks.maintenance import Maintained
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.columns.signed import Kind
     from godwit.plan.staging import LaneWriter, Rejections, RowCheck
+    from godwit.sinks.maintenance import Maintenance
 
 
 LANE_BYTES: Final = 2**20
@@ -304,6 +307,30 @@ class Sink(ABC):
         False
         """
         return False
+
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """Policy by which `maintain` is called beside the epochs; ``None``: never.
+
+        Examples
+        --------
+        >>> gw.sinks.memory().maintenance is None
+        True
+        """
+        return None
+
+    def maintain(self) -> Maintained:
+        """Compact the target and remove old versions, as far as the `maintenance` asks for it.
+
+        Called on a thread of its own, while epochs are delivered, so it must not use what `deliver`
+        uses. What it raises becomes an event.
+
+        Examples
+        --------
+        >>> bool(gw.sinks.memory().maintain())
+        False
+        """
+        return Maintained()
 
     @property
     def rejects(self) -> Sink | None:

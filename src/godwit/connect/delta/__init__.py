@@ -10,6 +10,7 @@ from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.locations import spelled_location
 from godwit.model.naming import needs_package
+from godwit.sinks.maintenance import check_maintenance
 from godwit.sinks.options import check_columns, check_path
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.connect.delta.sink import DeltaSink
+    from godwit.sinks.maintenance import Maintenance
     from godwit.sinks.sink import Sink
 
 
@@ -34,6 +36,7 @@ def delta(
     max_partitions: int = MAX_PARTITIONS,
     lane_bytes: int = LANE_BYTES,
     rejects: Sink | None = None,
+    maintain: Maintenance | None = None,
 ) -> DeltaSink:
     """Write each epoch to a Delta Lake table in one commit; exactly-once.
 
@@ -41,8 +44,8 @@ def delta(
     Several queries may write to one table. With ``output="complete"`` each epoch overwrites the
     table's rows; otherwise epochs without rows are not written.
 
-    The sink neither compacts the table nor removes old files: run ``OPTIMIZE`` and ``VACUUM`` from
-    any engine.
+    Without `maintain` the sink neither compacts the table nor removes old files: run ``OPTIMIZE``
+    and ``VACUUM`` from any engine.
 
     Parameters
     ----------
@@ -77,6 +80,8 @@ def delta(
     rejects
         Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
         ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
+    maintain
+        Policy by which the query runs ``OPTIMIZE`` and ``VACUUM`` beside its epochs.
 
     Raises
     ------
@@ -94,6 +99,7 @@ def delta(
     check_path("Delta", path)
     options["path"] = spelled_location(os.fspath(path), error=SinkError, schemes=SCHEMES)
     check_columns("Delta", keys=keys, partition_by=partition_by)
+    check_maintenance("Delta", maintain)
     return DeltaSink(**options)
 
 

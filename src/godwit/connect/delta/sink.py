@@ -48,6 +48,7 @@ from deltalake.transaction import AddAction
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
+from godwit.connect.delta.maintenance import maintain_table
 from godwit.connect.delta.place import error_text, table_files
 from godwit.connect.delta.table import (
     as_delta_stores,
@@ -75,6 +76,7 @@ from godwit.sinks.file_systems import (
     try_directory,
 )
 from godwit.sinks.history import changed_history, rows_of_versions
+from godwit.sinks.maintenance import Maintained
 from godwit.sinks.parquet_files import (
     Partition,
     files_there,
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.connect.delta.table import TargetProblem
     from godwit.plan.staging import LaneWriter, RowCheck
+    from godwit.sinks.maintenance import Maintenance
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails without a commit of another writer
@@ -141,6 +144,7 @@ class DeltaSink(TargetSink):
         max_partitions: int,
         lane_bytes: int,
         rejects: Sink | None,
+        maintain: Maintenance | None = None,
     ) -> None:
         self._writing = Writing(mode=mode, keys=keys, order_by=order_by, rename=rename)
         self._writing.check("Delta sink", get_args(Mode))
@@ -151,9 +155,24 @@ class DeltaSink(TargetSink):
         secrets = Secrets.of_uri(self._path) | Secrets.of_values(storage_options or {})
         super().__init__("Delta", secrets=secrets, rejects=rejects, path=self._shown_path)
         self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
+        self._maintenance = maintain
 
     def __repr__(self) -> str:
         return f"gw.sinks.delta({self._shown_path!r}, mode={self._writing.mode!r})"
+
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """The policy that the user set."""
+        return self._maintenance
+
+    def maintain(self) -> Maintained:
+        """Compact the table and remove files of old versions, as far as the policy asks for it."""
+        if self._maintenance is None:
+            return Maintained()
+        with self._translating_errors(
+            f"cannot maintain {self._shown_path}", "It is tried again; see the table's log."
+        ):
+            return maintain_table(self._path, self._storage_options, self._maintenance)
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or partitions cannot hold."""

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
+from godwit.sinks.maintenance import check_maintenance
 from godwit.sinks.options import check_columns, wrong_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.connect.iceberg.sink import IcebergSink
+    from godwit.sinks.maintenance import Maintenance
     from godwit.sinks.sink import Sink
 
 
@@ -27,6 +29,7 @@ def iceberg(
     order_by: str | None = None,
     rename: Mapping[str, str] | None = None,
     rejects: Sink | None = None,
+    maintain: Maintenance | None = None,
 ) -> IcebergSink:
     """Write each epoch to an Apache Iceberg table in one commit; exactly-once.
 
@@ -34,8 +37,8 @@ def iceberg(
     may write to one table. With ``output="complete"`` each epoch replaces the table's rows;
     otherwise epochs without rows are not written.
 
-    The driver writes the files, by pyiceberg; no Spark extension is needed. The sink neither
-    expires snapshots nor compacts the table: do that from any engine.
+    The driver writes the files, by pyiceberg; no Spark extension is needed. Without `maintain` the
+    sink neither expires snapshots nor compacts the table: do that from any engine.
 
     Parameters
     ----------
@@ -61,6 +64,8 @@ def iceberg(
     rejects
         Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
         ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
+    maintain
+        Policy by which the query compacts the table and expires its snapshots, beside its epochs.
 
     Raises
     ------
@@ -81,4 +86,5 @@ def iceberg(
     if not isinstance(catalog, str | Mapping):
         raise wrong_option("Iceberg", "catalog", catalog, "a catalog's name, or its properties")
     check_columns("Iceberg", keys=keys)
+    check_maintenance("Iceberg", maintain)
     return IcebergSink(**options)

@@ -43,10 +43,12 @@ from godwit.connect.iceberg.files import (
     try_to_write,
     unreadable_files,
 )
+from godwit.connect.iceberg.maintenance import maintain_table
 from godwit.connect.iceberg.rows import place_of_table
 from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import try_directory
+from godwit.sinks.maintenance import Maintained
 from godwit.sinks.parquet_files import file_row_check, require_types
 from godwit.sinks.rows import (
     is_complete_result,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.plan.staging import RowCheck
+    from godwit.sinks.maintenance import Maintenance
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _Created = TypeVar("_Created")
@@ -99,6 +102,7 @@ class IcebergSink(TargetSink):
         order_by: str | None,
         rename: Mapping[str, str] | None,
         rejects: Sink | None,
+        maintain: Maintenance | None = None,
     ) -> None:
         self._writing = Writing(mode=mode, keys=keys, order_by=order_by, rename=rename)
         self._writing.check("Iceberg sink", ("append", "upsert", "changes"))
@@ -110,6 +114,7 @@ class IcebergSink(TargetSink):
         for value in self._properties.values():
             secrets |= Secrets.of_uri(str(value))
         super().__init__("Iceberg", secrets=secrets, rejects=rejects, table=table)
+        self._maintenance = maintain
 
     def __repr__(self) -> str:
         return f"gw.sinks.iceberg({self._table_name!r}, mode={self._writing.mode!r})"
@@ -129,6 +134,26 @@ class IcebergSink(TargetSink):
     def place(self) -> str:
         """Text that identifies the table, whatever the catalog is called."""
         return place_of_table(self._properties, self._catalog_name, self._table_name)
+
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """The policy that the user set."""
+        return self._maintenance
+
+    def maintain(self) -> Maintained:
+        """Compact the table and expire its snapshots, as far as the policy asks for it."""
+        if self._maintenance is None:
+            return Maintained()
+        with self._translating_errors("cannot be maintained", "It is tried again."):
+            catalog = load_catalog(self._catalog_name, **self._properties)
+            with contextlib.closing(catalog):
+                return maintain_table(
+                    catalog.load_table(self._table_name),
+                    self._maintenance,
+                    lambda table, check: _EpochTable(
+                        table, check, CommitRetries(self._retry_policy)
+                    ),
+                )
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or Parquet cannot hold."""
