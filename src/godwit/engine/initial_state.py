@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -325,9 +326,12 @@ def _rows_of(operator: str, value: Any, known: Callable[[Any], InitialRows | Non
     rows = known(value)
     if rows is not None:
         return rows
+    if callable(getattr(value, "to_pyarrow_dataset", None)):  # a table of deltalake
+        value = value.to_pyarrow_dataset()
     if isinstance(value, str | os.PathLike):
         import pyarrow.dataset  # noqa: PLC0415  loads Arrow's file formats
 
+        _check_files_alone(operator, value)
         try:
             data = pyarrow.dataset.dataset(value, format="parquet")
         except (OSError, pa.ArrowException) as error:
@@ -338,6 +342,8 @@ def _rows_of(operator: str, value: Any, known: Callable[[Any], InitialRows | Non
                 operator=operator,
             ) from error
         return InitialRows(schema=data.schema, batches=partial(data.to_batches, batch_size=_ROWS))
+    if hasattr(value, "schema") and hasattr(value, "scanner"):  # a dataset of Arrow
+        return InitialRows(schema=value.schema, batches=partial(value.to_batches, batch_size=_ROWS))
     if isinstance(value, pa.RecordBatch):
         value = pa.Table.from_batches([value])
     elif is_pandas(value):
@@ -347,10 +353,32 @@ def _rows_of(operator: str, value: Any, known: Callable[[Any], InitialRows | Non
     if not isinstance(value, pa.Table):
         raise InvalidInputError(
             f"The initial state of operator {operator!r} is of type {type_name(value)}.",
-            remedy="Give a pyarrow.Table, a DataFrame, a list of dicts, or a Parquet directory.",
+            remedy="Give a pyarrow.Table, a DataFrame, a list of dicts, a dataset of Arrow, a "
+            "deltalake.DeltaTable, or a Parquet directory.",
             operator=operator,
         )
     return InitialRows(schema=value.schema, batches=partial(_batches_of, value))
+
+
+_TABLES: Final = {
+    "_delta_log/*": ("Delta", "deltalake.DeltaTable(path)"),
+    "_spark_metadata/*": ("Spark's file sink", "spark.read.parquet(path)"),
+    "metadata/*.metadata.json": ("Iceberg", "pyiceberg's table.scan().to_arrow()"),
+}
+"""Files that say which files of a table count → whose it is, and what reads the table."""
+
+
+def _check_files_alone(operator: str, path: str | os.PathLike[str]) -> None:
+    """Raise if not all files of a directory count, since it is a table with a log."""
+    for name, (kind, reader) in _TABLES.items():
+        if next(Path(path).glob(name), None) is not None:
+            raise InvalidInputError(
+                f"The initial state of operator {operator!r} is to be read from "
+                f"{os.fspath(path)!r}, which is a table of {kind}: files count only if its log "
+                "names them.",
+                remedy=f"Give the table: {reader}.",
+                operator=operator,
+            )
 
 
 def _batches_of(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -255,9 +255,10 @@ class Flow(LogicalFlow):
             State that operators begin with, if the checkpoint has no epoch yet: operator → rows of
             its state, with the key columns and the columns that `gw.read_state` shows; of an
             operator with named states, operator → state → rows. Rows are a DataFrame (such as one
-            of `gw.read_state`), a ``pyarrow.Table``, a pandas DataFrame, a list of dicts, or a
-            Parquet directory. A checkpoint that began with the same operators and columns continues
-            without reading them again (event `gw.events.InitialStateIgnored`).
+            of `gw.read_state`), a ``pyarrow.Table`` or dataset, a ``deltalake.DeltaTable``, a
+            pandas DataFrame, a list of dicts, or a Parquet directory. A checkpoint that began with
+            the same operators and columns continues without reading them again (event
+            `gw.events.InitialStateIgnored`).
         initial_watermark
             Watermark that `initial` goes with, a datetime or ISO 8601 text: windows that end by
             then have been emitted, and rows before it are late. By default no window has been.

@@ -165,7 +165,20 @@ def of_states(stream: Any) -> Any:
     )
 
 
+def two_phase(stream: Any) -> Any:
+    """Windows whose partials are consolidated by an operator of its own."""
+    windows = stream.key_by("k").window(gw.tumbling("5 minutes"), consolidate="apart", name="op")
+    return windows.compute(n=gw.count(), v=gw.sum("v"))
+
+
+def newest_rows(stream: Any) -> Any:
+    """The newest row of each key."""
+    return stream.key_by("k").latest(order_by="t", name="op")
+
+
 BUILDERS = [
+    two_phase,
+    newest_rows,
     totals,
     whole,
     tumbling,
@@ -375,3 +388,24 @@ def test_elements_and_items_of_an_initial_state_expire_when_it_says() -> None:
     keys, values = operator.initial_entries("seen", pa.RecordBatch.from_pydict(given))
     assert {*micros[1:]} <= {*values.column("expires").to_pylist()}
     assert keys.num_rows >= 2
+
+
+def test_tables_of_deltalake_and_datasets_are_read_as_they_are_now(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    path = tmp_path / "table"
+    old = pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
+    deltalake.write_deltalake(path, old)
+    new = pa.table({"k": ["a", "c"], "n": pa.array([10, 20], pa.int64())})
+    deltalake.write_deltalake(path, new, mode="overwrite")
+
+    flow = gw.Flow("counts", num_key_groups=8)
+    keyed = flow.source("s", gw.testing.stream("k string")).key_by("k")
+    flow.sink("out", keyed.compute(name="op", n=gw.count()), gw.sinks.noop())
+    table = deltalake.DeltaTable(path)
+    for given in (table, table.to_pyarrow_dataset()):
+        with gw.testing.cluster(flow, initial={"op": given}) as played:
+            state = {row["k"]: row["n"] for row in played.state("op").to_pylist()}
+            assert state == {"a": 10, "c": 20}
+    with pytest.raises(gw.errors.InvalidInputError, match="is a table of Delta") as caught:
+        gw.testing.cluster(flow, initial={"op": str(path)})
+    assert "DeltaTable" in caught.value.remedy
