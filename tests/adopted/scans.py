@@ -174,6 +174,8 @@ def _compared(
 ) -> Compared:
     """Read lines by the own reader, and compare the rows."""
     result = Compared()
+    taken: list[str] = []
+    expected: list[Any] = []
     directory = Directory(place, None, None)
     for file in directory.list().files:
         line = lines[int(file.path)]
@@ -185,8 +187,20 @@ def _compared(
             result.refused[reason[:80]] += 1
             continue
         ours = [row for batch in batches for row in _plain(pa.Table.from_batches([batch]))]
+        taken.append(line)
+        expected += ours
         if repr(ours) != repr(theirs.get(file.path, [])):
             result.different.append(f"{line!r}\n  own   {ours}\n  Spark {theirs.get(file.path)}")
+    (place / "all").mkdir()
+    (place / "all/lines").write_bytes("\n".join(taken).encode("utf-8", "surrogatepass"))
+    whole = Directory(place / "all", None, None)
+    batches = [
+        batch
+        for file in whole.list().files
+        for batch in own.read(whole, FileRange(file=file), [*schema])
+    ]
+    if repr(_plain(pa.Table.from_batches(batches))) != repr(expected):
+        result.different.append("the rows of all lines in one file")
     return result
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from godwit.adopt.read_texts import UnsureError, converter, date_of, decimal_of, timestamp_of
 from godwit.columns.nested import has_leaf
 from godwit.sources.json_files import JsonFormat, lines_of, type_in_json
+from godwit.sources.message_formats import json_decoder
 from godwit.sources.text_values import has_names_of_numbers, has_small_numbers
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class SparkJson(JsonFormat):
             for f in fields
             if pa.types.is_date(f.type) or pa.types.is_timestamp(f.type)
         }
-        read = [f.with_type(pa.string()) if f.name in convert else f for f in fields]
+        read = [*_without_times(pa.schema(fields))]
         as_text = {f.name: f.with_type(type_in_json(f.type)) for f in read}
         has_decimals = any(has_leaf(f.type, pa.types.is_decimal) for f in fields)
 
@@ -119,36 +120,49 @@ class SparkJson(JsonFormat):
         return parse
 
     def _rows(self, lines: list[bytes], parse: Fast, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yield the rows of lines; halve them where Arrow may not agree with Spark."""
-        if not lines:
-            return
-        rows = None
-        try:
-            rows = parse(b"\n".join(lines))
-        except UnsureError:
-            raise
-        except (ValueError, pa.ArrowException):
-            pass
+        """Yield the rows of lines, in their order: those by Arrow for which it agrees with Spark.
+
+        The others are told apart by their usual types of values, or by halves.
+        """
+        rows = _parsed(lines, parse)
         if rows is not None:
             yield rows
             return
-        if len(lines) > _AT_ONCE:
+        if len(lines) <= _AT_ONCE:
+            yield self._rows_by_one([*range(len(lines))], lines, schema)[1]
+            return
+        decode = json_decoder(_without_times(schema))
+        odd = [number for number, line in enumerate(lines) if not _is_usual(decode, line)]
+        left_out = {*odd}
+        others = [number for number in range(len(lines)) if number not in left_out]
+        rows = _parsed([lines[number] for number in others], parse) if odd else None
+        if rows is None:
             half = len(lines) // 2
             yield from self._rows(lines[:half], parse, schema)
             yield from self._rows(lines[half:], parse, schema)
             return
+        places, odd_rows = self._rows_by_one(odd, lines, schema)
+        order = np.argsort([*others, *places], kind="stable")
+        yield pa.concat_tables([rows, odd_rows]).take(pa.array(order))
+
+    def _rows_by_one(
+        self, numbers: Sequence[int], lines: Sequence[bytes], schema: pa.Schema
+    ) -> tuple[list[int], pa.Table]:
+        """Return the rows of some lines, looked at one by one, and the numbers of their lines."""
         columns: list[list[Any]] = [[] for _ in schema]
-        for line in lines:
+        places = []
+        for number in numbers:
             try:
-                values = self._values(line.decode(), schema)
+                values = self._values(lines[number].decode(), schema)
             except UnicodeDecodeError as error:
                 msg = "it has a text that is not UTF-8"
                 raise ValueError(msg) from error
             if values is not None:
+                places.append(number)
                 for column, value in zip(columns, values, strict=True):
                     column.append(value)
         arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
-        yield pa.table(arrays, schema=schema)
+        return places, pa.table(arrays, schema=schema)
 
     def _values(self, line: str, schema: pa.Schema) -> list[Any] | None:
         """Return the values of a line; ``None`` if the line is left out."""
@@ -205,6 +219,34 @@ class SparkJson(JsonFormat):
             line = f'{{"{field.name}": {token}}}'.encode()
             return self._fast([field])(line).column(0)[0].as_py()
         raise UnsureError(token, f"a value of type {dtype}")
+
+
+def _parsed(lines: Sequence[bytes], parse: Fast) -> pa.Table | None:
+    """Return the rows of lines by Arrow; ``None`` where it may not agree with Spark."""
+    if not lines:
+        return None
+    try:
+        return parse(b"\n".join(lines))
+    except UnsureError:
+        raise
+    except (ValueError, pa.ArrowException):
+        return None
+
+
+def _is_usual(decode: Callable[[bytes], Any], line: bytes) -> bool:
+    """Return whether a line has values of the usual types."""
+    try:
+        decode(line)
+    except Exception:  # noqa: BLE001  it is looked at by all rules
+        return False
+    return True
+
+
+def _without_times(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with texts in place of dates and timestamps."""
+    return pa.schema(
+        [f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in schema]
+    )
 
 
 def _checked(value: Any) -> Any:
