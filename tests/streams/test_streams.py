@@ -29,6 +29,22 @@ def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(see
     assert play_by_testing(seed) == []
 
 
+NUMBERS = (8, 24, 5, 1, 12, 64)
+
+
+@pytest.mark.parametrize("seed", [4, 16])
+def test_a_drawn_flow_goes_on_in_another_number_of_key_groups_after_each_restart(
+    seed: int,
+) -> None:
+    assert play_by_testing(seed, numbers=NUMBERS) == []
+
+
+@pytest.mark.campaign
+def test_forty_drawn_flows_go_on_in_other_numbers_of_key_groups() -> None:
+    played = {seed: play_by_testing(seed, numbers=NUMBERS) for seed in range(100, 140)}
+    assert {seed: differences for seed, differences in played.items() if differences} == {}
+
+
 @pytest.mark.parametrize("seed", [1, 5, 9, 14])
 def test_a_drawn_flow_gives_one_result_however_its_rows_are_cut_into_epochs(seed: int) -> None:
     assert play_in_cuts(seed) == []
