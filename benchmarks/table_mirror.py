@@ -95,11 +95,11 @@ class MariaDB:
         """Return a connection."""
         import pymysql
 
-        database, socket = self.place.rpartition("/")[2].split("?unix_socket=")
+        url, socket = self.place.split("?unix_socket=")
         return pymysql.connect(
             unix_socket=socket,
             user="root",
-            database=database,
+            database=url.rpartition("/")[2],
             autocommit=autocommit,
             ssl_disabled=True,
         )

@@ -99,6 +99,7 @@ class Server:
         given = {"connect_timeout": 10, **self.parameters}
         given |= {"charset": "utf8mb4", "autocommit": True, "conv": dict(encoders)}
         given |= {"use_unicode": not raw, "init_command": _SETTINGS}
+        given |= {"cursorclass": pymysql.cursors.Cursor}
         if given.get("unix_socket") and not any(name.startswith("ssl") for name in given):
             given["ssl_disabled"] = True  # else it loads the certificates of the system first
         if read_timeout_s is not None:

@@ -746,6 +746,17 @@ def test_a_dropped_table_is_noticed(
     assert "dropped, renamed, or created again" in error
 
 
+def test_a_limit_and_an_end_read_a_part_of_a_transaction_whose_commit_has_not_arrived(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = make()
+    _, position = snapshot_and_place(source)
+    execute(postgres, "INSERT INTO t SELECT generate_series(1, 5)")
+    after = source.latest(position, limit=2, until=source.end(position))
+    assert [row["id"] for row in rows_between(source, position, after)] == [1, 2]
+
+
 def test_an_epoch_of_everything_reads_snapshot_and_changes_or_raises(
     postgres: str, make: Callable[..., PostgresSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
