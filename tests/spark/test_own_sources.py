@@ -16,6 +16,7 @@ import godwit as gw
 from godwit.engine import cluster as cluster_port
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError, SourceError
+from godwit.runtime import lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,36 @@ def expected(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
 def state_of(spark: SparkSession, checkpoint: Path) -> dict[str, tuple[int, int]]:
     rows = gw.read_state(spark, checkpoint, "t").collect()
     return {row["k"]: (row["total"], row["n"]) for row in rows}
+
+
+def test_an_epoch_that_a_stop_aborts_does_not_fail_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_GRACE_S", 0.1)
+    begun = tmp_path / "begun"
+
+    def slow(key: Any, rows: Any, state: Any) -> Any:
+        begun.touch()
+        time.sleep(60 if len(list(rows)) == 2 else 0)
+        yield key[0], 1
+
+    source = gw.sources.memory("k long")
+    flow = gw.Flow("aborted", num_key_groups=4)
+    keyed = flow.source("rows", source).key_by("k")
+    flow.sink(
+        "out",
+        keyed.process(slow, name="p", state=dict, output="k long, n long"),
+        gw.sinks.noop(),
+    )
+    with flow.start(checkpoint=tmp_path / "ck", session=spark) as query:
+        query.processAllAvailable()  # the first epoch, which has no rows
+        source.add([{"k": 1}, {"k": 1}])
+        deadline_s = time.monotonic() + 120
+        while not begun.exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        query.stop()
+        assert query.exception() is None
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["by the driver", "by tasks"])

@@ -71,9 +71,9 @@ class LogLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line."""
-        at = datetime.fromtimestamp(record.created, UTC)
+        time = datetime.fromtimestamp(record.created, UTC)
         values: dict[str, Any] = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "message": hidden(record.getMessage()),

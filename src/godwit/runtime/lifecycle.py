@@ -160,7 +160,7 @@ class EpochDriver(ABC):
         except GateClosedError:
             pass
         except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
-            self._gate.fail(error)
+            self._gate.fail_unless_aborted(error)
         self._close_sources()
         self._over.set()
         self._ending.finish()

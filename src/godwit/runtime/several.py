@@ -40,6 +40,7 @@ def await_all(queries: Iterable[Query]) -> None:
     Examples
     --------
     >>> gw.await_all([query])  # doctest: +SKIP
+    >>> gw.await_all([])  # no query is left to wait for
     """
     running = list(queries)
     failures: list[tuple[str, Exception]] = []

@@ -260,6 +260,11 @@ class EpochGate:
         # No later epoch may be committed: only the last one is delivered again.
         self.close()
 
+    def fail_unless_aborted(self, error: BaseException) -> None:
+        """Fail the query with an error of its loop, unless it comes of an epoch's abortion."""
+        if not (self._interrupted and self._is_cancellation(error)):
+            self.fail(error)
+
     @contextmanager
     def between_epochs(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Context during which no epoch runs or begins.
