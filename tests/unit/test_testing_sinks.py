@@ -130,6 +130,12 @@ class RollingBackAll(Appending):
         self.table.point = epochs.point(epochs.latest_epoch)
 
 
+class NumberOfAll(Appending):
+    """Skips epochs of other sinks, and says to a start that the target has none."""
+
+    keeps_epochs = False
+
+
 FAULTS: dict[type[Appending], str] = {
     Twice: r"\(rows\): of epoch .* delivered twice",
     TwiceAfterRestart: r"\(rows\): of epoch .* delivered twice, by another sink",
@@ -137,6 +143,7 @@ FAULTS: dict[type[Appending], str] = {
     RowsFirst: r"\(one step\): after a crash at .* has rows of epoch \d+ without it",
     InParts: r"\(one step\): after .* (and neither all nor none|without it)",
     WrongNumber: r"\(last_delivered\): it is -1 after epoch",
+    NumberOfAll: r"\(rows\): .* the first of another sink, the target lacks",
     Forgetting: r"\(rows\): .* continued after a later epoch, the target lacks",
     RollingBackAll: r"\(rows\): .* rolled back, the target lacks",
 }

@@ -226,6 +226,7 @@ class _Check:
         self._deliver_beside_another()
         self._roll_back()
         self._continue()
+        self._share()
 
     def close(self) -> None:
         """Close all sinks."""
@@ -364,6 +365,32 @@ class _Check:
         epoch = self._next_epoch()
         self._sink.deliver(epoch)
         self._check_rows(epoch.epoch, "delivered after the sink continued")
+
+    def _share(self) -> None:
+        """Let other sinks of the query, and of another one, deliver epochs of their own.
+
+        A target may be for one sink: then `open` refuses the others, or the start does, since the
+        target has an epoch already.
+        """
+        others = {
+            "another sink": replace(self._context, writer="other"),
+            "another query": replace(self._context, query_id="other query"),
+        }
+        for who, context in others.items():
+            sink = self._make()
+            if self._mode == "complete" or sink is self._sink:  # as a sink that is a table itself
+                return
+            try:
+                sink.open(context)
+            except SinkError:
+                continue
+            self._sinks.append(sink)
+            if sink.keeps_epochs and sink.last_delivered() is not None:
+                continue
+            drawn = self._next_epoch(may_be_empty=False)
+            point = replace(_point(0), query_id=context.query_id, history=f"{_HISTORY} of {who}")
+            sink.deliver(replace(drawn, epoch=0, point=point))
+            self._check_rows(drawn.epoch, f"the first of {who}")
 
     # -- rows -------------------------------------------------------------------------------------
 
