@@ -69,18 +69,36 @@ class Maintenance:
 
     @property
     def every_s(self) -> float:
-        """Seconds from one look at the table to the next."""
+        """Seconds from one look at the table to the next.
+
+        Examples
+        --------
+        >>> gw.sinks.Maintenance(every="1 hour").every_s
+        3600.0
+        """
         return seconds(self.every, "every of gw.sinks.Maintenance")
 
     @property
     def retain_s(self) -> float | None:
-        """Age in seconds at which versions are removed; ``None``: never."""
+        """Age in seconds at which versions are removed; ``None``: never.
+
+        Examples
+        --------
+        >>> gw.sinks.Maintenance(retain="1 day").retain_s
+        86400.0
+        """
         if self.retain is None:
             return None
         return seconds(self.retain, "retain of gw.sinks.Maintenance", least_s=0.0)
 
     def is_small(self, size_bytes: int) -> bool:
-        """Return whether a file is small."""
+        """Return whether a file is small.
+
+        Examples
+        --------
+        >>> gw.sinks.Maintenance(file_bytes=2**21).is_small(2**20)
+        False
+        """
         return size_bytes < self.file_bytes // 2
 
 

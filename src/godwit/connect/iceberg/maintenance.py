@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 256 * 2**20  # of the files that one commit rewrites: they are in memory
 _MAX_COMMITS: Final = 16  # in one look
+_ATTEMPTS: Final = 5  # to remove snapshots, while others commit
 
 
 def maintain_table(
@@ -142,6 +143,18 @@ class _Compaction(_FileReplacement):
 
 def _expire(table: Table, retain_s: float) -> Maintained:
     """Remove snapshots older than `retain_s` seconds, and the files that only they have."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _expire_once(table, retain_s)
+        except CommitFailedException:  # an epoch was committed meanwhile
+            if attempt == _ATTEMPTS - 1:
+                raise
+            table = table.refresh()
+    raise AssertionError("unreachable")
+
+
+def _expire_once(table: Table, retain_s: float) -> Maintained:
+    """Do what `_expire` does; raise if the table was changed meanwhile."""
     before_ms = int((time.time() - retain_s) * 1000)
     metadata = table.metadata
     protected = {ref.snapshot_id for ref in metadata.refs.values()}

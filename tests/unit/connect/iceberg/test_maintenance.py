@@ -172,6 +172,32 @@ def _killed(*_: Any) -> Any:
     raise KilledError
 
 
+def test_an_epoch_meanwhile_does_not_end_the_removal_of_snapshots(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+    sink = place.sink(maintain=AT_ONCE)
+    for epoch in range(4):
+        sink.deliver(output(epoch))
+    remove, epochs = ExpireSnapshots.by_ids, iter([output(4), output(5)])
+
+    def delivered_meanwhile(self: Any, ids: Any) -> Any:
+        if (epoch := next(epochs, None)) is not None:
+            sink.deliver(epoch)
+            raise CommitFailedException("The library has given up.")
+        return remove(self, ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ExpireSnapshots, "by_ids", delivered_meanwhile)
+        done = sink.maintain()
+    assert done.expired == 5
+    assert len(place.rows()) == 12
+    assert len(place.table().snapshots()) == 1
+    assert named(place) <= data_files(place)
+
+
 def test_a_delete_of_another_writer_meanwhile_is_not_undone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
