@@ -123,7 +123,7 @@ def _text(data: bytes) -> str:
 
 
 def _decompressed(data: bytes) -> bytes:
-    """Return what was compressed: a byte says how many follow that have its length."""
+    """Return compressed bytes as they were: the first one says how many have their length."""
     if data[0] & 0x70:
         msg = "the binary log is compressed in another way than zlib"
         raise ValueError(msg)
@@ -236,7 +236,7 @@ def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
 
 
 def _read_meta(reader: _Reader, codes: list[int], place: int) -> int:
-    """Return what is said of a column's type; correct the type of an enumeration or set."""
+    """Return the description of a column's type; correct the type of an enumeration or set."""
     code = codes[place]
     if code in _META_1:
         return reader.take(1)[0]

@@ -263,19 +263,19 @@ def read_table(connection: Connection, server: Server, table: str, *, before: bo
         raise server.error(
             f"was given the table {table!r}", 'Name it as "database.table", or connect to one.'
         )
-    found = query(
+    described = query(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         *(schema, name),
     )
-    if not found:
+    if not described:
         raise server.error(
             f"has no table {schema}.{name} that its user may read",
             f"Create it, correct its name, or GRANT SELECT ON {quoted(schema)}.{quoted(name)} TO "
             f"{server.parameters.get('user') or 'user'};",
         )
-    [(schema, name, kind, engine)] = found
+    [(schema, name, kind, engine)] = described
     shown = f"{quoted(schema)}.{quoted(name)}"
     if kind != "BASE TABLE":
         raise server.error(

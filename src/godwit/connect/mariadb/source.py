@@ -165,9 +165,9 @@ class MariaDBSource(TableSource):
                     connection, "SELECT BINLOG_GTID_POS(%s, %s)", file, position["position"]
                 )
                 read = state_of(position["gtids"])
-                there = state_of(gtids or "")
-                is_known = all(read.get(domain) == last for domain, last in there.items())
-                is_known = is_known and (gtids is not None) and bool(there) == bool(read)
+                logged = state_of(gtids or "")
+                is_known = all(read.get(domain) == last for domain, last in logged.items())
+                is_known = is_known and (gtids is not None) and bool(logged) == bool(read)
             elif file and files:
                 is_known = file < files[-1] or len(file) < len(files[-1])
         if not is_known:

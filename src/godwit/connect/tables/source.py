@@ -205,7 +205,7 @@ class TableSource(Source):
 
     @property
     def _start_again(self) -> str:
-        """The way out where what was read does not fit."""
+        """The way out where earlier rows do not fit."""
         return f"Start with {self._again}, so that the query begins with a snapshot."
 
     # -- what a database adds ---------------------------------------------------------------------
@@ -475,7 +475,7 @@ class TableSource(Source):
         return described
 
     def committed(self, position: Position) -> None:
-        """Forget what is committed; the server may remove that part of its log."""
+        """Forget committed changes; the server may remove that part of its log."""
         if position["snapshot"] is None:
             if self._snapshot is not None:
                 self._snapshot.close()
