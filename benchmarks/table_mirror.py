@@ -8,8 +8,10 @@ transaction's number in one row), the query (the source, ``latest``, a sink that
 with lanes that stay), and this one, which looks at that row of the mirror.  The lag of a
 transaction is the time from its commit to the first look at which the mirror has it or a later one.
 
-First the table is copied, then lags are measured, then the query is killed by SIGKILL and started
-again, as often as asked for, while the writer goes on.  At the end the rows of both are compared.
+First the table is copied, and the log that the server wrote meanwhile, also of the mirror's rows,
+is followed to its end.  Then lags are measured, while the query runs undisturbed.  Then the query
+is killed by SIGKILL and started again, as often as asked for, while the writer goes on.  At the end
+the rows of both are compared.
 """
 
 from __future__ import annotations
@@ -255,6 +257,8 @@ def main() -> None:
             target=write, args=(server, options.rows, options.rate, stop, log)
         )
         writer.start()
+        behind_s = wait_for(connection, 1)
+        print(f"the log of that is followed {behind_s:.1f} s later", flush=True)
         lags_ms(connection, log, 20)  # in which lanes start
         lags = lags_ms(connection, log, options.seconds)
         median, late = np.percentile(lags, [50, 99])

@@ -81,6 +81,7 @@ class PostgresSource(TableSource):
     """Changes of tables, from a snapshot and then from a replication slot."""
 
     _again = "a new slot and a new checkpoint"
+    _reads_ahead = True
 
     def __init__(self, server: Server, options: Options, *, slot: str, publication: str) -> None:
         super().__init__(server, options)

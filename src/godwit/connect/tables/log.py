@@ -162,6 +162,26 @@ class LogStream(ABC):
         self._failing_since_s = None
         return up_to_date
 
+    def read_ahead(self, connect: Callable[[], Any], begin: Place) -> None:
+        """Start the stream at `begin`, and take what has arrived, almost without waiting.
+
+        The server decodes its log meanwhile, which may take long: it has changes of all tables.
+        """
+        size = sum(t.size(t.freed, t.number) for t in self.transactions)
+        waited = False
+        try:
+            if not self.connected:
+                self._start(connect(), begin)
+            while size < MAX_BYTES:
+                message = self._receive(wait=waited)
+                if message is not None:
+                    size += self._take(message)[1]
+                elif waited:
+                    return
+                waited = message is None
+        except self.lost:  # `pump` tries again, and raises in the end
+            self.close()
+
     def fill(self, connect: Callable[[], Any], begin: Place, end: Place, *, whole: bool) -> None:
         """Read all that is between two places; raise if that cannot be read."""
         deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)

@@ -178,6 +178,7 @@ class TableSource(Source):
 
     _again: str  # what begins with a snapshot again, as in "a new checkpoint"
     _decoding: Decoding
+    _reads_ahead = False  # the log is read while the snapshot is, since the server decodes it
 
     def __init__(self, server: Server, options: Options) -> None:
         self._server: Any = server
@@ -434,9 +435,11 @@ class TableSource(Source):
         """
         limits = [most for most in (limit, self._options.max_rows) if most is not None]
         most = min(limits, default=None)
-        if position["snapshot"] is not None:
-            return self._next_part(position, most, until)
         stream = self._opened_stream()
+        if position["snapshot"] is not None:
+            if self._reads_ahead:
+                stream.read_ahead(self._connection, _place(position))
+            return self._next_part(position, most, until)
         begin, whole = _place(position), self._options.whole_transactions
         stop = None if until is None else _place(until)
         changes = EVERYTHING - 1 if most is None else most

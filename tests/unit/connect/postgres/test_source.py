@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -874,3 +875,38 @@ def test_a_publication_that_lost_changes_is_refused_while_the_query_runs(
     source._checked_s -= 60
     with pytest.raises(SourceError, match="does not have all"):
         source.latest(position)
+
+
+def test_the_log_is_read_while_the_snapshot_is(
+    postgres: str, make: Callable[..., PostgresSource]
+) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE other (id int)",
+        "INSERT INTO t SELECT generate_series(1, 30)",
+    )
+    source = make(max_rows_per_epoch=10)
+    source.open(None)
+    begin = source.start()
+    execute(
+        postgres,
+        "INSERT INTO other SELECT generate_series(1, 100)",
+        "INSERT INTO t VALUES (100)",
+    )
+    stream: Any = source._stream
+    deadline = time.monotonic() + 60
+    while not stream.transactions:
+        source.latest(begin)
+        assert time.monotonic() < deadline, "nothing of the log arrives"
+    position, rows = begin, list[dict[str, Any]]()
+    while position["snapshot"] is not None:
+        execute(postgres, f"INSERT INTO t VALUES ({200 + len(rows)})")
+        end = source.latest(position)
+        rows += rows_between(source, position, end)
+        position = end
+    assert sorted(row["id"] for row in rows) == list(range(1, 31))
+    read = [changes_after(source, position)[0]]
+    stream.close()  # as if the connection were lost
+    read.append(changes_after(source, position)[0])
+    assert [[row["id"] for row in changes] for changes in read] == [[100, 200, 210, 220, 230]] * 2
