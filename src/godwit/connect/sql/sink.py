@@ -133,10 +133,10 @@ class SqlSink(TargetSink):
         context = self._set_layout(context)
         self._schema = storable_schema(context.schema)
         percent = [name for name in self._schema.names if "%" in name]
-        if percent and self._dialect in MYSQL:
+        if percent and self._dialect in MYSQL and self._layout.keys:
             raise self._target_error(
-                f"cannot have column {percent[0]!r}: drivers of {self._dialect} do not pass on a % "
-                "in a name",
+                f"cannot upsert column {percent[0]!r}: SQLAlchemy writes a % in a name twice, in "
+                f"upserts of {self._dialect}",
                 "Rename the column in a map before the sink.",
             )
         columns = []
