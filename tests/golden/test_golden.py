@@ -8,9 +8,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.golden.flows import FLOWS
-from tests.golden.playing import Played, play_all, play_second, stored, unpack
+from tests.golden.playing import Played, play_all, play_first, play_second, stored, unpack
 
+from godwit.checkpoint.epochs import keep_epoch, take_back
 from godwit.checkpoint.records import FORMAT, RELEASES
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 
 STORED = stored()
@@ -49,6 +51,20 @@ def test_a_stored_checkpoint_is_continued_in_another_number_of_key_groups(
     for sink in output.keys() - (BY_ARRIVAL if flow == "changes" else set()):
         assert continued.output[sink] == output[sink]
     assert main(["checkpoint", "verify", str(tmp_path / "stored")]) == 0
+
+
+@pytest.mark.parametrize("flow", ["two_phase", "feedback", "own_sources"])
+def test_a_kept_epoch_is_continued_like_an_undisturbed_run_after_later_ones_are_taken_back(
+    flow: str, tmp_path: Path
+) -> None:
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    play_first(flow, tmp_path / "ck")
+    keep_epoch(storage, "middle")
+    play_second(flow, tmp_path / "ck")
+    take_back(storage, "middle", "run")
+    continued = play_second(flow, tmp_path / "ck")
+    assert continued.output == undisturbed(flow).output
+    assert continued.states == undisturbed(flow).states
 
 
 def test_each_release_that_writes_the_format_has_stored_every_flow() -> None:

@@ -104,10 +104,10 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
         return 0
     console = wide_console()
     tell(console, f"{log.identity.name}: {counted(count, 'key group')}")
-    for name, few in sorted(advice.items()):
-        tell(console, f"{printable(name)}: too few, since {few['reason']}")
+    for name, values in sorted(advice.items()):
+        tell(console, f"{printable(name)}: too few, since {values['reason']}")
     if advice:
-        suggested = max(few["suggested"] for few in advice.values())
+        suggested = max(values["suggested"] for values in advice.values())
         tell(
             console,
             f"Start with gw.Flow(..., num_key_groups={suggested}) and "
