@@ -80,14 +80,27 @@ def last_batch(session: SparkSession, path: str) -> int | None:
 
     ``None``: there is no log.
     """
-    jvm: Any = session._jvm  # noqa: SLF001
-    log = jvm.org.apache.hadoop.fs.Path(path, LOG)
-    system = log.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    if not system.exists(log):
+    names = _names_in(session, f"{path.rstrip('/')}/{LOG}")
+    if names is None:
         return None
-    names = [str(status.getPath().getName()) for status in system.listStatus(log)]
     matches = [match for name in names if (match := _BATCH.match(name)) is not None]
     return max((int(match[0]) for match in matches), default=-1)
+
+
+def has_epochs_of_lanes(session: SparkSession, path: str) -> bool:
+    """Return whether a directory has what `gw.sinks.parquet` writes."""
+    return any(name.startswith("epoch=") for name in _names_in(session, path) or ())
+
+
+def _names_in(session: SparkSession, path: str) -> list[str] | None:
+    """Return the names in a directory; ``None`` if it does not exist."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    directory = jvm.org.apache.hadoop.fs.Path(path)
+    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    system = directory.getFileSystem(conf)
+    if not system.exists(directory):
+        return None
+    return [str(status.getPath().getName()) for status in system.listStatus(directory)]
 
 
 def place_of_table(

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from godwit import sinks
 from godwit.adopt.delivery import DeliveredResult, MemoryTable, print_batch
 from godwit.adopt.spark_errors import as_spark_error
-from godwit.adopt.spark_files import LOG, SparkFiles, last_batch
+from godwit.adopt.spark_files import LOG, SparkFiles, has_epochs_of_lanes, last_batch
 from godwit.model.errors import EpochFailedError, GodwitError, UnsupportedQueryError
 from godwit.model.naming import did_you_mean, listing
 from godwit.sinks.simple_sinks import NoopSink
@@ -133,6 +133,12 @@ def _files(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     path = target.require("path", 'start("out/")')
     session = target.rows.sparkSession
     last = last_batch(session, path)
+    if last is None and has_epochs_of_lanes(session, path):
+        raise refused_setting(
+            f"The directory {path!r} has directories of epochs, which lanes wrote: readers would "
+            "not see them beside the log of Spark's sink.",
+            "Give a new directory, or write with read_plan(...) and gw.sinks.parquet(...).",
+        )
     if target.begins and last is not None and last >= 0:
         raise refused_setting(
             f"The directory {path!r} has '{LOG}', the log of another query, by whose numbers of "
@@ -144,20 +150,6 @@ def _files(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
         session, path, target.format, partition_by=target.partition_by, options=options
     )
     return delivered(query, write)
-
-
-def _parquet(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
-    """Return the sink of a directory of Parquet files; Spark continues one that has its log."""
-    path = target.require("path", 'start("out/")')
-    if target.table is not None or last_batch(target.rows.sparkSession, path) is not None:
-        return _files(target, query)
-    target.check(("path", "compression"), modes=("append",), partitions=True)
-    sink = sinks.parquet(
-        path,
-        partition_by=target.partition_by,
-        compression=target.options.get("compression", "snappy"),
-    )
-    return query.result_stream("the format 'parquet'"), sink
 
 
 def _delta(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
@@ -358,7 +350,7 @@ def _with_access(url: str, access: dict[str, str]) -> Any:
 
 
 FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]] = {
-    "parquet": _parquet,
+    "parquet": _files,
     "csv": _files,
     "json": _files,
     "orc": _files,
