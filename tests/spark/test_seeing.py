@@ -131,6 +131,10 @@ def _check_what_is_served(inbox: Inbox, tmp_path: Path) -> None:
         frame = json.load(answer)
     assert (frame["now"]["epoch"], frame["now"]["rowsIn"]) == (1, 1)
     assert sum(row["keyGroups"] for row in frame["heat"]["components"][0]["rows"]) == 4
+    with urllib.request.urlopen(f"{query.ui_url}state/t", timeout=30) as answer:
+        state = json.load(answer)
+    assert state["epoch"] == 1
+    assert state["rows"] == query.state("t").scan().to_pylist()
     shown_in_a_notebook = query._repr_html_()
     for part in (
         "of flow &#x27;seen&#x27;",
