@@ -80,11 +80,10 @@ def test_key_groups_that_changed_place_are_told_and_no_others(flow: Any) -> None
     ]
 
 
-def test_loads_that_are_not_due_are_not_told(flow: Any) -> None:
+def test_loads_are_in_the_journal_once_they_are_due(flow: Any) -> None:
     noted: list[str] = []
     record = RunRecorder(lambda kind, _: noted.append(kind))
     record.committed(committed(flow, 0))
-    record.loads(None)
     assert "load" not in noted
     record.loads(LoadSummary(epoch=0, epochs=1, loads={}))
     assert noted[-1] == "load"

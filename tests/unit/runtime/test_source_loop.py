@@ -35,6 +35,8 @@ PATIENCE_S = 120.0
 class Run:
     """A run that takes batches, and in which epochs are due, or are not."""
 
+    name = "flow"
+
     def __init__(self) -> None:
         self.gate = EpochGate()
         self.view = SimpleNamespace(awaits=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
@@ -27,9 +27,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 
 
+def unused() -> NoReturn:
+    raise AssertionError("no query here is drained")
+
+
 class Run:
     """A run that commits every batch, and in which epochs are due, or are not."""
 
+    name = "flow"
     session = SimpleNamespace(is_stopped=False)
 
     def __init__(self) -> None:
@@ -127,7 +132,11 @@ class ThreadOverMemory:
         self.finished = threading.Event()
         self.epochs = MicroBatchEpochs(cast("Any", self.run), cast("Any", rows), trigger=trigger)
         self.query = MicroBatchQuery(
-            cast("Any", self.spark), self.epochs, run=cast("Any", self.run), trigger=trigger
+            cast("Any", self.spark),
+            self.epochs,
+            run=cast("Any", self.run),
+            trigger=trigger,
+            start_bounded=unused,
         )
 
     @staticmethod

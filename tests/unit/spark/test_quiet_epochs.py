@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 from py4j.protocol import Py4JError
@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 
 
+def unused() -> NoReturn:
+    raise AssertionError("no query here is drained")
+
+
 class Run:
     """A run in which epochs are due, or are not."""
 
+    name = "flow"
     session = SimpleNamespace(is_stopped=False)
 
     def __init__(self) -> None:
@@ -99,7 +104,9 @@ class QuietThread:
         rows = SimpleNamespace(positions=SourcePositions({}, RecordedSources()))
         run, trigger = cast("Any", self.run), self.trigger
         epochs = MicroBatchEpochs(run, cast("Any", rows), trigger=trigger)
-        query = MicroBatchQuery(cast("Any", self.spark), epochs, run=run, trigger=trigger)
+        query = MicroBatchQuery(
+            cast("Any", self.spark), epochs, run=run, trigger=trigger, start_bounded=unused
+        )
         query.begin(cast("Any", SimpleNamespace(finish=self.finished.set)))
         return query
 

@@ -96,9 +96,9 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
                 "suggested": whole(event.get("suggested")),
             }
     for name, assignment in ({} if log.latest is None else log.latest.assignments).items():
-        few = too_few_key_groups(count, sum(assignment["lanes"]))
-        if few is not None:
-            advice[name] = asdict(few)
+        too_few = too_few_key_groups(count, sum(assignment["lanes"]))
+        if too_few is not None:
+            advice[name] = asdict(too_few)
     if args.json:
         print(json.dumps({"num_key_groups": count, "components": advice}, indent=2))
         return 0
