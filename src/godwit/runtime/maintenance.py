@@ -25,7 +25,7 @@ _CLOSING_S: Final = 10.0
 class TargetMaintenance:
     """Maintains targets; `sinks`: name → sink, `announce`: takes the kind and values of an event.
 
-    `failed` takes what was done, and the error.
+    `failed` takes the name of the step, and the error.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TargetMaintenance:
         self._pool = DaemonPool(1, "godwit-maintenance")
 
     def delivered(self) -> None:
-        """Begin what is due, after the delivery of an epoch."""
+        """Begin the steps that are due, after the delivery of an epoch."""
         for name, sink in self._sinks.items():
             running = self._running.get(name)
             if self._now_s() < self._due_s[name] or (running is not None and not running.done()):
@@ -60,7 +60,7 @@ class TargetMaintenance:
         wait(self._running.values(), _CLOSING_S)
 
     def _maintain(self, name: str, sink: Sink) -> None:
-        """Maintain a target, and announce what was done."""
+        """Maintain a target, and announce the result."""
         done = sink.maintain()
         if done:
             self._announce(

@@ -105,10 +105,10 @@ def _compact(
 
     def check(newest: Table) -> None:
         """Raise unless the newest version has the files, with the same deletes and columns."""
-        there = {task.file.file_path: _deletes(task) for task in newest.scan().plan_files()}
+        present = {task.file.file_path: _deletes(task) for task in newest.scan().plan_files()}
         metadata = newest.metadata
         if (
-            any(there.get(path) != deletes for path, deletes in seen.items())
+            any(present.get(path) != deletes for path, deletes in seen.items())
             or metadata.current_schema_id != before.current_schema_id
             or metadata.default_spec_id != before.default_spec_id
         ):
@@ -182,11 +182,13 @@ def _delete_files_of(
 
     `own`: path → manifest of the expired ones.
     """
-    kept = {m.manifest_path: m for s in left for m in s.manifests(table.io)}
-    gone = {path: manifest for path, manifest in own.items() if path not in kept}
+    needed = {m.manifest_path: m for s in left for m in s.manifests(table.io)}
+    gone = {path: manifest for path, manifest in own.items() if path not in needed}
     named = {file.file_path for m in gone.values() for file in _files_in(table, m, live=False)}
     if named:
-        named -= {file.file_path for m in kept.values() for file in _files_in(table, m, live=True)}
+        named -= {
+            file.file_path for m in needed.values() for file in _files_in(table, m, live=True)
+        }
     lists = {s.manifest_list for s in expired} - {s.manifest_list for s in left}
     _delete(table, [*sorted(named), *gone, *filter(None, lists)])
     return len(named)
