@@ -6,7 +6,7 @@ needs no Spark job and no lane, and is right while key groups move, executors ar
 wait: the checkpoint is the state, wherever copies of it are.
 
 Invariant: all rows of one call are of one committed epoch, which `QueryState.epoch` tells.  All
-changes that the copies lack are collected for all states of a call under one hold of the commit log's
+changes that the copies lack are collected for all states of a call under one hold of the log's
 lock, together with the commit record, which says which panes have expired by then.
 
 States that are stored in parts are put together by their operator: the slots of two-phase windows
