@@ -193,14 +193,17 @@ def _rocks(spark: SparkSession) -> Iterator[None]:
 
 
 def _write_input(directory: Path) -> None:
-    """Write four files of clicks and of orders, some of them late, or twice."""
+    """Write four files of clicks and of orders, some of them late, or twice.
+
+    Users of the first two files are not in the others.
+    """
     draw = random.Random(5)
     for batch in range(4):
         clicks, orders = [], []
         for number in range(25):
             second = 120 * batch + draw.randint(-90, 120)
             time = str(_START + dt.timedelta(seconds=second))
-            user = draw.choice(("ann", "bob", "cem"))
+            user = draw.choice((("ann", "bob", "cem"), ("dan", "eve", "flo"))[batch // 2])
             click = {"id": 100 * batch + number, "user": user, "page": draw.choice("xyz")}
             clicks.append({**click, "ts": time, "amount": draw.randint(1, 9)})
             if number % 3 == 0:
@@ -210,6 +213,7 @@ def _write_input(directory: Path) -> None:
             place = directory / name / f"{batch}.json"
             place.parent.mkdir(exist_ok=True)
             place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(place, (1_700_000_000 + batch,) * 2)  # by which files are read in order
 
 
 def test_a_typical_job_runs_with_one_line_changed(
