@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  as programs write it
+from tests.adopted.functions_with_state import Idle, Latest, counted
 from tests.adopted.written import written_of
 from tests.support.native import Case, Stream
 
@@ -149,11 +150,43 @@ _JOIN_KEYS = (
     "ar <=> ar2",
     "l % 3 = n2",
     "upper(k) = upper(k2)",
+    "concat(k, '-', n) = concat(k2, '-', n2)",
+    "coalesce(k, id) = k2",
+    "n + 1 = n2",
+    "st.p = n2",
+    "get(ar, 0) = n2 AND k <=> k2",
+    "struct(k, n) = struct(k2, n2)",
+    "cast(d AS decimal(14,2)) = cast(d2 AS decimal(14,2))",
 )
 _RANGES = (
     "ts2 BETWEEN ts AND ts + interval 5 minutes",
     "ts2 BETWEEN ts - interval 2 minutes AND ts + interval 30 seconds",
     "ts2 >= ts AND ts2 <= ts + interval 90 seconds",
+    "ts2 > ts AND ts2 < ts + interval '3' minute",
+    "ts2 < ts + interval 2 minutes AND ts < ts2 + interval 1 minute",
+    "ts2 - ts BETWEEN interval '-1' minute AND interval '4' minute",
+    "ts2 >= ts - interval 1 minute AND ts2 <= ts AND n <= n2",
+    "ts <= ts2 AND ts2 <= ts + make_interval(0, 0, 0, 0, 0, 2, 30.5)",
+)
+_SQL_KEYS = ("k", "id", "n % 2", "b", "st.q", "coalesce(n, 0)", "d", "upper(k)", "ar", "m['a']")
+_SQL_WINDOWS = (
+    "window(ts, '1 minute')",
+    "window(ts, '10 minutes', '4 minutes')",
+    "window(ts, '3 minutes', '3 minutes', '20 seconds')",
+)
+_SQL_JOINS = (
+    " LEFT JOIN {lookup} ON n = n3",
+    " JOIN {lookup} ON n = n3 AND side IS NOT NULL",
+    " LATERAL VIEW explode(ar) e AS x",
+    " LATERAL VIEW OUTER posexplode(ar) e AS pos, x",
+)
+_HAVINGS = (
+    "count(*) > 1",
+    "max(n) IS NOT NULL AND count(*) < 9",
+    "sum(v) > 1",
+    "count(*) FILTER (WHERE b) > 0",
+    "min(d) < max(d)",
+    "not bool_and(b)",
 )
 _PAIRS = ("n < n2", "n <> n2 OR n2 IS NULL", "size(ar) >= size(ar2)", "b", "v2 > 0")
 _BETWEEN = (
@@ -390,10 +423,38 @@ def longer_chain_of(draw: random.Random) -> tuple[str, str]:
     return text, "append"
 
 
+def sql_of(draw: random.Random) -> tuple[str, str]:
+    """Draw a query in SQL as text, and its output mode."""
+    rows, mode = "{s}", draw.choice(("update", "update", "complete"))
+    keys = _some(draw, _SQL_KEYS, 2)
+    if draw.random() < 0.6:
+        rows, mode = "{S}", draw.choice(("append", "append", "update", "complete"))
+        keys.insert(draw.randint(0, len(keys)), draw.choice(_SQL_WINDOWS))
+    if draw.random() < 0.2:
+        other = "{u}" if rows == "{s}" else "{U}"
+        rows = f"(SELECT * FROM {rows} UNION ALL SELECT * FROM {other})"
+    elif draw.random() < 0.25:
+        rows += draw.choice(_SQL_JOINS)
+    where = f" WHERE {draw.choice(_LATER_FILTERS)}" if draw.random() < 0.4 else ""
+    parts = _some(draw, _AGGREGATES, 3)
+    having = f" HAVING {draw.choice(_HAVINGS)}" if draw.random() < 0.3 else ""
+    columns = [*(f"{key} AS g{n}" for n, key in enumerate(keys))]
+    columns += [f"{part} AS r{n}" for n, part in enumerate(parts)]
+    text = f"SELECT {', '.join(columns)} FROM {rows}{where} GROUP BY {', '.join(keys)}{having}"
+    if draw.random() < 0.2:
+        text = (
+            f"WITH c AS ({text}) SELECT *, cast(r0 AS string) AS more FROM c WHERE r0 IS NOT NULL"
+        )
+    return f"sql({text!r})", mode
+
+
 def text_of(draw: random.Random) -> tuple[str, str]:
     """Draw a query as text, and its output mode."""
-    if draw.random() < 0.2:
+    kind = draw.random()
+    if kind < 0.2:
         return written_of(draw)
+    if kind < 0.35:
+        return sql_of(draw)
     node = draw.random()
     if node < 0.12:
         return join_of(draw)
@@ -464,6 +525,7 @@ def build_of(text: str) -> Callable[..., DataFrame]:
         if "lookup" in text:
             names["lookup"] = session.sql(_LOOKUP)
         names["sql"] = lambda query: session.sql(query, **names)
+        names |= {"Idle": Idle, "Latest": Latest, "counted": counted}
         query: DataFrame = eval(text, {"F": F, **names})
         return query
 
@@ -477,14 +539,15 @@ def draw_case(draw: random.Random) -> tuple[str, Case]:
 
 def case_of(draw: random.Random, text: str, mode: str) -> tuple[str, Case]:
     """Draw the input of a query, and whether it restarts; return a name and the case."""
-    batches = [draw_rows(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
+    count = draw.choice((2, 3, 4, 4))
+    batches = [draw_rows(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(count)]
     parts = 2 if draw.random() < 0.25 else 1
     streams = {"s": Stream(schema=COLUMNS, batches=batches)}
     if re.search(r"\b[tT]\b", text):
-        others = [draw_others(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(4)]
+        others = [draw_others(draw, batch, draw.choice((0, 1, 8, 15))) for batch in range(count)]
         streams["t"] = Stream(schema=OTHERS, batches=others)
     if re.search(r"\b[uU]\b", text):
-        others = [draw_rows(draw, batch, draw.choice((0, 4, 8))) for batch in range(4)]
+        others = [draw_rows(draw, batch, draw.choice((0, 4, 8))) for batch in range(count)]
         streams["u"] = Stream(schema=COLUMNS, batches=others)
     settings = draw.choice(_SETTINGS) if draw.random() < 0.1 else {}
     further = [*(["restarted"] if parts > 1 else []), *(f"{k}={v}" for k, v in settings.items())]

@@ -21,7 +21,7 @@ def written() -> tuple[tuple[str, str], ...]:
     queries = []
     for line in Path(__file__).with_suffix(".txt").read_text().splitlines():
         mode, _, text = line.partition(" | ")
-        is_sql = text.startswith(("SELECT ", "WITH "))
+        is_sql = text.startswith(("SELECT ", "WITH ", "FROM "))
         queries.append((f"sql({text!r})" if is_sql else text, mode))
     return tuple(queries)
 

@@ -358,6 +358,7 @@ _OTHERS: Final[dict[str, Callable[[Any], AggregateCall]]] = {
     "BitAndAgg": _numeric("bit_and"),
     "BitOrAgg": _numeric("bit_or"),
     "BitXorAgg": _numeric("bit_xor"),
+    "Product": _numeric("product"),
     "BitmapAndAgg": _numeric("bitmap_and"),
     "BitmapConstructAgg": _numeric("bitmap"),
     "BitmapOrAgg": _numeric("bitmap_or"),

@@ -338,6 +338,24 @@ class Catalyst:
         """Return a plan, which may stream, as Spark's optimizer changes it."""
         return self._session.sessionState().optimizer().execute(plan)
 
+    def with_joined_conditions(self, plan: Any) -> Any:
+        """Return a plan in which conditions above inner joins of streams are parts of these.
+
+        So Spark's optimizer has them, as in ``FROM a, b WHERE a.k = b.k``.
+        """
+        rule = self._catalyst.companion("optimizer.PushPredicateThroughJoin")
+
+        def change(node: Any) -> Any:
+            """Move the condition of a filter right above a join."""
+            if kind_of(node) != "Filter" or kind_of(node.child()) != "Join":
+                return None
+            join = node.child()
+            is_inner = str(join.joinType().sql()) in {"INNER", "CROSS"}
+            streams = all(child.isStreaming() for child in children_of(join))
+            return rule.apply(node) if is_inner and streams else None
+
+        return self.rewrite(plan, change)
+
     def check_repeatable(self, node: Any, refuse: Callable[[Any, str], object]) -> None:
         """Refuse a node's expressions whose value depends on more than the row.
 

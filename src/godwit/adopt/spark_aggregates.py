@@ -176,9 +176,11 @@ class Numeric:
         """Bind the aggregate to columns of doubles, or (of bits) of integers."""
         types = [column_type(inputs, name, self.name) for name in self.columns]
         identity = {"aggregate": self.name, "types": [str(dtype) for dtype in types]}
-        if self.name in _BITS:
-            return _Bits(
-                function=_BITS[self.name],
+        if self.name in _COMBINED:
+            function, neutral = _COMBINED[self.name]
+            return _Combined(
+                function=function,
+                neutral=neutral,
                 state=pa.schema({"value": types[0]}),
                 output=types[0],
                 identity=identity,
@@ -202,11 +204,12 @@ class Numeric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bits(BuiltIn):
-    """The bits of all values combined; null without values."""
+class _Combined(BuiltIn):
+    """All values combined, such as their bits; null without values."""
 
     commutative = True
     function: np.ufunc
+    neutral: int  # a value that changes none
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -216,7 +219,7 @@ class _Bits(BuiltIn):
             groups, values = groups[mask], values[mask]
         known = mask_of(states.column(0))
         seen = np.ones(states.num_rows, np.bool_) if known is None else known.copy()
-        bits = np.where(seen, values_of(states.column(0)), self._neutral(values.dtype))
+        bits = np.where(seen, values_of(states.column(0)), values.dtype.type(self.neutral))
         self.function.at(bits, groups, values)
         seen[groups] = True
         return self._of(bits, seen)
@@ -228,20 +231,18 @@ class _Bits(BuiltIn):
         either = pc.coalesce(left.column(0), right.column(0))
         return self.states(pc.if_else(both, joined, either))
 
-    def _neutral(self, dtype: np.dtype[Any]) -> Any:
-        """Return the number that changes nothing."""
-        return dtype.type(-1 if self.function is np.bitwise_and else 0)
-
     def _of(self, bits: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
         """Return states, null where `seen` is false."""
         return self.states(column_of(bits, None if seen.all() else seen, self.output))
 
 
-_BITS: Final[dict[str, np.ufunc]] = {
-    "bit_and": np.bitwise_and,
-    "bit_or": np.bitwise_or,
-    "bit_xor": np.bitwise_xor,
+_COMBINED: Final[dict[str, tuple[np.ufunc, int]]] = {
+    "bit_and": (np.bitwise_and, -1),
+    "bit_or": (np.bitwise_or, 0),
+    "bit_xor": (np.bitwise_xor, 0),
+    "product": (np.multiply, 1),
 }
+"""Name → the function that combines two values, and the value that changes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import DataFrame
@@ -57,6 +57,7 @@ from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
 from godwit.spark.flow import Flow
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.spark.stages.source_rows import arrow_schema
+from godwit.time.event_time import QueryWatermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from godwit.adopt.spark_states import OperatorState
     from godwit.plan.nodes import CustomNode
     from godwit.sources.source import Source
-    from godwit.time.event_time import QueryWatermark
 
 
 _OWN_NAMES: Final = (
@@ -156,9 +156,14 @@ class Translation:
         self.catalyst = Catalyst(dataframe.sparkSession)
         self.mode, self.whole_windows = mode, whole_windows
         self.own_sources = own_sources
-        self.plan = self._with_own_marks(self.catalyst.without_ctes(analysed(dataframe)))
+        self._call_of: dict[str, str] = {}  # own id of a watermark's node → Spark's
+        self._calls: dict[str, str] = {}  # source → Spark's id of its watermark
+        plan = self.catalyst.without_ctes(analysed(dataframe))
+        self.plan = self.catalyst.with_joined_conditions(self._with_own_marks(plan))
         self.flow = Flow(name)
-        self.flow._query_watermark = self._policy()  # noqa: SLF001  users do not choose it
+        self.flow._query_watermark = QueryWatermark(  # noqa: SLF001  users do not choose it
+            policy=self._policy(), calls=self._calls
+        )
         no_data = str(self.catalyst.spark.conf.get(_NO_DATA, "true")).lower()
         self.flow._waits_for_input = no_data != "true"  # noqa: SLF001
         self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
@@ -193,19 +198,24 @@ class Translation:
             states=tuple(sorted(self.states, key=lambda state: self._order[state.operator])),
         )
 
-    def _policy(self) -> QueryWatermark:
+    def _policy(self) -> Literal["min", "max"]:
         """Return which watermark of the query's streams is that of the query."""
         policy = str(self.catalyst.spark.conf.get(POLICY, "min")).lower()
         return "max" if policy == "max" else "min"
 
     def _with_own_marks(self, plan: Any) -> Any:
-        """Return a plan whose watermarks have ids of their own: sides of a self-join share them."""
+        """Return a plan whose watermarks have ids of their own: sides of a self-join share them.
+
+        Spark has one watermark for all nodes of one id, which `QueryWatermark.calls` says.
+        """
 
         def change(node: Any) -> Any:
             """Give a watermark another id."""
             if kind_of(node) != "EventTimeWatermark":
                 return None
-            return self.catalyst.watermark(node, self.catalyst.rewrite(node.child(), change))
+            own = self.catalyst.watermark(node, self.catalyst.rewrite(node.child(), change))
+            self._call_of[str(own.nodeId())] = str(node.nodeId())
+            return own
 
         return self.catalyst.rewrite(plan, change)
 
@@ -482,6 +492,7 @@ class Translation:
             )
         frame = self._rows_of_plans(plans)
         time = {"event_time": TIME, "slack": catalyst.delay_of(mark), "max_ahead": _NO_LIMIT}
+        self._calls[name] = self._call_of[str(mark.nodeId())]
         return self._add_source(plan, name, frame, **time)
 
     def _rows_of_plans(self, plans: Sequence[Any]) -> DataFrame | Source:

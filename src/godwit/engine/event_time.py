@@ -541,10 +541,15 @@ def _query_watermark(
     """
     if flow.query_watermark is None:
         return None
-    every = (name for names in flow.watermarks for name in names)
-    timed = [name for name in every if source_of(name) in flow.times]
-    choose = min if flow.query_watermark == "min" else max
-    chosen = choose((watermarks.get(name, BEGINNING) for name in timed), default=BEGINNING)
+    calls = flow.query_watermark.calls
+    greatest: dict[str, int] = {}
+    for name in (name for names in flow.watermarks for name in names):
+        if source_of(name) in flow.times:
+            call = calls.get(source_of(name), name)
+            watermark = watermarks.get(name, BEGINNING)
+            greatest[call] = max(watermark, greatest.get(call, BEGINNING))
+    choose = min if flow.query_watermark.policy == "min" else max
+    chosen = choose(greatest.values(), default=BEGINNING)
     moved = max(chosen, BEGINNING if before is None else before)
     return None if moved == BEGINNING else moved
 

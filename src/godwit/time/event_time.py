@@ -5,7 +5,7 @@ from __future__ import annotations
 import time as cpu_clock
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 
 _SAMPLE: Final = 0xF  # one hash in sixteen
 
-QueryWatermark: TypeAlias = Literal["min", "max"]
-"""Rule for the watermark of a whole query: the lowest of all sources, or the greatest."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryWatermark:
+    """Rule for the watermark of a whole query, as Spark has it."""
+
+    policy: Literal["min", "max"]  # the lowest of all sources, or the greatest
+    # source → the call that set its watermark: sources of one call, as of a stream that is joined
+    # with itself, have the greatest of their watermarks together
+    calls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
 from tests.support.native import Case, Stream, compare_all, written
 
 import godwit as gw
@@ -170,6 +171,11 @@ def test_aggregate_functions_give_what_spark_gives(spark: SparkSession) -> None:
         f"functions {part}": Case(build=_by(texts[part::3]), streams=_stream(), mode="update")
         for part in range(3)
     }
+    cases["product, which SQL does not have"] = Case(
+        build=lambda s: s.groupBy("k").agg(sf.product("n"), sf.product("v")),
+        streams=_stream(),
+        mode="update",
+    )
     assert not compare_all(spark, cases)
 
 

@@ -25,7 +25,7 @@ s.withWatermark('ts', '0 seconds').rollup('d', 'id', F.session_window('ts', '30 
 def test_drawn_queries_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
     seeds = range(11 if "GODWIT_LONG" in os.environ else 5)
     text = "".join(_LATE_SESSIONS.split("\n"))
-    cases = drawn_cases(seeds) | dict([case_of(random.Random(1), text, "complete")])
+    cases = drawn_cases(seeds) | dict([case_of(random.Random(5), text, "complete")])
     with lanes_here():
         outcome = compare_cases(spark, cases)
     assert not outcome.different

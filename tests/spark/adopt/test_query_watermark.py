@@ -89,6 +89,24 @@ _MINIMUM: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
 }
 
 
+def _of_parts(a: DataFrame, b: DataFrame) -> DataFrame:
+    """Return windows of two parts of one stream, which share its watermark."""
+    rows = _a(a)
+    return _sums(rows.where("n > 1").union(rows.where("k = 'a' AND n = 1")))
+
+
+def _joined_parts(a: DataFrame, b: DataFrame) -> DataFrame:
+    """Return a join of two parts of one stream, which share its watermark."""
+    rows = _a(a)
+    early = "y.k = x.k AND y.ts BETWEEN x.ts AND x.ts + interval 2 minutes"
+    right = rows.where("n = 1").alias("y")
+    joined = rows.where("n > 1").alias("x").join(right, sf.expr(early), "left")
+    return joined.select("x.k", "x.ts", sf.col("y.ts").alias("ts2"))
+
+
+_MINIMUM |= {"parts of a stream": _of_parts, "parts of a stream, joined": _joined_parts}
+
+
 def _of_both(a: DataFrame, b: DataFrame) -> DataFrame:
     return _sums(_a(a)).union(_maxima(_b(b)))
 

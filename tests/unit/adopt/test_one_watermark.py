@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import godwit as gw
 from godwit.engine.event_time import EventTimes, Times
-
-if TYPE_CHECKING:
-    from godwit.time.event_time import QueryWatermark
+from godwit.time.event_time import QueryWatermark
 
 COLUMNS = "k string, ts timestamp"
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("min", [0, 1]), ("max", [1, 1]), (None, [1, 1])])
+_SAME = {"fast": "call", "slow": "call"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (QueryWatermark(policy="min"), [0, 1]),
+        (QueryWatermark(policy="min", calls=_SAME), [1, 1]),
+        (QueryWatermark(policy="max"), [1, 1]),
+        (None, [1, 1]),
+    ],
+)
 def test_windows_wait_for_the_slowest_stream_of_the_query(
     rule: QueryWatermark | None, expected: list[int]
 ) -> None:
@@ -45,7 +54,7 @@ def test_windows_wait_for_the_slowest_stream_of_the_query(
 
 def test_the_watermark_of_a_query_stays_over_a_restart_and_those_of_its_streams_do_not() -> None:
     flow = gw.Flow("two")
-    flow._query_watermark = "min"
+    flow._query_watermark = QueryWatermark(policy="min")
     for name in ("fast", "slow"):
         rows = flow.source(name, gw.testing.stream(COLUMNS), event_time="ts")
         windows = rows.key_by("k").window(gw.tumbling("1 minute")).compute(n=gw.count())

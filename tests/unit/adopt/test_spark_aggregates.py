@@ -48,7 +48,7 @@ _AGGREGATES: list[Any] = [
     _encoded(gw.all_values("collect_list", "c0"), ("s", "value")),
     _encoded(gw.count_distinct("c0"), ("s", "identity")),
     *(Numeric(name=name, columns=("n",)) for name in ("bit_and", "bit_or", "bit_xor")),
-    *(Numeric(name=name, columns=("v",)) for name in ("skewness", "kurtosis", "regr_s")),
+    *(Numeric(name=n, columns=("v",)) for n in ("skewness", "kurtosis", "regr_s", "product")),
     *(
         Numeric(name=name, columns=("v", "w"))
         for name in ("covar_pop", "covar_samp", "corr", "regr_r2", "regr_slope", "regr_intercept")
