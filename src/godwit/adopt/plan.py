@@ -350,7 +350,7 @@ class Catalyst:
             if kind_of(node) != "Filter" or kind_of(node.child()) != "Join":
                 return None
             join = node.child()
-            is_inner = str(join.joinType().sql()) in {"INNER", "CROSS"}
+            is_inner = str(join.joinType().sql()) == "INNER"  # Spark does not run CROSS
             streams = all(child.isStreaming() for child in children_of(join))
             return rule.apply(node) if is_inner and streams else None
 

@@ -67,6 +67,12 @@ def _of_windows(left: DataFrame, right: DataFrame) -> DataFrame:
     return joined.select("k", "w", "n", "m", "w2")
 
 
+def _unconditional(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Return the join that ``FROM left, right`` is."""
+    left, right = _timed(left, right)
+    return left.join(right)
+
+
 _QUERIES: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
     "inner, without watermarks": lambda left, right: left.join(right, sf.expr("k = k2 AND n <= m")),
     "inner, in a range of time": _join("inner", _RANGE),
@@ -76,13 +82,8 @@ _QUERIES: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
     "semi, with a condition on both sides": _join("leftSemi", f"{_RANGE} AND n <= m"),
     "left, of equal windows": _of_windows,
     "left, of equal event times": _join("leftOuter", "ts = ts2 AND n <= m"),
-    "inner, by a condition above it": lambda left, right: _join("cross", "true")(left, right).where(
+    "inner, by a condition above it": lambda left, right: _unconditional(left, right).where(
         f"{_RANGE} AND n <= m AND n > 1 AND m < 9"
-    ),
-    "inner, of three streams by a condition above them": lambda left, right: (
-        _join("cross", "true")(left, right)
-        .crossJoin(left.select(sf.col("k").alias("k3"), sf.col("n").alias("n3")).where("n3 = 1"))
-        .where("k = k2 AND n <= m AND k3 = k2")
     ),
     "windows of pairs": lambda left, right: (
         _join("inner", _RANGE)(left, right)
