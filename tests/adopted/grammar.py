@@ -162,9 +162,9 @@ _RANGES = (
     "ts2 BETWEEN ts AND ts + interval 5 minutes",
     "ts2 BETWEEN ts - interval 2 minutes AND ts + interval 30 seconds",
     "ts2 >= ts AND ts2 <= ts + interval 90 seconds",
-    "ts2 > ts AND ts2 < ts + interval '3' minute",
+    "ts2 > ts AND ts2 < ts + interval 3 minutes",
     "ts2 < ts + interval 2 minutes AND ts < ts2 + interval 1 minute",
-    "ts2 - ts BETWEEN interval '-1' minute AND interval '4' minute",
+    "ts2 - ts BETWEEN interval -1 minute AND interval 4 minutes",
     "ts2 >= ts - interval 1 minute AND ts2 <= ts AND n <= n2",
     "ts <= ts2 AND ts2 <= ts + make_interval(0, 0, 0, 0, 0, 2, 30.5)",
 )

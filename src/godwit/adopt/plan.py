@@ -344,15 +344,18 @@ class Catalyst:
         So Spark's optimizer has them, as in ``FROM a, b WHERE a.k = b.k``.
         """
         rule = self._catalyst.companion("optimizer.PushPredicateThroughJoin")
+        narrow = self._catalyst.companion("optimizer.EliminateOuterJoin")
 
         def change(node: Any) -> Any:
             """Move the condition of a filter right above a join."""
             if kind_of(node) != "Filter" or kind_of(node.child()) != "Join":
                 return None
+            # Spark's full join of streams joins nulls, and those that it becomes here do not.
+            node = narrow.apply(node)
             join = node.child()
             is_inner = str(join.joinType().sql()) == "INNER"  # Spark does not run CROSS
             streams = all(child.isStreaming() for child in children_of(join))
-            return rule.apply(node) if is_inner and streams else None
+            return None if not streams else rule.apply(node) if is_inner else node
 
         return self.rewrite(plan, change)
 
