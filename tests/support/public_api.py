@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
-from godwit.engine.query_state import QueryState
+from godwit.engine.query_state import QueryState, QueryStates
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.placement import QueryPlacement
 from godwit.runtime.regrouping import PendingRegrouping, QueryComponents
@@ -44,6 +44,7 @@ OF_A_QUERY: dict[str, type[Any]] = {
         PendingRegrouping,
         QueryHotKeys,
         QueryState,
+        QueryStates,
     )
 }
 # Their arguments are an epoch's, which nobody makes: the example of the class shows them.

@@ -246,7 +246,7 @@ class CheckpointSummary:
     run_id: str  # the run that owns it; empty before the first
     epochs: tuple[int, int] | None  # retained epochs, first and last; ``None`` if none is committed
     # name → epoch, of those that stay until they are released
-    kept: Mapping[str, int]
+    kept_epochs: Mapping[str, int]
     pending: tuple[str, ...]  # renamings and drops of the next epoch, as text
     # plan, components: number of the physical plan, and component → its operators; -1 before the
     # first epoch
@@ -280,7 +280,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         num_key_groups=log.chains.num_key_groups,
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
-        kept={name: own.epoch for name, own in log.kept_epochs().items()},
+        kept_epochs={name: own.epoch for name, own in log.kept_epochs().items()},
         pending=tuple(_pending_edits(log)),
         plan=log.plan,
         components={

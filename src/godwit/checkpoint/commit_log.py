@@ -417,15 +417,15 @@ class CommitLog:
         retained = self.retained_epochs
         if epoch in retained:
             return
-        kept = self.kept_epochs()
-        if epoch not in {own.epoch for own in kept.values()}:
+        epochs_by_name = self.kept_epochs()
+        if epoch not in {own.epoch for own in epochs_by_name.values()}:
             there_are = (
                 f"epochs {retained[0]} to {retained[-1]} are retained"
                 if retained
                 else "no epoch is committed yet"
             )
-            if kept:
-                there_are += f", and kept are {', '.join(map(str, kept.values()))}"
+            if epochs_by_name:
+                there_are += f", and kept are {', '.join(map(str, epochs_by_name.values()))}"
             raise CheckpointError(
                 f"Epoch {epoch} cannot be read from the checkpoint {self.storage.uri!r}: "
                 f"{there_are}.",
@@ -568,8 +568,8 @@ class CommitLog:
         except FileExistsError:
             # Only a manifest of the same epoch can be there, and records do not change; or one of
             # an epoch that was taken back.
-            there = load_record(self.storage, path, Manifest)
-            if there.record != manifest.record and self.identity.origins:
+            present = load_record(self.storage, path, Manifest)
+            if present.record != manifest.record and self.identity.origins:
                 self.storage.write_atomic(path, encode_record(manifest))
         self._manifests.append(self.latest_epoch)
         with self.lock:

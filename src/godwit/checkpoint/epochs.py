@@ -173,9 +173,9 @@ def resolve_epoch(log: CommitLog, asked: int | str | datetime) -> int:
 
 def _epoch_at(log: CommitLog, moment: datetime) -> int:
     """Return the last retained or kept epoch that was committed by `moment`."""
-    kept = {own.epoch for own in log.kept_epochs().values()}
+    kept_numbers = {own.epoch for own in log.kept_epochs().values()}
     times: dict[int, float] = {}
-    for epoch in sorted({*log.retained_epochs, *kept}):
+    for epoch in sorted({*log.retained_epochs, *kept_numbers}):
         record = log.load_record(epoch)
         for entry in JournalReader(log.storage).entries_of_run(record.run_id):
             event = entry.get("event")
@@ -322,7 +322,7 @@ def _log_steps(log: CommitLog, epoch: int) -> tuple[RepairStep, ...]:
 
 
 def _finish(log: CommitLog) -> None:
-    """Set aside what is of epochs that were taken back, and put Spark's log back."""
+    """Set aside the files of epochs that were taken back, and put Spark's log back."""
     storage, latest = log.storage, log.latest_epoch
     steps = list(_log_steps(log, latest))
     problem = "Its epoch was taken back."

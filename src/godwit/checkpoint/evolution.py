@@ -519,10 +519,10 @@ def compare_flows(
             "state stays behind.",
         )
     if (repartitioned or regroup) and (renamed or edits):
-        anew = [f"operator {name!r} is to be repartitioned" for name in repartitioned]
+        partitioned = [f"operator {name!r} is to be repartitioned" for name in repartitioned]
         raise flow_mismatch(
             uri,
-            [*anew, *(["its number of key groups is to change"] if regroup else [])],
+            [*partitioned, *(["its number of key groups is to change"] if regroup else [])],
             "The same start renames or drops operators.",
             remedy="Do one after the other: start once with partition_by= and num_key_groups= as "
             "they were.",

@@ -107,7 +107,7 @@ class _Rewrite:
     writer: BlockWriter
     count: int
     max_bytes: int
-    # references to what is written, in order of its blocks
+    # references to the written entries, in order of its blocks
     refs: list[partial[SnapshotRef] | partial[SegmentRef]] = field(default_factory=list)
     entries: int = 0
     size_bytes: int = 0
@@ -279,7 +279,7 @@ def _reader_without_operator(flow: CompiledFlow, log: CommitLog, state: StateId)
     described: list[tuple[Any, ...]] = []
     for operator, name, flow_version in sorted({(r.operator, r.state, r.flow) for r in refs}):
         own = log.version(flow_version).operator(operator)
-        assert own is not None, "the version describes what was written under it"
+        assert own is not None, "the version describes the state written under it"
         if (written := (own.keys, own.partition_by, own.states[name])) not in described:
             described.append(written)
     if len(described) > 1:

@@ -81,7 +81,7 @@ class StartedFromEpoch(Event):
     Attributes
     ----------
     asked
-        What was given, as text.
+        The argument, as text.
     after
         The epoch that it names.
     last

@@ -268,11 +268,11 @@ def _run_keep(args: argparse.Namespace) -> int:
 
 def _run_kept(args: argparse.Namespace) -> int:
     """Print the kept epochs; return the exit status."""
-    kept = CommitLog.open_read_only(opened_checkpoint(args.path)).kept_epochs()
-    for name, own in kept.items():
+    epochs_by_name = CommitLog.open_read_only(opened_checkpoint(args.path)).kept_epochs()
+    for name, own in epochs_by_name.items():
         when = datetime.fromtimestamp(own.at_s, UTC).isoformat(timespec="seconds")
         _print_safely(f"{name}: epoch {own.epoch}, kept since {when}")
-    if not kept:
+    if not epochs_by_name:
         _print_safely(f"{args.path}: no epoch is kept")
     return 0
 
@@ -328,7 +328,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
                 (f"source {name}", f"{reads}, read {_position(position)}")
                 for name, (reads, position) in summary.positions.items()
             ),
-            *((f"kept as {name}", f"epoch {epoch}") for name, epoch in summary.kept.items()),
+            *((f"kept as {name}", f"epoch {epoch}") for name, epoch in summary.kept_epochs.items()),
             *(("with the next epoch", change) for change in summary.pending),
             ("files", f"{summary.files} ({human_bytes(summary.file_bytes)})"),
             (

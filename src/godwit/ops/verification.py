@@ -253,11 +253,11 @@ class _Verification:
             return
         try:
             log = CommitLog.open_read_only(self.storage)
-            kept = log.kept_epochs()
+            epochs_by_name = log.kept_epochs()
         except GodwitError as error:  # a damaged name; or what keeps the log closed is reported
             self.add_error(str(error.context.get("file", KEPT)), error)
             return
-        for own in kept.values():
+        for own in epochs_by_name.values():
             path = kept_path(own.name)
             try:
                 chains, record = log.chains_at(own.epoch), log.record(own.epoch)

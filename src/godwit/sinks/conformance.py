@@ -455,7 +455,7 @@ class _Check:
         if not (written <= last <= epoch) and not (last == -1 and not self._state(epoch)):
             self._fail("last_delivered", f"it is {last} after epoch {epoch} was delivered")
         if point is not None and point.digest and point != _point(last):
-            self._fail("last_delivered", f"it is {point}, which differs from what was delivered")
+            self._fail("last_delivered", f"it is {point}, which differs from the delivered epoch")
 
     def _check_rows(self, epoch: int, how: str) -> None:
         """Raise unless the target has the rows of all epochs up to one; `how`: as text."""

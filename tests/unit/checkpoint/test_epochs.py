@@ -170,7 +170,7 @@ def test_a_kept_epoch_survives_retention_collection_copies_and_a_change_of_the_f
         rows = played.state("sums", epoch=2).to_pylist()
         assert {r["k"]: r["total"] for r in rows}["a"] == 7
     storage = storage_of(tmp_path)
-    assert inspect(storage).kept == {"before": 2, "later": 30}
+    assert inspect(storage).kept_epochs == {"before": 2, "later": 30}
     assert sound(tmp_path)
     assert main(["checkpoint", "copy", path, str(tmp_path / "copy" / "ck")]) == 0
     assert sound(tmp_path / "copy")

@@ -17,12 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from godwit.sources.directory import File
 from godwit.sources.table_pieces import TablePiece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from godwit.connect.delta.log import Commit, DataFile, DeletionVector, Snapshot
+    from godwit.connect.delta.place import Table
     from godwit.sources.source import Position
 
 
@@ -83,6 +86,23 @@ class DeltaPosition:
     def after(version: int) -> DeltaPosition:
         """Return the place after all of a version: before the next one's pieces."""
         return DeltaPosition(version=version + 1, is_commit=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFiles:
+    """Access to the files of a table's pieces."""
+
+    table: Table
+
+    def file_of(self, piece: Piece) -> tuple[Table, File]:
+        """Return where a piece's file is."""
+        place, path = self.table.place_of(piece.file.path)
+        modified_ns = piece.file.modified_ms * 10**6
+        return place, File(path=path, size=piece.file.size, modified_ns=modified_ns)
+
+    def reading_piece(self, piece: Piece) -> AbstractContextManager[None]:
+        """Translate errors of a block that reads a piece's file."""
+        return self.table.reading(f"file {piece.file.path!r}", piece.version)
 
 
 def changed_pieces(commit: Commit, with_partition: Callable[[DataFile], DataFile]) -> list[Piece]:

@@ -15,13 +15,9 @@ from deltalake.fs import DeltaStorageHandler
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.locations import is_uri, local_path
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sources.directory import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from godwit.connect.delta.pieces import Piece
 
 
 class Table:
@@ -72,16 +68,6 @@ class Table:
         scheme, _, rest = path.partition("://")
         store, _, inner = rest.partition("/")
         return Table(f"{scheme}://{store}", self._options), inner
-
-    def file_of(self, piece: Piece) -> tuple[Table, File]:
-        """Return where a piece's file is."""
-        place, path = self.place_of(piece.file.path)
-        modified_ns = piece.file.modified_ms * 10**6
-        return place, File(path=path, size=piece.file.size, modified_ns=modified_ns)
-
-    def reading_piece(self, piece: Piece) -> AbstractContextManager[None]:
-        """Translate errors of a block that reads a piece's file."""
-        return self.reading(f"file {piece.file.path!r}", piece.version)
 
     @contextlib.contextmanager
     def reading(self, what: str, version: int | None = None) -> Iterator[None]:

@@ -16,6 +16,7 @@ from godwit.connect.delta.columns import (
     partition_value,
     schema_with_ids,
 )
+from godwit.connect.delta.pieces import DeltaFiles
 from godwit.connect.delta.vectors import deleted_rows
 from godwit.sources.file_formats import FileRange
 from godwit.sources.table_pieces import PARQUET, selected_rows
@@ -52,7 +53,7 @@ class PieceReader:
         needed = dict.fromkeys([*names, *self.rows.filtered])
         columns = [self.columns[name] for name in needed if name in self.columns]
         from_file = [column for column in columns if column.stored.name not in partition]
-        place, file = self.table.file_of(piece)
+        place, file = DeltaFiles(self.table).file_of(piece)
         stored = self._stored_names(piece, from_file)
         fields = [column.stored.with_name(stored[column.field.name]) for column in from_file]
         fields += [_TYPE] if piece.from_feed else []

@@ -25,6 +25,7 @@ from godwit.connect.delta.columns import (
 )
 from godwit.connect.delta.log import DataFile, Log, check_protocol
 from godwit.connect.delta.pieces import (
+    DeltaFiles,
     DeltaPosition,
     Piece,
     added_pieces,
@@ -100,7 +101,7 @@ class DeltaSource(Source):
         self._announced: set[str] = set()  # columns that were added meanwhile
         self._ids: list[tuple[int, str]] = []  # from which version the table has which id
         self._pieces: OrderedDict[tuple[int, bool], list[Piece]] = OrderedDict()
-        self._splitter = PieceSplitter[Piece](self._table)
+        self._splitter = PieceSplitter[Piece](DeltaFiles(self._table))
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
@@ -117,7 +118,7 @@ class DeltaSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._log = Log(self._table)
-        self._pieces, self._splitter = OrderedDict(), PieceSplitter(self._table)
+        self._pieces, self._splitter = OrderedDict(), PieceSplitter(DeltaFiles(self._table))
 
     @property
     def identity(self) -> str:
@@ -388,7 +389,7 @@ class DeltaSource(Source):
             rows=self._rows,
         )
         for piece in split.payload:
-            with self._table.reading_piece(piece):
+            with self._table.reading(f"file {piece.file.path!r}", piece.version):
                 yield from reader.read(piece, columns)
 
     # -- reports ----------------------------------------------------------------------------------
