@@ -12,7 +12,7 @@ import godwit as gw
 
 pytest.importorskip("pymysql", reason="MariaDB tests need PyMySQL.")
 
-from godwit.connect.mariadb.server import Server, parse_dsn, query
+from godwit.connect.mariadb.server import MariaServer, parse_dsn, query
 from godwit.connect.mariadb.source import MariaDBSource
 from godwit.connect.sql.sink import SqlSink
 
@@ -34,7 +34,7 @@ def test_a_copied_table_follows_whatever_dies_in_between(
     rng = random.Random(3)
 
     def execute(*statements: str) -> list[Any]:
-        with contextlib.closing(Server(parse_dsn(mariadb, ""), "").connect()) as connection:
+        with contextlib.closing(MariaServer(parse_dsn(mariadb, ""), "").connect()) as connection:
             return [query(connection, statement) for statement in statements][-1]
 
     def change() -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.ops.advise.stage_advice import StageAdvice
-    from godwit.ops.demo.show import Mark
+    from godwit.ops.demo.show import PhaseMark
 
 _PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
 _STAGES = 6
@@ -52,7 +52,7 @@ _ROW = 0.06  # height of a row of labels, as a part of that of the axes
 _COLOURS = (_BLUE, "#e9c46a", "#2a9d8f", _RED, "#8d6a9f", _PALE)
 
 
-def epoch_figure(epochs: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> Figure:
+def epoch_figure(epochs: Sequence[Mapping[str, Any]], marks: Sequence[PhaseMark]) -> Figure:
     """Return a figure of epoch times, and of the key groups of each executor, over time.
 
     `epochs`: see `godwit.ops.demo.show.Show.epochs`.
@@ -94,7 +94,7 @@ def epoch_figure(epochs: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> 
 
 def _draw_marks(
     panels: Sequence[Any],
-    marks: Sequence[Mark],
+    marks: Sequence[PhaseMark],
     begin_s: float,
     span_s: float,
     *,

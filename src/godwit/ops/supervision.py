@@ -4,7 +4,7 @@ The application is a process of its own, so that `kill -9`, a crash of the inter
 memory end it alone. A query continues from its checkpoint, so a restart loses and repeats nothing.
 
 Invariant: between two starts lies a pause, which doubles while the application fails soon; and
-there are at most `Budget.restarts` restarts within `Budget.window_s`.
+there are at most `RestartBudget.restarts` restarts within `RestartBudget.window_s`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _logger = logging.getLogger("godwit.run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class RestartBudget:
     """Limits of restarts."""
 
     restarts: int = 10  # maximum number within the window
@@ -50,7 +50,7 @@ class Budget:
 class Restarts:
     """Restarts of an application so far: says whether, and after which pause, it starts again."""
 
-    budget: Budget
+    budget: RestartBudget
     random: random.Random
     times_s: deque[float] = field(default_factory=deque)  # of restarts within the window
     failures: int = 0  # in a row, each soon after its start
@@ -184,13 +184,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restarts",
         type=bounded(int, 0, name="number of restarts"),
-        default=Budget().restarts,
+        default=RestartBudget().restarts,
         help="maximum number of restarts within --window (default: %(default)s)",
     )
     for option, default, purpose in (
-        ("--window", Budget().window_s, "length of the window"),
-        ("--pause", Budget().pause_s, "pause before the first restart"),
-        ("--max-pause", Budget().max_pause_s, "longest pause"),
+        ("--window", RestartBudget().window_s, "length of the window"),
+        ("--pause", RestartBudget().pause_s, "pause before the first restart"),
+        ("--max-pause", RestartBudget().max_pause_s, "longest pause"),
     ):
         parser.add_argument(
             option,
@@ -219,7 +219,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.log is not None:
         os.environ[VARIABLE] = args.log  # also of the program
     log_as(chosen_format())
-    budget = Budget(
+    budget = RestartBudget(
         restarts=args.restarts,
         window_s=args.window,
         pause_s=args.pause,

@@ -25,14 +25,14 @@ from godwit.sinks.rows import has_key_among
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from godwit.sinks.writing import Layout
+    from godwit.sinks.writing import TargetLayout
 
 _END, _FORMER, _NEW = 0, 1, 2
 _NONE: Final = -1  # number of an absent row, and rank of an absent version
 
 
 def rows_of_versions(
-    batches: Iterable[pa.RecordBatch], versions: pa.Table, layout: Layout, schema: pa.Schema
+    batches: Iterable[pa.RecordBatch], versions: pa.Table, layout: TargetLayout, schema: pa.Schema
 ) -> pa.Table:
     """Return the rows of a history that an epoch's versions may change.
 
@@ -51,7 +51,7 @@ def rows_of_versions(
 
 
 def changed_history(
-    former: pa.Table, versions: pa.Table, layout: Layout, schema: pa.Schema
+    former: pa.Table, versions: pa.Table, layout: TargetLayout, schema: pa.Schema
 ) -> pa.Table:
     """Return the rows of a history to write (``change`` 1) and to delete (-1), each key once.
 

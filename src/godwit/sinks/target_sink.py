@@ -24,7 +24,7 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.sinks.rows import column_names
 from godwit.sinks.sink import Sink, SinkContext
-from godwit.sinks.writing import Layout, Writing
+from godwit.sinks.writing import TargetLayout, Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class TargetSink(Sink):
     deletes: ClassVar[bool] = False  # the target can delete rows by key: see `_set_layout`
     _writing: Writing = Writing()  # how the user says that rows are written
     _context: SinkContext
-    _layout: Layout
+    _layout: TargetLayout
 
     def __init__(self, kind: str, *, secrets: Secrets, rejects: Sink | None, **place: str) -> None:
         self._kind = kind  # as in "Parquet sink"

@@ -1,6 +1,6 @@
 """Ways to write rows: appended, by key, by key and version, as a history, or as changes.
 
-`Writing` has what the user says, and `Layout` what follows from it for the rows of a stream: the
+`Writing` has the user's choices, and `TargetLayout` their result for the rows of a stream: the
 columns of the target, those that identify its rows, and one epoch's rows as they are written.
 
 With a version (``order_by=``) a row is written unless the target has a newer one of its key.  So a
@@ -87,7 +87,7 @@ class Writing:
             return HISTORY
         return () if self.order_by is None else (DELETED,)
 
-    def layout(self, context: SinkContext, *, deletes: bool = True) -> Layout:
+    def layout(self, context: SinkContext, *, deletes: bool = True) -> TargetLayout:
         """Return how rows are written; raise if that does not fit them.
 
         `deletes`: the sink can delete rows by key.
@@ -103,16 +103,16 @@ class Writing:
             )
         if not deletes:
             keys = upsert_keys(context, self.keys) if by_key else ()
-            return Layout(source=context, context=context, row_keys=keys)
+            return TargetLayout(source=context, context=context, row_keys=keys)
         table = context_of_table(context, by_key=by_key)
         keys = upsert_keys(table, self.keys) if by_key else ()
         if self.order_by is None:
-            return Layout(source=context, context=table, row_keys=keys)
+            return TargetLayout(source=context, context=table, row_keys=keys)
         return self._with_versions(context, table, keys, self.order_by)
 
     def _with_versions(
         self, context: SinkContext, table: SinkContext, keys: tuple[str, ...], order_by: str
-    ) -> Layout:
+    ) -> TargetLayout:
         """Return the layout of a target that has the version of each row."""
         require_columns(table, [order_by], "order_by")
         dtype = table.schema.field(order_by).type
@@ -154,7 +154,7 @@ class Writing:
             )
         is_history = self.mode == "history"
         kind: Kind = "upserts" if is_history and context.kind != "rows" else "rows"
-        return Layout(
+        return TargetLayout(
             source=context,
             context=replace(table, schema=schema, kind=kind),
             row_keys=keys,
@@ -166,7 +166,7 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class TargetLayout:
     """Rows of a stream, and of the target that they are written to."""
 
     source: SinkContext  # of the rows of the stream

@@ -12,7 +12,7 @@ import pytest
 
 from godwit.model.errors import CheckpointInUseError, InvalidFlowError, UserFunctionError
 from godwit.ops.supervised import CANNOT_MEND, exit_status
-from godwit.ops.supervision import OUT_OF_RESTARTS, Budget, Restarts
+from godwit.ops.supervision import OUT_OF_RESTARTS, RestartBudget, Restarts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def ended(tmp_path: Path, program: str, *options: str) -> tuple[int, int, str]:
 
 
 def test_pauses_double_up_to_the_longest_and_begin_again_after_a_long_run() -> None:
-    restarts = Restarts(budget=Budget(restarts=100), random=random.Random(1))
+    restarts = Restarts(budget=RestartBudget(restarts=100), random=random.Random(1))
     pauses = [restarts.pause_s(float(n), 0.5) for n in range(8)]
     for pause, longest in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
         assert pause is not None
@@ -57,7 +57,7 @@ def test_pauses_double_up_to_the_longest_and_begin_again_after_a_long_run() -> N
 
 
 def test_restarts_are_counted_within_the_window_alone() -> None:
-    restarts = Restarts(budget=Budget(restarts=2, window_s=100.0), random=random.Random(1))
+    restarts = Restarts(budget=RestartBudget(restarts=2, window_s=100.0), random=random.Random(1))
     allowed = [restarts.pause_s(now_s, 1.0) is not None for now_s in (0, 50, 99, 100, 101, 150)]
     assert allowed == [True, True, False, True, False, True]
 

@@ -42,12 +42,12 @@ _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _ID: Final = "delta.columnMapping.id"
 
 
-class UnknownTypeError(ValueError):
+class UnknownDeltaTypeError(ValueError):
     """A type of Delta Lake that the source does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class DeltaColumn:
     """A column of a table, and how data files have it."""
 
     field: pa.Field  # name and type in the table
@@ -55,22 +55,22 @@ class Column:
     field_id: int | None = None  # by which data files have it, if not by name
 
 
-def table_columns(metadata: Metadata) -> dict[str, Column | str]:
+def table_columns(metadata: Metadata) -> dict[str, DeltaColumn | str]:
     """Return the columns of a table by name; a text is the type of one that cannot be read."""
-    columns: dict[str, Column | str] = {}
+    columns: dict[str, DeltaColumn | str] = {}
     for field in json.loads(metadata.schema_json)["fields"]:
         try:
             columns[field["name"]] = _column(field, metadata.mapping)
-        except UnknownTypeError as error:
+        except UnknownDeltaTypeError as error:
             columns[field["name"]] = str(error)
     return columns
 
 
-def _column(field: Mapping[str, Any], mapping: str) -> Column:
+def _column(field: Mapping[str, Any], mapping: str) -> DeltaColumn:
     """Return a column; `mapping`: mode of column mapping."""
     is_mapped = mapping in {"name", "id"}
     facts = field.get("metadata") or {}
-    return Column(
+    return DeltaColumn(
         field=pa.field(field["name"], _arrow_type(field["type"], mapped=False)),
         stored=pa.field(
             _stored_name(field, mapped=is_mapped), _arrow_type(field["type"], mapped=is_mapped)
@@ -94,7 +94,7 @@ def _arrow_type(dtype: Any, *, mapped: bool) -> pa.DataType:
             inner = dtype.removeprefix("decimal").strip("()") or "10,0"
             precision, _, scale = inner.partition(",")
             return pa.decimal128(int(precision), int(scale or 0))
-        raise UnknownTypeError(dtype)
+        raise UnknownDeltaTypeError(dtype)
     if dtype["type"] == "struct":
         return pa.struct(
             [
@@ -107,12 +107,12 @@ def _arrow_type(dtype: Any, *, mapped: bool) -> pa.DataType:
     if dtype["type"] == "map":
         parts = [_arrow_type(dtype[part], mapped=mapped) for part in ("keyType", "valueType")]
         return pa.map_(*parts)
-    raise UnknownTypeError(str(dtype["type"]))
+    raise UnknownDeltaTypeError(str(dtype["type"]))
 
 
 def chosen_columns(
     metadata: Metadata, names: Sequence[str] | None, shown: str
-) -> dict[str, Column]:
+) -> dict[str, DeltaColumn]:
     """Return the columns `names` of a table, by default all; raise if one cannot be read."""
     columns = table_columns(metadata)
     missing = [name for name in names or () if name not in columns]
@@ -123,7 +123,7 @@ def chosen_columns(
             remedy="Name columns of the table in columns= and filters=.",
             path=shown,
         )
-    chosen: dict[str, Column] = {}
+    chosen: dict[str, DeltaColumn] = {}
     for name in columns if names is None else names:
         column = columns[name]
         if isinstance(column, str):
@@ -139,7 +139,7 @@ def chosen_columns(
 
 
 def check_later_columns(
-    columns: Iterable[Column], later: Metadata, shown: str, version: int, *, follows: bool
+    columns: Iterable[DeltaColumn], later: Metadata, shown: str, version: int, *, follows: bool
 ) -> list[str]:
     """Raise if a version's columns cannot be read as `columns`; return its further columns.
 
@@ -147,7 +147,7 @@ def check_later_columns(
     column is younger than the version, and null in its rows.
     """
     stored_columns = {
-        column.stored.name if isinstance(column, Column) else name: column
+        column.stored.name if isinstance(column, DeltaColumn) else name: column
         for name, column in table_columns(later).items()
     }
     names = set()
@@ -187,7 +187,7 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
     return widens(source, target)
 
 
-def from_stored(values: pa.Array, column: Column, file: str) -> pa.Array:
+def from_stored(values: pa.Array, column: DeltaColumn, file: str) -> pa.Array:
     """Return values of a data file as those of the table's column; raise if a value is lost."""
     stored, dtype, types = column.stored, column.field.type, pa.types
     if types.is_timestamp(dtype):

@@ -26,7 +26,7 @@ from godwit.model.naming import listing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from godwit.connect.delta.place import Table
+    from godwit.connect.delta.place import TablePlace
 
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -140,7 +140,7 @@ def check_protocol(protocol: Mapping[str, Any], shown: str) -> None:
 class Log:
     """Log of a table; remembers the last versions that it read."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TablePlace) -> None:
         self._table = table
         self._commits: OrderedDict[int, Commit] = OrderedDict()
         self._snapshot: Snapshot | None = None  # the last one

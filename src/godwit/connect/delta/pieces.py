@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from godwit.connect.delta.log import Commit, DataFile, DeletionVector, Snapshot
-    from godwit.connect.delta.place import Table
+    from godwit.connect.delta.place import TablePlace
     from godwit.sources.source import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece(TablePiece):
+class DeltaPiece(TablePiece):
     """Rows of a data file, without those of its deletion vector.
 
     If there is `among`, only the rows of this vector.
@@ -92,20 +92,22 @@ class DeltaPosition:
 class DeltaFiles:
     """Access to the files of a table's pieces."""
 
-    table: Table
+    table: TablePlace
 
-    def file_of(self, piece: Piece) -> tuple[Table, File]:
+    def file_of(self, piece: DeltaPiece) -> tuple[TablePlace, File]:
         """Return where a piece's file is."""
         place, path = self.table.place_of(piece.file.path)
         modified_ns = piece.file.modified_ms * 10**6
         return place, File(path=path, size=piece.file.size, modified_ns=modified_ns)
 
-    def reading_piece(self, piece: Piece) -> AbstractContextManager[None]:
+    def reading_piece(self, piece: DeltaPiece) -> AbstractContextManager[None]:
         """Translate errors of a block that reads a piece's file."""
         return self.table.reading(f"file {piece.file.path!r}", piece.version)
 
 
-def changed_pieces(commit: Commit, with_partition: Callable[[DataFile], DataFile]) -> list[Piece]:
+def changed_pieces(
+    commit: Commit, with_partition: Callable[[DataFile], DataFile]
+) -> list[DeltaPiece]:
     """Return the pieces of what a version changes: first rows that go, then rows that come.
 
     `with_partition`: gives a removed file its partition's values, which old writers leave out.
@@ -113,7 +115,7 @@ def changed_pieces(commit: Commit, with_partition: Callable[[DataFile], DataFile
     facts: Any = {"version": commit.version, "timestamp_ms": commit.timestamp_ms}
     if commit.changes:
         return [
-            Piece(file=file, sign=sign, from_feed=True, **facts)
+            DeltaPiece(file=file, sign=sign, from_feed=True, **facts)
             for sign in (-1, 1)
             for file in commit.changes
         ]
@@ -122,28 +124,30 @@ def changed_pieces(commit: Commit, with_partition: Callable[[DataFile], DataFile
     for removed in commit.removes:
         added = adds.pop(removed.path, None)
         if added is None:
-            gone.append(Piece(file=with_partition(removed), sign=-1, **facts))
+            gone.append(DeltaPiece(file=with_partition(removed), sign=-1, **facts))
             continue
         if added.vector is not None:
             file = replace(added, vector=removed.vector)
-            gone.append(Piece(file=file, sign=-1, among=added.vector, **facts))
+            gone.append(DeltaPiece(file=file, sign=-1, among=added.vector, **facts))
         if removed.vector is not None:
-            come.append(Piece(file=added, among=removed.vector, **facts))
+            come.append(DeltaPiece(file=added, among=removed.vector, **facts))
     return [*gone, *come, *added_pieces(commit, tuple(adds.values()))]
 
 
-def added_pieces(commit: Commit, files: Sequence[DataFile]) -> list[Piece]:
+def added_pieces(commit: Commit, files: Sequence[DataFile]) -> list[DeltaPiece]:
     """Return the pieces of files that a version adds."""
     return [
-        Piece(file=file, version=commit.version, timestamp_ms=commit.timestamp_ms) for file in files
+        DeltaPiece(file=file, version=commit.version, timestamp_ms=commit.timestamp_ms)
+        for file in files
     ]
 
 
-def snapshot_pieces(state: Snapshot) -> list[Piece]:
+def snapshot_pieces(state: Snapshot) -> list[DeltaPiece]:
     """Return the pieces of a snapshot, the oldest files first."""
     files = sorted(state.files.values(), key=lambda file: (file.modified_ms, file.path))
     return [
-        Piece(file=file, version=state.version, timestamp_ms=file.modified_ms) for file in files
+        DeltaPiece(file=file, version=state.version, timestamp_ms=file.modified_ms)
+        for file in files
     ]
 
 

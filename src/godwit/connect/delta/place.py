@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-class Table:
+class TablePlace:
     """Place of a table; a value that can be pickled."""
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None) -> None:
@@ -54,12 +54,12 @@ class Table:
         place, inner = self.place_of(path)
         return place.filesystem.open_input_file(place.full_path(inner))
 
-    def place_of(self, path: str) -> tuple[Table, str]:
+    def place_of(self, path: str) -> tuple[TablePlace, str]:
         """Return where a file is, and its path there; an absolute path may leave the table."""
         if path.startswith("/"):
-            return Table("/", {}), path[1:]
+            return TablePlace("/", {}), path[1:]
         if path.startswith("file:"):
-            return Table("/", {}), re.sub("^file:/+", "", path)
+            return TablePlace("/", {}), re.sub("^file:/+", "", path)
         if not is_uri(path):
             return self, path
         own = self._path.rstrip("/") + "/"
@@ -67,7 +67,7 @@ class Table:
             return self, path[len(own) :]
         scheme, _, rest = path.partition("://")
         store, _, inner = rest.partition("/")
-        return Table(f"{scheme}://{store}", self._options), inner
+        return TablePlace(f"{scheme}://{store}", self._options), inner
 
     @contextlib.contextmanager
     def reading(self, what: str, version: int | None = None) -> Iterator[None]:

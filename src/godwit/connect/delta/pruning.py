@@ -19,7 +19,7 @@ from godwit.connect.delta.columns import partition_value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.connect.delta.columns import Column
+    from godwit.connect.delta.columns import DeltaColumn
     from godwit.connect.delta.log import DataFile
     from godwit.sources.row_filters import Predicate
 
@@ -30,7 +30,7 @@ class FileFilter:
     """Filters of a source, for the files of a table; can be pickled."""
 
     def __init__(
-        self, groups: Sequence[Sequence[Predicate]], columns: Mapping[str, Column]
+        self, groups: Sequence[Sequence[Predicate]], columns: Mapping[str, DeltaColumn]
     ) -> None:
         self._groups, self._columns = groups, columns
         self._known: dict[tuple[int, int, str | None], bool] = {}
@@ -69,7 +69,7 @@ class FileFilter:
         return _may_hold(column, operator, value, stats)
 
 
-def _may_hold(column: Column, operator: str, value: Any, stats: Mapping[str, Any]) -> bool:
+def _may_hold(column: DeltaColumn, operator: str, value: Any, stats: Mapping[str, Any]) -> bool:
     """Return whether a predicate may hold within the statistics of a file."""
     name, dtype = column.stored.name, column.stored.type
     nulls, rows = (stats.get("nullCount") or {}).get(name), stats.get("numRecords")

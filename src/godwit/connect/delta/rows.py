@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.connect.delta.columns import (
-    Column,
+    DeltaColumn,
     from_stored,
     names_by_id,
     partition_value,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.connect.delta.pieces import Piece
-    from godwit.connect.delta.place import Table
+    from godwit.connect.delta.pieces import DeltaPiece
+    from godwit.connect.delta.place import TablePlace
     from godwit.sources.table_rows import TableRows
 
 _TYPE: Final = pa.field("_change_type", pa.string())  # of the change data feed
-_TYPE_COLUMN: Final = Column(field=_TYPE, stored=_TYPE)
+_TYPE_COLUMN: Final = DeltaColumn(field=_TYPE, stored=_TYPE)
 _SIGNS: Final = {
     -1: pa.array(["delete", "update_preimage"]),
     1: pa.array(["insert", "update_postimage"]),
@@ -39,15 +39,15 @@ _SIGNS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PieceReader:
+class DeltaPieceReader:
     """Reads pieces of a table; can be pickled."""
 
-    table: Table
+    table: TablePlace
     schema: pa.Schema  # of all rows
-    columns: Mapping[str, Column]  # of the rows and filters
+    columns: Mapping[str, DeltaColumn]  # of the rows and filters
     rows: TableRows
 
-    def read(self, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: DeltaPiece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece with the columns `names`."""
         partition = piece.file.partition or {}
         needed = dict.fromkeys([*names, *self.rows.filtered])
@@ -85,7 +85,7 @@ class PieceReader:
                     values[name] = pa.nulls(count, column.field.type)
             yield from self.rows.completed(values, count, piece, piece.version, schema)
 
-    def _stored_names(self, piece: Piece, columns: Sequence[Column]) -> dict[str, str]:
+    def _stored_names(self, piece: DeltaPiece, columns: Sequence[DeltaColumn]) -> dict[str, str]:
         """Return the names that a file has for columns: by default those of the mapping."""
         names = {column.field.name: column.stored.name for column in columns}
         if any(column.field_id is not None for column in columns):
@@ -98,7 +98,7 @@ class PieceReader:
         return names
 
     def _vectors_of(
-        self, piece: Piece
+        self, piece: DeltaPiece
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         """Return the rows that a piece leaves out, and those that it is about (``None``: all)."""
         deleted = deleted_rows(self.table, piece.file.vector)

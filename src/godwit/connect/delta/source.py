@@ -19,23 +19,23 @@ import pyarrow as pa
 
 from godwit.columns.types import to_schema
 from godwit.connect.delta.columns import (
-    Column,
+    DeltaColumn,
     check_later_columns,
     chosen_columns,
 )
 from godwit.connect.delta.log import DataFile, Log, check_protocol
 from godwit.connect.delta.pieces import (
     DeltaFiles,
+    DeltaPiece,
     DeltaPosition,
-    Piece,
     added_pieces,
     changed_pieces,
     position_of,
     snapshot_pieces,
 )
-from godwit.connect.delta.place import Table
+from godwit.connect.delta.place import TablePlace
 from godwit.connect.delta.pruning import FileFilter
-from godwit.connect.delta.rows import PieceReader
+from godwit.connect.delta.rows import DeltaPieceReader
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
 from godwit.sinks.file_systems import destination_of, place_of
@@ -72,7 +72,7 @@ class DeltaSource(Source):
     ) -> None:
         if version is not None:
             check_number("version", version, least=0, error=SourceError)
-        self._table = Table(path, storage_options)
+        self._table = TablePlace(path, storage_options)
         self._place = place_of(destination_of(path), storage_options or {})
         self._log = Log(self._table)
         self._rows = TableRows.checked(
@@ -92,7 +92,7 @@ class DeltaSource(Source):
                 f"The source of the Delta table {self._table.shown!r} has version= and timestamp=.",
                 remedy="Give one of them.",
             )
-        self._columns: dict[str, Column] | None = None  # of the rows and filters
+        self._columns: dict[str, DeltaColumn] | None = None  # of the rows and filters
         self._schema = pa.schema([])
         self._schema_version = -1
         self._filter: FileFilter | None = None
@@ -100,8 +100,8 @@ class DeltaSource(Source):
         self._is_open = False
         self._announced: set[str] = set()  # columns that were added meanwhile
         self._ids: list[tuple[int, str]] = []  # from which version the table has which id
-        self._pieces: OrderedDict[tuple[int, bool], list[Piece]] = OrderedDict()
-        self._splitter = PieceSplitter[Piece](DeltaFiles(self._table))
+        self._pieces: OrderedDict[tuple[int, bool], list[DeltaPiece]] = OrderedDict()
+        self._splitter = PieceSplitter[DeltaPiece](DeltaFiles(self._table))
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
@@ -141,7 +141,7 @@ class DeltaSource(Source):
             self._look_up_columns()
         return self._schema
 
-    def _look_up_columns(self) -> dict[str, Column]:
+    def _look_up_columns(self) -> dict[str, DeltaColumn]:
         """Return the columns that are read, by name; read them from the log once."""
         if self._columns is not None:
             return self._columns
@@ -258,7 +258,7 @@ class DeltaSource(Source):
 
     # -- pieces -----------------------------------------------------------------------------------
 
-    def _remember(self, key: tuple[int, bool], pieces: list[Piece]) -> list[Piece]:
+    def _remember(self, key: tuple[int, bool], pieces: list[DeltaPiece]) -> list[DeltaPiece]:
         """Remember the pieces of a version or snapshot; return them, with filters applied."""
         if self._filter is not None:
             pieces = [
@@ -270,7 +270,7 @@ class DeltaSource(Source):
             self._pieces.popitem(last=False)
         return pieces
 
-    def _pieces_of(self, version: int, *, is_commit: bool) -> list[Piece]:
+    def _pieces_of(self, version: int, *, is_commit: bool) -> list[DeltaPiece]:
         """Return the pieces of a version, or of its snapshot; raise if they cannot be read."""
         key = (version, is_commit)
         if key in self._pieces:
@@ -317,7 +317,7 @@ class DeltaSource(Source):
 
     def _versions(
         self, begin: DeltaPosition, end: DeltaPosition | None
-    ) -> Iterator[VersionPieces[Piece, DeltaPosition]]:
+    ) -> Iterator[VersionPieces[DeltaPiece, DeltaPosition]]:
         """Yield the pieces of the versions from a place on."""
         place = begin
         while end is None or place < end:
@@ -382,7 +382,7 @@ class DeltaSource(Source):
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split; raise if one of its files is gone or cannot be read."""
         known = self._look_up_columns()
-        reader = PieceReader(
+        reader = DeltaPieceReader(
             table=self._table,
             schema=self._schema,
             columns=known,

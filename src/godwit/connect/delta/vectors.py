@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.connect.delta.log import DeletionVector
-    from godwit.connect.delta.place import Table
+    from godwit.connect.delta.place import TablePlace
 
 _MAGIC: Final = 1681511377  # of the portable form
 _ALPHABET: Final = (
@@ -66,7 +66,7 @@ def _rows_in(data: bytes) -> npt.NDArray[np.int64]:
     return np.asarray(BitMap64.deserialize(data[4:]).to_array(), np.int64)
 
 
-def deleted_rows(table: Table, vector: DeletionVector | None) -> npt.NDArray[np.int64]:
+def deleted_rows(table: TablePlace, vector: DeletionVector | None) -> npt.NDArray[np.int64]:
     """Return the numbers of the deleted rows, ascending; raise ValueError for a damaged vector."""
     if vector is None:
         return np.zeros(0, np.int64)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.sources.message_formats import Value
 
 
-class Layout(NamedTuple):
+class EventLayout(NamedTuple):
     """Parts of events that are read."""
 
     table: pa.Schema
@@ -64,7 +64,7 @@ def _part_class(name: str, names: tuple[str, ...]) -> Any:
     return msgspec.defstruct(name, [(field, Any, None) for field in names], gc=False)
 
 
-def _envelope_fields(layout: Layout) -> list[tuple[str, Any, Any]]:
+def _envelope_fields(layout: EventLayout) -> list[tuple[str, Any, Any]]:
     """Return names, types and defaults of an envelope's fields."""
     row = _row_class(layout.table)
     parts = (("source", layout.source), ("transaction", layout.transaction))
@@ -82,7 +82,7 @@ def _envelope_fields(layout: Layout) -> list[tuple[str, Any, Any]]:
 class JsonEvents:
     """Reader of events in JSON."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: EventLayout) -> None:
         self._layout, self._usual = layout, layout.usual_types()
         self._decode = _envelope_decoder(layout).decode
 
@@ -137,7 +137,7 @@ class JsonEvents:
 
 
 @lru_cache(maxsize=64)
-def _envelope_decoder(layout: Layout) -> msgspec.json.Decoder[Any]:
+def _envelope_decoder(layout: EventLayout) -> msgspec.json.Decoder[Any]:
     """Return the decoder of events of a table, with or without a schema around them."""
     fields = _envelope_fields(layout)
     inner = msgspec.defstruct("Payload", fields, gc=False)
@@ -230,7 +230,7 @@ def _type_of(field: _SchemaField, usual: str | None) -> SemanticType:
 class AvroEvents:
     """Reader of events in Avro, in the framing of a schema registry; of others as JSON."""
 
-    def __init__(self, layout: Layout, schemas: Schemas) -> None:
+    def __init__(self, layout: EventLayout, schemas: Schemas) -> None:
         self._layout, self._schemas = layout, schemas
         self._json = JsonEvents(layout)
 
@@ -274,7 +274,7 @@ def _whole(read: Callable[[bytes, int], tuple[Any, int]], message: bytes) -> Any
 
 
 @lru_cache(maxsize=256)
-def _envelope_reader(text: str, layout: Layout) -> tuple[Read, Types]:
+def _envelope_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
     """Return the function that reads envelopes of a writer's schema, and their semantic types."""
     written = parse_schema(text)
     fields = {part.name: part for part in written.fields}
@@ -315,7 +315,7 @@ def _envelope_reader(text: str, layout: Layout) -> tuple[Read, Types]:
 
 
 @lru_cache(maxsize=256)
-def _key_reader(text: str, layout: Layout) -> tuple[Read, Types]:
+def _key_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
     """Return the function that reads keys of a writer's schema, and their semantic types."""
     written = parse_schema(text)
     record, make, types = _row_reader(written, layout)
@@ -329,7 +329,9 @@ def _key_reader(text: str, layout: Layout) -> tuple[Read, Types]:
     return read_key, types
 
 
-def _row_reader(written: AvroType, layout: Layout) -> tuple[AvroType, Callable[[Any], Any], Types]:
+def _row_reader(
+    written: AvroType, layout: EventLayout
+) -> tuple[AvroType, Callable[[Any], Any], Types]:
     """Return the schema to read rows by, a function from its values to a row, and types."""
     part = _part(written, tuple(layout.table.names))
     usual, types, plain = dict(layout.usual), {}, {}

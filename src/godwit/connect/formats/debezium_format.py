@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.signed import CHANGE, UNCHANGED
-from godwit.connect.formats.debezium_events import AvroEvents, JsonEvents, Layout
+from godwit.connect.formats.debezium_events import AvroEvents, EventLayout, JsonEvents
 from godwit.connect.formats.debezium_values import (
     ENCODINGS,
     TYPE_NAMES,
@@ -111,7 +111,7 @@ class DebeziumMessages(MessageFormat):
         for field in schema:
             type_in_event(field)  # which refuses types that events do not have
         fields = {f for what in self._include for f in _READ.get(what, (what,))}
-        self._layout = Layout(
+        self._layout = EventLayout(
             table=schema,
             source=_names_in("source", fields),
             transaction=_names_in("transaction", fields),

@@ -57,7 +57,7 @@ _BLOB: Final = 18  # and of the offset of a deletion vector in its file, before 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SnapshotPlace:
     """Progress in a table."""
 
     table: str  # UUID, which a table that is dropped and created again does not have
@@ -68,7 +68,7 @@ class Place:
     row: int = 0  # of the piece's file
 
     @classmethod
-    def decoded(cls, position: Position) -> Place:
+    def decoded(cls, position: Position) -> SnapshotPlace:
         """Return a decoded position."""
         return cls(**position)
 
@@ -105,7 +105,7 @@ class Deletes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece(TablePiece):
+class IcebergPiece(TablePiece):
     """Rows of a data file that a step adds or takes away; a value that can be pickled."""
 
     path: str
@@ -154,7 +154,7 @@ class History:
         changes: bool,
         on_skip: Callable[[int], None] | None,
         may_have_rows: Callable[[DataFile], bool],
-        known: OrderedDict[Step, list[Piece]],
+        known: OrderedDict[Step, list[IcebergPiece]],
     ) -> None:
         self.metadata, self.io = metadata, io
         self._shown, self._branch = shown, branch
@@ -177,7 +177,9 @@ class History:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def path(self, begin: Place, target: Place) -> Iterator[tuple[Step, int, int, Place | None]]:
+    def path(
+        self, begin: SnapshotPlace, target: SnapshotPlace
+    ) -> Iterator[tuple[Step, int, int, SnapshotPlace | None]]:
         """Yield the steps between two places.
 
         Each with the piece and row to begin at, and the place within it to end at (``None``: to its
@@ -201,10 +203,12 @@ class History:
         if last is not None:
             yield last, 0, 0, target
 
-    def versions(self, begin: Place, target: Place) -> Iterator[VersionPieces[Piece, Place]]:
+    def versions(
+        self, begin: SnapshotPlace, target: SnapshotPlace
+    ) -> Iterator[VersionPieces[IcebergPiece, SnapshotPlace]]:
         """Yield the pieces of the steps between two places."""
         for step, first, row, stop in self.path(begin, target):
-            here = Place(
+            here = SnapshotPlace(
                 table=begin.table, snapshot=step.snapshot, part=step.part, since=step.since
             )
             yield VersionPieces(
@@ -214,7 +218,9 @@ class History:
                 stop=None if stop is None else (stop.file, stop.row),
                 is_commit=step.part != "all",
                 place=partial(_place_in, here),
-                after=Place(table=begin.table, snapshot=step.snapshot) if stop is None else stop,
+                after=SnapshotPlace(table=begin.table, snapshot=step.snapshot)
+                if stop is None
+                else stop,
             )
 
     def _chain(self, snapshot: int | None, goal: int | None) -> list[Step]:
@@ -249,7 +255,7 @@ class History:
 
     # -- pieces -----------------------------------------------------------------------------------
 
-    def pieces(self, step: Step) -> list[Piece]:
+    def pieces(self, step: Step) -> list[IcebergPiece]:
         """Return the pieces of a step; raise if they cannot be read."""
         if step not in self._known:
             self._known[step] = self._find_pieces(step)
@@ -278,7 +284,7 @@ class History:
         rows, size = (int(facts.get(name, 0)) for name in names)
         return rows, size
 
-    def _find_pieces(self, step: Step) -> list[Piece]:
+    def _find_pieces(self, step: Step) -> list[IcebergPiece]:
         if step.part == "all":
             return self._difference(None, step.snapshot)
         if step.part == "jump":
@@ -298,7 +304,7 @@ class History:
             "query, with a new checkpoint, from a later snapshot.",
         )
 
-    def _changed_pieces(self, snapshot: Snapshot) -> list[Piece]:
+    def _changed_pieces(self, snapshot: Snapshot) -> list[IcebergPiece]:
         """Return what a snapshot changed of its parent, from its own manifests."""
         manifests = snapshot.manifests(self.io)
         number = snapshot.snapshot_id
@@ -339,7 +345,7 @@ class History:
         before: tuple[Deletes, ...],
         after: tuple[Deletes, ...],
         snapshot: Snapshot,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[IcebergPiece]:
         """Yield the rows of a file that a change of its deletes takes away, or gives back."""
         if before == after:
             return
@@ -348,7 +354,7 @@ class History:
         if set(before) - set(after):
             yield self._piece(entry, 1, snapshot, gone=after, among=before)
 
-    def _difference(self, since: int | None, until: int | None) -> list[Piece]:
+    def _difference(self, since: int | None, until: int | None) -> list[IcebergPiece]:
         """Return the difference between all rows of two snapshots; ``None``: no rows."""
         if since is None and until is None:
             return []
@@ -356,7 +362,7 @@ class History:
         old, new = self._live(since), self._live(until)
         left, right = Counter(key for key, _ in old), Counter(key for key, _ in new)
         gone, come = left - right, right - left
-        pieces: list[Piece] = []
+        pieces: list[IcebergPiece] = []
         sides: tuple[_Side, _Side] = ((-1, gone, old), (1, come, new))
         for sign, counts, entries in sides:
             for key, entry in entries:
@@ -421,7 +427,7 @@ class History:
         *,
         gone: tuple[Deletes, ...] = (),
         among: tuple[Deletes, ...] | None = None,
-    ) -> Piece:
+    ) -> IcebergPiece:
         """Return a piece of a data file; raise if the file cannot be read."""
         file = entry.data_file
         if file.file_format.name != "PARQUET":
@@ -431,7 +437,7 @@ class History:
                 "system.rewrite_data_files with rewrite-all.",
             )
         self._check_not_encrypted(file)
-        return Piece(
+        return IcebergPiece(
             path=file.file_path,
             size=file.file_size_in_bytes,
             rows=file.record_count,
@@ -560,11 +566,11 @@ def _may_name(file: DataFile, path: str) -> bool:
     return low.get(_PATH_ID, text) <= text <= high.get(_PATH_ID, text)
 
 
-def _max_rows(piece: Piece) -> int:
+def _max_rows(piece: IcebergPiece) -> int:
     """Return an upper bound of the rows of a whole piece."""
     return piece.rows if piece.among_rows is None else min(piece.rows, piece.among_rows)
 
 
-def _place_in(step: Place, file: int, row: int) -> Place:
+def _place_in(step: SnapshotPlace, file: int, row: int) -> SnapshotPlace:
     """Return a place in a step."""
     return replace(step, file=file, row=row)

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from pyiceberg.table.name_mapping import NameMapping
     from pyiceberg.types import NestedField
 
-    from godwit.connect.iceberg.history import Deletes, Piece
+    from godwit.connect.iceberg.history import Deletes, IcebergPiece
     from godwit.sources.table_rows import TableRows
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a file is."""
+    """Place of a file."""
 
     filesystem: pafs.FileSystem
 
@@ -81,7 +81,7 @@ def _store(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceReader:
+class IcebergPieceReader:
     """Reads pieces of a table; can be pickled."""
 
     columns: Mapping[str, NestedField]  # of rows and filters, by name
@@ -89,7 +89,9 @@ class PieceReader:
     schema: pa.Schema  # of all rows
     rows: TableRows
 
-    def read(self, access: Access, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, access: Access, piece: IcebergPiece, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece with the columns `names`."""
         needed = [n for n in dict.fromkeys([*names, *self.rows.filtered]) if n in self.columns]
         place, file = access.file(piece.path, piece.size)

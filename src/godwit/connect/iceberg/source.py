@@ -21,8 +21,8 @@ from pyiceberg.table import ManifestGroupPlanner
 
 from godwit.columns.types import to_schema
 from godwit.connect.iceberg.filters import expression_of
-from godwit.connect.iceberg.history import MAX_STEPS, History, Piece, Place, Step
-from godwit.connect.iceberg.rows import Access, PieceReader, place_of_table
+from godwit.connect.iceberg.history import MAX_STEPS, History, IcebergPiece, SnapshotPlace, Step
+from godwit.connect.iceberg.rows import Access, IcebergPieceReader, place_of_table
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import listing
 from godwit.model.secrets import Secrets, shown_uri
@@ -89,7 +89,7 @@ class IcebergSource(Source):
         self._keys = None if keys is None else tuple(keys)
         if keys is not None:
             self.table_keys = tuple(keys)
-        self._reader: PieceReader | None = None
+        self._reader: IcebergPieceReader | None = None
         self._schema = pa.schema([])
         self._start: Position | None = None
         self._forget()
@@ -99,8 +99,8 @@ class IcebergSource(Source):
         self._catalog: Catalog | None = None
         self._access: Access | None = None
         self._history: History | None = None
-        self._known: OrderedDict[Step, list[Piece]] = OrderedDict()
-        self._splitter = PieceSplitter[Piece](self)
+        self._known: OrderedDict[Step, list[IcebergPiece]] = OrderedDict()
+        self._splitter = PieceSplitter[IcebergPiece](self)
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
@@ -224,7 +224,7 @@ class IcebergSource(Source):
         self._look_up_columns()
         return self._schema
 
-    def _look_up_columns(self) -> PieceReader:
+    def _look_up_columns(self) -> IcebergPieceReader:
         """Return the reader of the columns; look them up in the table once."""
         if self._reader is not None:
             return self._reader
@@ -254,7 +254,9 @@ class IcebergSource(Source):
             self.table_keys = tuple(names) if len(names) == len(known) else ()
         self._rows.check_filters(types)
         self._schema = schema
-        self._reader = PieceReader(columns=columns, types=types, schema=schema, rows=self._rows)
+        self._reader = IcebergPieceReader(
+            columns=columns, types=types, schema=schema, rows=self._rows
+        )
         return self._reader
 
     def _check_columns(self, metadata: TableMetadata) -> None:
@@ -305,7 +307,7 @@ class IcebergSource(Source):
             self._start = self._first_place(self._history or self._refresh()).encoded()
         return self._start
 
-    def _first_place(self, history: History) -> Place:
+    def _first_place(self, history: History) -> SnapshotPlace:
         """Return the place at which a new query begins."""
         metadata, number = history.metadata, self._first
         if self._tag is not None:
@@ -325,16 +327,16 @@ class IcebergSource(Source):
                 remedy="It may have expired. Give a later one, or leave snapshot= out.",
                 table=self._table_name,
             )
-        place = Place(table=str(metadata.table_uuid), snapshot=number)
+        place = SnapshotPlace(table=str(metadata.table_uuid), snapshot=number)
         return replace(place, part="all") if self._existing and number is not None else place
 
-    def _head(self, history: History) -> Place:
+    def _head(self, history: History) -> SnapshotPlace:
         """Return the place after the newest snapshot of the branch."""
-        return Place(table=str(history.metadata.table_uuid), snapshot=history.head)
+        return SnapshotPlace(table=str(history.metadata.table_uuid), snapshot=history.head)
 
-    def _checked(self, history: History, position: Position) -> Place:
+    def _checked(self, history: History, position: Position) -> SnapshotPlace:
         """Return the place of a position; raise if it is one of another table."""
-        place = Place.decoded(position)
+        place = SnapshotPlace.decoded(position)
         if place.table != str(history.metadata.table_uuid):
             raise SourceError(
                 f"The Iceberg table {self._table_name!r} was dropped and created again since the "
@@ -357,9 +359,9 @@ class IcebergSource(Source):
         """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
         history = self._history or self._refresh()
         if until is not None:
-            begin, target = self._checked(history, position), Place.decoded(until)
+            begin, target = self._checked(history, position), SnapshotPlace.decoded(until)
         else:
-            begin = Place.decoded(position)
+            begin = SnapshotPlace.decoded(position)
             if not begin.part and begin == self._head(history):
                 history = self._refresh()
             begin, target = self._checked(history, position), self._head(history)
@@ -370,7 +372,7 @@ class IcebergSource(Source):
 
     def precedes(self, position: Position, other: Position) -> bool:
         """Return whether `position` is an earlier point of the same step."""
-        before, after = Place.decoded(position), Place.decoded(other)
+        before, after = SnapshotPlace.decoded(position), SnapshotPlace.decoded(other)
         if (before.table, before.snapshot) != (after.table, after.snapshot) or not before.part:
             return False
         if not after.part:
@@ -385,17 +387,17 @@ class IcebergSource(Source):
         history = self._history or self._refresh()
         with self._reading("metadata"):
             place = self._checked(history, begin)
-            pieces, skipped = pieces_between(history.versions(place, Place.decoded(end)))
+            pieces, skipped = pieces_between(history.versions(place, SnapshotPlace.decoded(end)))
         filtered = bool(self._rows.filters)
         splits = self._splitter.splits(pieces, parallelism, skipped=skipped, filtered=filtered)
         return [replace(split, payload=(self._access, split.payload)) for split in splits]
 
-    def file_of(self, piece: Piece) -> tuple[FilePlace, File]:
+    def file_of(self, piece: IcebergPiece) -> tuple[FilePlace, File]:
         """Return where a piece's file is."""
         assert self._access is not None, "known since the table was loaded"
         return self._access.file(piece.path, piece.size)
 
-    def reading_piece(self, piece: Piece) -> AbstractContextManager[None]:
+    def reading_piece(self, piece: IcebergPiece) -> AbstractContextManager[None]:
         """Translate errors of a block that reads a piece's file."""
         return self._reading(f"file {piece.path!r}", piece)
 
@@ -410,7 +412,7 @@ class IcebergSource(Source):
                 yield from reader.read(access, piece, columns)
 
     @contextlib.contextmanager
-    def _reading(self, what: str, piece: Piece | None = None) -> Iterator[None]:
+    def _reading(self, what: str, piece: IcebergPiece | None = None) -> Iterator[None]:
         """Translate errors of a block that reads metadata or a file."""
         try:
             yield
@@ -458,7 +460,7 @@ class IcebergSource(Source):
         return Lag(rows=rows, size_bytes=size, oldest_us=oldest)
 
     def describe(self, position: Position) -> dict[str, Any]:
-        place = Place.decoded(position)
+        place = SnapshotPlace.decoded(position)
         if not place.part:
             return {"snapshot": place.snapshot}
         name = "snapshot" if place.part == "step" else "all rows of snapshot"

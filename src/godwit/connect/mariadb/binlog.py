@@ -61,7 +61,7 @@ _NUMBERS: Final = {1, 2, 3, 4, 5, 8, 9, 13, NEWDECIMAL}
 Row = list[bytes | None]
 
 
-class Event(NamedTuple):
+class BinlogEvent(NamedTuple):
     """An event."""
 
     kind: int
@@ -76,7 +76,7 @@ class BadChecksumError(ValueError):
     """An event is damaged."""
 
 
-def read_event(data: bytes, *, has_checksum: bool) -> Event:
+def read_event(data: bytes, *, has_checksum: bool) -> BinlogEvent:
     """Return an event, as the server sends it."""
     time_s, kind, server_id, _, end, flags = struct.unpack_from("<IBIIIH", data, 1)
     body = data[_HEADER:]
@@ -89,21 +89,21 @@ def read_event(data: bytes, *, has_checksum: bool) -> Event:
             if computed != int.from_bytes(checksum, "little"):
                 msg = f"an event of the binary log is damaged, before position {end}"
                 raise BadChecksumError(msg)
-    return Event(kind, time_s, server_id, end, flags, body)
+    return BinlogEvent(kind, time_s, server_id, end, flags, body)
 
 
-def checksums_after(event: Event) -> bool:
+def checksums_after(event: BinlogEvent) -> bool:
     """Return whether events of a file have checksums; `event`: the description of its format."""
     return event.body[-1] == 1
 
 
-def read_gtid(event: Event) -> tuple[tuple[int, int, int], int]:
+def read_gtid(event: BinlogEvent) -> tuple[tuple[int, int, int], int]:
     """Return domain, server and number of a transaction, and flags."""
     number, domain, flags = struct.unpack_from("<QIB", event.body)
     return (domain, event.server_id, number), flags
 
 
-def read_statement(event: Event) -> tuple[str, str]:
+def read_statement(event: BinlogEvent) -> tuple[str, str]:
     """Return a statement, and the database that it was executed in."""
     body = event.body
     length, status = body[8], int.from_bytes(body[11:13], "little")
@@ -138,7 +138,7 @@ class _Reader:
 
     @property
     def more(self) -> bool:
-        """Whether there is more to read."""
+        """True if there is more to read."""
         return self.offset < len(self._data)
 
     def take(self, size: int) -> bytes:
@@ -167,7 +167,7 @@ class TableMap:
     keys: tuple[int, ...]
 
 
-class UnknownTypeError(ValueError):
+class UnknownMariaTypeError(ValueError):
     """A table has a column of a type that the log does not describe."""
 
 
@@ -190,7 +190,7 @@ def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
     reader.take(reader.number() + 1)
     codes = list(reader.take(reader.number()))
     if unknown := set(codes) - _TYPES:
-        raise UnknownTypeError(min(unknown))
+        raise UnknownMariaTypeError(min(unknown))
     metas = _Reader(reader.text())
     meta = [_read_meta(metas, codes, place) for place in range(len(codes))]
     reader.take((len(codes) + 7) // 8)
@@ -287,7 +287,7 @@ class PartialRowsError(ValueError):
     """Rows lack columns."""
 
 
-def read_changes(event: Event, sizes: Sequence[int]) -> list[bytes]:
+def read_changes(event: BinlogEvent, sizes: Sequence[int]) -> list[bytes]:
     """Return the changes of rows, each as its kind, the former row, and the new one.
 
     `sizes`: of the columns, `LogColumn.size`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from godwit.connect.tables.rows import about_changes
-from godwit.connect.tables.source import Options
+from godwit.connect.tables.source import TableSourceOptions
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.naming import listing, needs_package
@@ -94,7 +94,7 @@ def mariadb(
     gw.sources.mariadb('host=host database=shop', 'orders')
     """
     with needs_package("The MariaDB source", "pymysql", "mariadb", SourceError):
-        from godwit.connect.mariadb.server import Server, parse_dsn  # noqa: PLC0415 - optional
+        from godwit.connect.mariadb.server import MariaServer, parse_dsn  # noqa: PLC0415 - optional
         from godwit.connect.mariadb.source import MariaDBSource  # noqa: PLC0415
     where = "The MariaDB source"
     if not isinstance(url, str | Mapping):
@@ -102,7 +102,7 @@ def mariadb(
             f"{where} was given a connection of type {type(url).__name__}.",
             remedy='Give "mariadb://user@host/database" or a mapping.',
         )
-    options = Options.of(
+    options = TableSourceOptions.of(
         where,
         table,
         schema=schema,
@@ -116,4 +116,4 @@ def mariadb(
         timeout_s=seconds(timeout, "The timeout of a MariaDB source"),
     )
     named = f"{where} of {listing(list(options.tables))}"
-    return MariaDBSource(Server(parse_dsn(url, where), named), options)
+    return MariaDBSource(MariaServer(parse_dsn(url, where), named), options)

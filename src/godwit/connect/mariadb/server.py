@@ -75,7 +75,7 @@ def parse_dsn(dsn: str | Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MariaServer:
     """How to reach a server; `where` names the source in errors."""
 
     parameters: Mapping[str, Any]  # of PyMySQL
@@ -155,7 +155,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def check_server(server: Server, connection: Connection) -> tuple[str, str]:
+def check_server(server: MariaServer, connection: Connection) -> tuple[str, str]:
     """Return identity and number of the server; raise unless it logs whole rows, by name."""
     with server.translating("cannot look up the server's settings"):
         [(version,)] = query(connection, "SELECT VERSION()")
@@ -183,7 +183,9 @@ def check_server(server: Server, connection: Connection) -> tuple[str, str]:
     return str(known.get("server_uid", number)), str(number)
 
 
-def check_filters(server: Server, connection: Connection, tables: Sequence[SourceTable]) -> None:
+def check_filters(
+    server: MariaServer, connection: Connection, tables: Sequence[MariaTable]
+) -> None:
     """Raise if the server leaves the database of a table out of its log."""
     with server.translating("cannot look up which databases are logged"):
         [(_, _, only, never)] = query(connection, "SHOW MASTER STATUS")
@@ -197,7 +199,7 @@ def check_filters(server: Server, connection: Connection, tables: Sequence[Sourc
 
 
 @dataclass(frozen=True, slots=True)
-class SourceColumn:
+class MariaColumn:
     """A column of a table in the catalogue."""
 
     name: str
@@ -223,11 +225,11 @@ class SourceColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class MariaTable:
     """A table whose changes are read."""
 
     parts: tuple[str, str]  # database, name
-    columns: tuple[SourceColumn, ...]
+    columns: tuple[MariaColumn, ...]
     keys: tuple[str, ...]  # the primary key; may be empty
 
     @property
@@ -245,16 +247,18 @@ class SourceTable:
         """Name of the table in a query."""
         return ".".join(map(quoted, self.parts))
 
-    def column(self, name: str) -> SourceColumn | None:
+    def column(self, name: str) -> MariaColumn | None:
         """Return a column by its name."""
         return next((column for column in self.columns if column.name == name), None)
 
-    def key_columns(self) -> list[SourceColumn]:
+    def key_columns(self) -> list[MariaColumn]:
         """Return the columns of the key."""
         return [column for name in self.keys for column in self.columns if column.name == name]
 
 
-def read_table(connection: Connection, server: Server, table: str, *, before: bool) -> SourceTable:
+def read_table(
+    connection: Connection, server: MariaServer, table: str, *, before: bool
+) -> MariaTable:
     """Return the description of a table; raise if its changes cannot be read."""
     schema, dot, name = table.rpartition(".")
     if not dot:
@@ -297,7 +301,7 @@ def read_table(connection: Connection, server: Server, table: str, *, before: bo
         *(schema, name),
     )
     columns = tuple(
-        SourceColumn(
+        MariaColumn(
             name=column,
             shown_type=column_type,
             charset=charset or "",
@@ -323,10 +327,12 @@ def read_table(connection: Connection, server: Server, table: str, *, before: bo
             f"cannot tell which row of {schema}.{name} a change is about: it has no primary key",
             f"ALTER TABLE {shown} ADD PRIMARY KEY (...); or read it with before=True.",
         )
-    return SourceTable((schema, name), columns, tuple(key for (key,) in keys))
+    return MariaTable((schema, name), columns, tuple(key for (key,) in keys))
 
 
-def _check_foreign_keys(connection: Connection, server: Server, schema: str, name: str) -> None:
+def _check_foreign_keys(
+    connection: Connection, server: MariaServer, schema: str, name: str
+) -> None:
     """Raise if a foreign key changes rows of a table, which the server does not log."""
     for constraint, on_delete, on_update in query(
         connection,

@@ -19,7 +19,7 @@ from godwit.connect.mariadb.stream import place_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.connect.mariadb.server import Connection, Server, SourceTable
+    from godwit.connect.mariadb.server import Connection, MariaServer, MariaTable
     from godwit.connect.tables.rows import Key
 
 _BATCH_ROWS: Final = 16_384
@@ -28,13 +28,13 @@ _ALTERED: Final = 1412  # a table was altered after the moment
 _ATTEMPTS: Final = 5
 
 
-class Snapshot:
+class MariaSnapshot:
     """One moment of the tables, as long as this object has its connection.
 
     The tables cannot be altered until the moment ends.
     """
 
-    def __init__(self, server: Server, tables: Sequence[SourceTable]) -> None:
+    def __init__(self, server: MariaServer, tables: Sequence[MariaTable]) -> None:
         self._server = server
         self._connection = server.connect(raw=True)
         with contextlib.ExitStack() as failing, server.translating("cannot take a snapshot"):
@@ -49,7 +49,7 @@ class Snapshot:
             failing.pop_all()
         self.lsn = place_of(self.gtids)
 
-    def _begin(self, tables: Sequence[SourceTable]) -> None:
+    def _begin(self, tables: Sequence[MariaTable]) -> None:
         """Begin the transaction, and learn its place in the log."""
         query(self._connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         query(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -67,7 +67,7 @@ class Snapshot:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection, and the moment with it, is gone."""
+        """True if the connection is lost, and its consistent view with it."""
         return not self._connection.open
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Snapshot:
             self._connection.close()
 
     def keys_after(
-        self, table: SourceTable, after: Key | None, up_to: Key | None, rows: int
+        self, table: MariaTable, after: Key | None, up_to: Key | None, rows: int
     ) -> tuple[int, Key | None]:
         """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
         columns = table.key_columns()
@@ -96,7 +96,7 @@ class Snapshot:
         return number, [value.decode() for value in last[0]] if last else None
 
     def rows(
-        self, table: SourceTable, names: Sequence[str], after: Key | None, up_to: Key | None
+        self, table: MariaTable, names: Sequence[str], after: Key | None, up_to: Key | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows with keys after `after`, up to `up_to`, as columns of values in their form."""
         columns = [column for name in names if (column := table.column(name)) is not None]
@@ -123,14 +123,14 @@ def _columns(rows: list[tuple[bytes | None, ...]], names: Sequence[str]) -> pa.R
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def _order(table: SourceTable, direction: str = "") -> str:
+def _order(table: MariaTable, direction: str = "") -> str:
     """Return the order of a table's keys."""
     columns = table.key_columns()
     named = ", ".join(c.values.compared(quoted(c.name)) + direction for c in columns)
     return f" ORDER BY {named}" if named else ""
 
 
-def _where(table: SourceTable, after: Key | None, up_to: Key | None) -> str:
+def _where(table: MariaTable, after: Key | None, up_to: Key | None) -> str:
     """Return the condition that a key is after `after`, and not after `up_to`."""
     columns = table.key_columns()
     names = [column.values.compared(quoted(column.name)) for column in columns]
@@ -155,7 +155,7 @@ def _compared(names: Sequence[str], values: Sequence[str], sign: str) -> str:
 
 
 def keys_up_to(
-    connection: Connection, table: SourceTable, keys: Sequence[Key], bound: Key
+    connection: Connection, table: MariaTable, keys: Sequence[Key], bound: Key
 ) -> set[int]:
     """Return the numbers of the keys that are not after `bound`, in the order of the table."""
     columns = table.key_columns()

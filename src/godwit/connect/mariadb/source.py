@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.connect.mariadb import binlog
 from godwit.connect.mariadb.server import (
-    Server,
-    SourceTable,
+    MariaServer,
+    MariaTable,
     check_filters,
     check_server,
     query,
     read_charsets,
     read_table,
 )
-from godwit.connect.mariadb.snapshot import Snapshot, keys_up_to
+from godwit.connect.mariadb.snapshot import MariaSnapshot, keys_up_to
 from godwit.connect.mariadb.stream import BinlogStream, end_of_log, state_of
 from godwit.connect.mariadb.types import Charset, LogColumn, column_from_values
-from godwit.connect.tables.rows import Reading, rows_of_snapshot
-from godwit.connect.tables.source import Options, TableSource
+from godwit.connect.tables.rows import TableReading, rows_of_snapshot
+from godwit.connect.tables.source import TableSource, TableSourceOptions
 from godwit.sources.source import Lag
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.connect.mariadb.server import Connection
-    from godwit.connect.tables.log import Place
-    from godwit.connect.tables.rows import Key, Row, Table
+    from godwit.connect.tables.log import LogPlace
+    from godwit.connect.tables.rows import ChangedTable, Key, Row
     from godwit.model.errors import SourceError
     from godwit.sources.source import Position, Split
 
 
 @dataclass(frozen=True, slots=True)
-class LogReading(Reading):
-    """Where and what the values of a table's columns are in its changes."""
+class LogReading(TableReading):
+    """Places and types of the values of a table's columns in its changes."""
 
     columns: tuple[LogColumn, ...]
     kinds: tuple[str, ...]  # of each column: that of its values
@@ -52,7 +52,7 @@ class LogReading(Reading):
 class MariaDBDecoding:
     """Changes as the binary log has them."""
 
-    server: Server
+    server: MariaServer
 
     def change(self, message: bytes, reading: LogReading) -> tuple[Row | None, bool, Row | None]:
         """Return the former row, which is complete, and the new row."""
@@ -69,12 +69,12 @@ class MariaDBDecoding:
         kind = reading.kinds[place]
         return column_from_values(reading.columns[place].decode(values, kind), schema_field, kind)
 
-    def key(self, values: Row, table: SourceTable, reading: LogReading) -> Key:
+    def key(self, values: Row, table: MariaTable, reading: LogReading) -> Key:
         """Return the values of a row's key as texts."""
         places = [reading.places[name] for name in table.keys]
         return [reading.columns[p].key_text(values[p], reading.kinds[p]) for p in places]
 
-    def keys_up_to(self, table: SourceTable, keys: Sequence[Key], bound: Key) -> set[int]:
+    def keys_up_to(self, table: MariaTable, keys: Sequence[Key], bound: Key) -> set[int]:
         """Return the numbers of the keys that are not after `bound`, in the server's order."""
         with (
             self.server.translating("cannot compare keys"),
@@ -88,7 +88,7 @@ class MariaDBSource(TableSource):
 
     _again = "a new checkpoint"
 
-    def __init__(self, server: Server, options: Options) -> None:
+    def __init__(self, server: MariaServer, options: TableSourceOptions) -> None:
         super().__init__(server, options)
         self._decoding = MariaDBDecoding(server)
 
@@ -106,7 +106,7 @@ class MariaDBSource(TableSource):
         """Tables; the position has the identity of the server."""
         return f"MariaDB tables {' '.join(self._options.tables)}"
 
-    def _read_table(self, connection: Connection, name: str) -> SourceTable:
+    def _read_table(self, connection: Connection, name: str) -> MariaTable:
         return read_table(connection, self._server, name, before=self._options.before)
 
     # -- life cycle -------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class MariaDBSource(TableSource):
         """Note where the log goes on after a position."""
         self._log().know(position["gtids"], position["file"], position["position"])
 
-    def _at(self, position: Position, place: Place) -> dict[str, Any]:
+    def _at(self, position: Position, place: LogPlace) -> dict[str, Any]:
         return {
             **super()._at(position, place),
             **self._server_identity(),
@@ -213,7 +213,7 @@ class MariaDBSource(TableSource):
     def _place_text(self, position: Position) -> str:
         return str(position["gtids"]) or "the begin of the log"
 
-    def _complete_changes(self, _: Table) -> str:
+    def _complete_changes(self, _: ChangedTable) -> str:
         return "SET GLOBAL binlog_row_image = 'FULL';"
 
     def lag(self, position: Position) -> Lag:
@@ -247,15 +247,15 @@ class MariaDBSource(TableSource):
 
     # -- snapshot ---------------------------------------------------------------------------------
 
-    def _new_snapshot(self) -> Snapshot:
+    def _new_snapshot(self) -> MariaSnapshot:
         tables: Any = self._tables
-        snapshot = Snapshot(self._server, tables)
+        snapshot = MariaSnapshot(self._server, tables)
         self._log().know(snapshot.gtids, snapshot.file, snapshot.position)
         return snapshot
 
     def _parts(
         self,
-        snapshot: Snapshot,
+        snapshot: MariaSnapshot,
         number: int,
         after: Key | None,
         up_to: Key | None,

@@ -17,13 +17,13 @@ from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
 from godwit.connect.mariadb import binlog
 from godwit.connect.mariadb.server import is_lost, query
-from godwit.connect.tables.log import LogStream, Place, Transaction
+from godwit.connect.tables.log import LogPlace, LogStream, Transaction
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.connect.mariadb.server import Connection, Server
+    from godwit.connect.mariadb.server import Connection, MariaServer
     from godwit.connect.mariadb.types import Charset
 
 _NON_BLOCKING: Final = 1
@@ -64,7 +64,7 @@ def end_of_log(connection: Connection) -> str:
     return str(gtids)
 
 
-class Point(NamedTuple):
+class LogPoint(NamedTuple):
     """A place in the log: its GTIDs, and where it is in files, if that is known."""
 
     gtids: str
@@ -83,7 +83,7 @@ class BinlogStream(LogStream):
 
     def __init__(
         self,
-        server: Server,
+        server: MariaServer,
         *,
         tables: frozenset[tuple[str, str]],
         charset: Callable[[int], Charset],
@@ -97,8 +97,10 @@ class BinlogStream(LogStream):
         self._charset, self._read, self._problem = charset, read, problem
         self._start_again = start_again
         self._connection: Connection | None = None
-        self.points: dict[int, Point] = {}  # of positions, and of ends of transactions with changes
-        self._here = Point("")  # what `reached` is
+        self.points: dict[
+            int, LogPoint
+        ] = {}  # of positions, and of ends of transactions with changes
+        self._here = LogPoint("")  # what `reached` is
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -110,7 +112,7 @@ class BinlogStream(LogStream):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection streams."""
+        """True while a connection streams."""
         return self._connection is not None
 
     def close(self) -> None:
@@ -125,14 +127,14 @@ class BinlogStream(LogStream):
         """Note the place of GTIDs, and return it."""
         lsn = place_of(gtids)
         if lsn not in self.points or file:
-            self.points[lsn] = Point(gtids, file, position)
+            self.points[lsn] = LogPoint(gtids, file, position)
         return lsn
 
-    def point(self, lsn: int) -> Point:
+    def point(self, lsn: int) -> LogPoint:
         """Return the point of a place."""
         return self._here if lsn == self.reached and self.connected else self.points[lsn]
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: LogPlace) -> None:
         """Free the buffer up to `place`, which is committed."""
         super().confirm(place)
         self.points = {lsn: point for lsn, point in self.points.items() if lsn >= place.lsn}
@@ -177,7 +179,7 @@ class BinlogStream(LogStream):
         )
         return connection
 
-    def _start(self, _: Connection, begin: Place) -> None:
+    def _start(self, _: Connection, begin: LogPlace) -> None:
         point = self.points[begin.lsn]
         self.close()
         self._connection = self._dumping(point.gtids, 0)
@@ -258,7 +260,7 @@ class BinlogStream(LogStream):
             self._fail(self._error(f"cannot go on: the binary log {what}", self._start_again))
         return 0, 0
 
-    def _take_gtid(self, event: binlog.Event) -> None:
+    def _take_gtid(self, event: binlog.BinlogEvent) -> None:
         """Begin a transaction."""
         gtid, self._flags = binlog.read_gtid(event)
         domain, server, number = gtid
@@ -276,14 +278,14 @@ class BinlogStream(LogStream):
         self._open = Transaction(after - 1, event.time_s * 1_000_000, text)
         self.transactions.append(self._open)
 
-    def _end_transaction(self, event: binlog.Event) -> None:
+    def _end_transaction(self, event: binlog.BinlogEvent) -> None:
         """End a transaction, whose changes are committed."""
         transaction, gtid = self._open, self._gtid
         assert transaction is not None
         assert gtid is not None
         self._state[gtid[0]] = gtid[1:]
         transaction.end = self.reached = transaction.lsn + 1
-        self._here = Point(gtids_of(self._state), self._file, event.end)
+        self._here = LogPoint(gtids_of(self._state), self._file, event.end)
         if transaction.number or transaction.problem is not None:
             self.points[self.reached] = self._here
         else:
@@ -299,7 +301,7 @@ class BinlogStream(LogStream):
         if self._open.problem is None:
             self._open.problem = problem
 
-    def _take_statement(self, event: binlog.Event) -> None:
+    def _take_statement(self, event: binlog.BinlogEvent) -> None:
         """Take a statement: the end of a transaction, or what changes tables."""
         statement, schema = binlog.read_statement(event)
         word = statement.split(None, 1)[0].upper() if statement.strip() else ""
@@ -315,7 +317,7 @@ class BinlogStream(LogStream):
         elif word not in {"BEGIN", "SAVEPOINT", "XA", "START"}:
             self._fail(self._problem(statement, schema))
 
-    def _take_table(self, event: binlog.Event) -> None:
+    def _take_table(self, event: binlog.BinlogEvent) -> None:
         """Note how changes of a table are decoded from now on."""
         number = binlog.table_id(event.body)
         if binlog.name_of_table(event.body) not in self._tables:
@@ -323,7 +325,7 @@ class BinlogStream(LogStream):
             return
         try:
             self._maps[number] = self._read(binlog.read_table_map(event.body, self._charset))
-        except binlog.UnknownTypeError as error:
+        except binlog.UnknownMariaTypeError as error:
             name = ".".join(binlog.name_of_table(event.body))
             self._maps[number] = self._error(
                 f"cannot read changes of {name}, which has a column of the type {error} in the "
@@ -333,7 +335,7 @@ class BinlogStream(LogStream):
         except SourceError as error:
             self._maps[number] = error
 
-    def _take_rows(self, event: binlog.Event) -> tuple[int, int]:
+    def _take_rows(self, event: binlog.BinlogEvent) -> tuple[int, int]:
         """Add changes of rows; return their number and size."""
         reading = self._maps.get(binlog.table_id(event.body))
         if reading is None or self._open is None or self._open.problem is not None:

@@ -225,7 +225,7 @@ class Charset:
 
     @property
     def known(self) -> bool:
-        """Whether its texts can be decoded."""
+        """True if its texts can be decoded."""
         return bool(self.characters) or self.name in _CODECS
 
     def decoder(self) -> Callable[[bytes], bytes] | None:

@@ -45,7 +45,7 @@ def lsn_text(lsn: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PostgresServer:
     """Address of a server, and the means to log in; `where` names the source in errors."""
 
     dsn: str | Mapping[str, Any]
@@ -110,7 +110,7 @@ def _remedy_of(error: psycopg.Error) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceColumn:
+class PostgresColumn:
     """A column of a table in the catalogue."""
 
     name: str
@@ -134,7 +134,7 @@ class SourceColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class PostgresTable:
     """A table whose changes are read."""
 
     name: str  # with its schema
@@ -142,7 +142,7 @@ class SourceTable:
     oid: int
     identity: str  # of replicas: d, i, f or n
     partitioned: bool
-    columns: tuple[SourceColumn, ...]
+    columns: tuple[PostgresColumn, ...]
     keys: tuple[str, ...]  # of the replica identity, or else the primary key; may be empty
 
     @property
@@ -151,7 +151,7 @@ class SourceTable:
         only = sql.SQL("" if self.partitioned else "ONLY ")
         return only + sql.Identifier(*self.parts)
 
-    def column(self, name: str) -> SourceColumn | None:
+    def column(self, name: str) -> PostgresColumn | None:
         """Return a column by its name."""
         return next((column for column in self.columns if column.name == name), None)
 
@@ -171,7 +171,7 @@ class SourceTable:
         return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
 
 
-def read_table(connection: Connection, server: Server, table: str) -> SourceTable:
+def read_table(connection: Connection, server: PostgresServer, table: str) -> PostgresTable:
     """Return the description of a table; raise if its changes cannot be read."""
     parts = table_parts(table, server.where, SourceError)
     name = sql.Identifier(*parts).as_string(connection)
@@ -205,13 +205,13 @@ def read_table(connection: Connection, server: Server, table: str) -> SourceTabl
         [identity, oid],
     ).fetchall()
     types = read_types(connection, [(row[2], row[3]) for row in columns])
-    return SourceTable(
+    return PostgresTable(
         name=plain_name((schema, relname)),
         parts=(schema, relname),
         oid=oid,
         identity=identity,
         partitioned=kind == "p",
-        columns=tuple(SourceColumn(*(*row, types[row[2], row[3]])) for row in columns),
+        columns=tuple(PostgresColumn(*(*row, types[row[2], row[3]])) for row in columns),
         keys=_read_keys(connection, oid, identity),
     )
 
@@ -260,7 +260,7 @@ def read_state(connection: Connection, oid: int) -> dict[str, Any] | None:
     }
 
 
-def check_identity(server: Server, table: SourceTable, *, before: bool) -> None:
+def check_identity(server: PostgresServer, table: PostgresTable, *, before: bool) -> None:
     """Raise unless changes of a table name the row that they change."""
     quoted = sql.Identifier(*table.parts).as_string()
     if before and table.identity != "f":
@@ -287,9 +287,9 @@ def check_identity(server: Server, table: SourceTable, *, before: bool) -> None:
 
 def prepare_publication(
     connection: Connection,
-    server: Server,
+    server: PostgresServer,
     publication: str,
-    tables: Sequence[SourceTable],
+    tables: Sequence[PostgresTable],
     columns: Sequence[str],
     *,
     truncations: bool,
@@ -315,9 +315,9 @@ def prepare_publication(
 
 def check_published(
     connection: Connection,
-    server: Server,
+    server: PostgresServer,
     publication: str,
-    tables: Sequence[SourceTable],
+    tables: Sequence[PostgresTable],
     columns: Sequence[str],
     *,
     truncations: bool,
@@ -386,7 +386,7 @@ class SlotState:
     active_pid: int | None
 
 
-def read_slot(connection: Connection, server: Server, slot: str) -> SlotState | None:
+def read_slot(connection: Connection, server: PostgresServer, slot: str) -> SlotState | None:
     """Return the state of a slot, ``None`` if it is absent; raise if it cannot be used."""
     row = connection.execute(
         "SELECT plugin, database, temporary, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, "
@@ -421,7 +421,7 @@ def end_of_log(connection: Connection) -> int:
     return int(scalar(connection, _END))
 
 
-def create_slot(server: Server, slot: str) -> None:
+def create_slot(server: PostgresServer, slot: str) -> None:
     """Create a slot; this waits for the transactions that are running."""
     with (
         server.translating(f"cannot create the slot {slot!r}"),
@@ -434,7 +434,7 @@ def create_slot(server: Server, slot: str) -> None:
         )
 
 
-def identify(server: Server, connection: Connection) -> tuple[str, int]:
+def identify(server: PostgresServer, connection: Connection) -> tuple[str, int]:
     """Return the identity of the database system, and its timeline."""
     level = scalar(connection, "SHOW wal_level")
     if level != "logical":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.connect.postgres.connection import Connection
-    from godwit.sinks.writing import Layout
+    from godwit.sinks.writing import TargetLayout
 
 STAGE: Final = "godwit_stage"
 _FORMER: Final = "godwit_former"
@@ -40,7 +40,7 @@ class StagedMerge:
     the temporary table by which the rows of a key are ordered.
     """
 
-    def __init__(self, target: sql.Identifier, layout: Layout, row_number: str) -> None:
+    def __init__(self, target: sql.Identifier, layout: TargetLayout, row_number: str) -> None:
         self._layout = layout
         self._deletes = layout.context.kind != "rows"
         self._columns = [

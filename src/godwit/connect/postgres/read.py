@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from godwit.connect.tables.rows import about_changes
-from godwit.connect.tables.source import Options
+from godwit.connect.tables.source import TableSourceOptions
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.naming import listing, needs_package
@@ -99,7 +99,7 @@ def postgres(
     gw.sources.postgres('host=host dbname=db', 'public.orders', slot='orders')
     """
     with needs_package("The PostgreSQL source", "psycopg", "postgres", SourceError):
-        from godwit.connect.postgres.catalog import Server  # noqa: PLC0415 - psycopg is optional
+        from godwit.connect.postgres.catalog import PostgresServer  # noqa: PLC0415 - psycopg is optional
         from godwit.connect.postgres.connection import check_dsn  # noqa: PLC0415
         from godwit.connect.postgres.source import PostgresSource  # noqa: PLC0415
     where = "The PostgreSQL source"
@@ -109,7 +109,7 @@ def postgres(
             remedy='Give "host=... dbname=..." or a mapping.',
         )
     check_dsn(dsn, where, SourceError)
-    options = Options.of(
+    options = TableSourceOptions.of(
         where,
         table,
         schema=schema,
@@ -128,7 +128,7 @@ def postgres(
             remedy="Name it by 1 to 63 of the characters a-z, 0-9 and _.",
         )
     return PostgresSource(
-        Server(dsn, f"The PostgreSQL source of {listing(list(options.tables))}"),
+        PostgresServer(dsn, f"The PostgreSQL source of {listing(list(options.tables))}"),
         options,
         slot=slot,
         publication=slot if publication is None else publication,

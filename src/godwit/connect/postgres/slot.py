@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import pq, sql
 
-from godwit.connect.postgres.catalog import Server, end_of_log, lsn_text, read_slot
+from godwit.connect.postgres.catalog import PostgresServer, end_of_log, lsn_text, read_slot
 from godwit.connect.postgres.pgoutput import (
     BEGIN,
     COMMIT,
@@ -28,7 +28,7 @@ from godwit.connect.postgres.pgoutput import (
     read_truncate,
     relation_of,
 )
-from godwit.connect.tables.log import LogStream, Place, Transaction
+from godwit.connect.tables.log import LogPlace, LogStream, Transaction
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ChangeStream(LogStream):
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresServer,
         slot: str,
         publication: str,
         *,
@@ -78,7 +78,7 @@ class ChangeStream(LogStream):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection streams."""
+        """True while a connection streams."""
         return self._connection is not None
 
     # -- connection -------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class ChangeStream(LogStream):
         self._relations.clear()
         super().close()
 
-    def _start(self, control: Connection, begin: Place) -> None:
+    def _start(self, control: Connection, begin: LogPlace) -> None:
         """Begin to stream what follows `begin`; raise if the slot does not have it."""
         key = (self._server.name, self._slot)
         other = _STREAMS[key]() if key in _STREAMS else None
@@ -124,9 +124,9 @@ class ChangeStream(LogStream):
                 "snapshot; and give each query a slot of its own.",
                 slot=self._slot,
             )
-        self.confirm(Place(self._confirmed, 0))
+        self.confirm(LogPlace(self._confirmed, 0))
 
-    def _has_started(self, begin: Place) -> bool:
+    def _has_started(self, begin: LogPlace) -> bool:
         """Ask the server to stream; return ``False`` if another connection has the slot."""
         connection = self._server.try_connect(replication=True)
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
@@ -160,7 +160,7 @@ class ChangeStream(LogStream):
             slot=self._slot,
         )
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: LogPlace) -> None:
         """Let the server remove its log up to `place`, and free the buffer up to it."""
         self._confirmed = max(self._confirmed, place.lsn)
         super().confirm(place)

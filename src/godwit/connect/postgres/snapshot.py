@@ -23,7 +23,7 @@ from godwit.connect.tables.rows import FEW, Key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.connect.postgres.catalog import Server, SourceTable
+    from godwit.connect.postgres.catalog import PostgresServer, PostgresTable
     from godwit.connect.postgres.connection import Connection
 
 _ALL: Final = 1 << 62
@@ -32,14 +32,14 @@ _BATCH_ROWS: Final = 65_536
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
-class Snapshot:
+class PostgresSnapshot:
     """One moment of the tables, as long as this object has its connection.
 
     The tables are locked before the moment: where one is rewritten or truncated after it, its rows
     of the moment are gone.
     """
 
-    def __init__(self, server: Server, tables: Sequence[SourceTable]) -> None:
+    def __init__(self, server: PostgresServer, tables: Sequence[PostgresTable]) -> None:
         slot = f"godwit_{uuid.uuid4().hex}"
         self._connection = server.connect()
         with contextlib.ExitStack() as failing, server.translating("cannot take a snapshot"):
@@ -70,14 +70,14 @@ class Snapshot:
         self._connection.close()
 
     def keys_after(
-        self, table: SourceTable, after: Key | None, up_to: Key | None, rows: int
+        self, table: PostgresTable, after: Key | None, up_to: Key | None, rows: int
     ) -> tuple[int, Key | None]:
         """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
         count, keys = self._every_key(table, after, up_to, rows, rows)
         return count, keys[-1] if keys else None
 
     def _every_key(
-        self, table: SourceTable, after: Key | None, up_to: Key | None, rows: int, step: int
+        self, table: PostgresTable, after: Key | None, up_to: Key | None, rows: int, step: int
     ) -> tuple[int, list[Key]]:
         """Return the number of the next rows of a table, at most `rows`, and some of their keys.
 
@@ -107,7 +107,7 @@ class Snapshot:
         return int(rows_read[-1][0]), [list(row[1:]) for row in rows_read]
 
     def parts_of(
-        self, table: SourceTable, after: Key | None, up_to: Key | None, parallelism: int
+        self, table: PostgresTable, after: Key | None, up_to: Key | None, parallelism: int
     ) -> list[tuple[int | None, Key | None, Key | None]]:
         """Return number of rows, and bounds, of about equal parts of a range of a table's keys.
 
@@ -137,7 +137,7 @@ def _at_moment(token: str) -> sql.Composed:
 
 def copy_range(
     connection: Connection,
-    table: SourceTable,
+    table: PostgresTable,
     columns: Sequence[str],
     after: Key | None,
     up_to: Key | None,
@@ -208,7 +208,7 @@ def _parsed(lines: list[bytes], size: int, names: list[str]) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-def _where(table: SourceTable, after: Key | None, up_to: Key | None) -> sql.Composed:
+def _where(table: PostgresTable, after: Key | None, up_to: Key | None) -> sql.Composed:
     """Return the condition that a key is after `after`, and not after `up_to`."""
     conditions = [
         sql.SQL(" {} {} {}").format(
@@ -221,7 +221,7 @@ def _where(table: SourceTable, after: Key | None, up_to: Key | None) -> sql.Comp
 
 
 def keys_up_to(
-    connection: Connection, table: SourceTable, keys: Sequence[Key], bound: Key
+    connection: Connection, table: PostgresTable, keys: Sequence[Key], bound: Key
 ) -> set[int]:
     """Return the numbers of the keys that are not after `bound`, in the order of the table."""
     if not keys:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.connect.postgres import pgoutput
 from godwit.connect.postgres.catalog import (
-    Server,
-    SourceTable,
+    PostgresServer,
+    PostgresTable,
     check_identity,
     check_published,
     create_slot,
@@ -30,10 +30,10 @@ from godwit.connect.postgres.catalog import (
 )
 from godwit.connect.postgres.connection import place_of_table
 from godwit.connect.postgres.slot import ChangeStream
-from godwit.connect.postgres.snapshot import Snapshot, begin_at, copy_range, keys_up_to
+from godwit.connect.postgres.snapshot import PostgresSnapshot, begin_at, copy_range, keys_up_to
 from godwit.connect.postgres.types import column_from_texts, read_types, texts_of
-from godwit.connect.tables.rows import Reading, rows_of_snapshot
-from godwit.connect.tables.source import Options, TableSource
+from godwit.connect.tables.rows import TableReading, rows_of_snapshot
+from godwit.connect.tables.source import TableSource, TableSourceOptions
 from godwit.model.text import human_bytes
 from godwit.sources.source import Lag
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.connect.postgres.connection import Connection
-    from godwit.connect.tables.log import Place
-    from godwit.connect.tables.rows import Key, Row, Table
+    from godwit.connect.tables.log import LogPlace
+    from godwit.connect.tables.rows import ChangedTable, Key, Row
     from godwit.model.errors import SourceError
     from godwit.sources.source import Position
 
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 class PostgresDecoding:
     """Changes as ``pgoutput`` writes them, with values as text."""
 
-    server: Server
+    server: PostgresServer
 
-    def change(self, message: bytes, _: Reading) -> tuple[Row | None, bool, Row | None]:
+    def change(self, message: bytes, _: TableReading) -> tuple[Row | None, bool, Row | None]:
         """Return the former row, whether that is all (else only its key), and the new row."""
         return pgoutput.read_change(message)
 
@@ -63,15 +63,15 @@ class PostgresDecoding:
         """Return the largest number of rows with a sign that a change makes."""
         return pgoutput.num_signed_rows(message)
 
-    def column(self, values: Row, schema_field: pa.Field, _: Reading) -> pa.Array:
+    def column(self, values: Row, schema_field: pa.Field, _: TableReading) -> pa.Array:
         """Return stored values as a column."""
         return column_from_texts(texts_of(values), schema_field)
 
-    def key(self, values: Row, table: SourceTable, reading: Reading) -> Key:
+    def key(self, values: Row, table: PostgresTable, reading: TableReading) -> Key:
         """Return the values of a row's key as texts."""
         return [values[reading.places[name]].decode() for name in table.keys]
 
-    def keys_up_to(self, table: SourceTable, keys: Sequence[Key], bound: Key) -> set[int]:
+    def keys_up_to(self, table: PostgresTable, keys: Sequence[Key], bound: Key) -> set[int]:
         """Return the numbers of the keys that are not after `bound`, in the server's order."""
         with self.server.connect() as connection:
             return keys_up_to(connection, table, keys, bound)
@@ -83,7 +83,9 @@ class PostgresSource(TableSource):
     _again = "a new slot and a new checkpoint"
     _reads_ahead = True
 
-    def __init__(self, server: Server, options: Options, *, slot: str, publication: str) -> None:
+    def __init__(
+        self, server: PostgresServer, options: TableSourceOptions, *, slot: str, publication: str
+    ) -> None:
         super().__init__(server, options)
         self._slot, self._publication = slot, publication
         self._decoding = PostgresDecoding(server)
@@ -108,7 +110,7 @@ class PostgresSource(TableSource):
         """Texts that identify the tables, as of sinks."""
         return tuple(place_of_table(self._server.dsn, name) for name in self._options.tables)
 
-    def _read_table(self, connection: Connection, name: str) -> SourceTable:
+    def _read_table(self, connection: Connection, name: str) -> PostgresTable:
         table = read_table(connection, self._server, name)
         check_identity(self._server, table, before=self._options.before)
         return table
@@ -181,7 +183,7 @@ class PostgresSource(TableSource):
         assert self._identity is not None, "it is open"
         return dict(zip(("system", "timeline"), self._identity, strict=True))
 
-    def _at(self, position: Position, place: Place) -> dict[str, Any]:
+    def _at(self, position: Position, place: LogPlace) -> dict[str, Any]:
         return {**super()._at(position, place), "states": self._states}
 
     def _begin(self, connection: Connection) -> int:
@@ -195,7 +197,7 @@ class PostgresSource(TableSource):
     def _place_text(self, position: Position) -> str:
         return lsn_text(position["lsn"])
 
-    def _complete_changes(self, table: Table) -> str:
+    def _complete_changes(self, table: ChangedTable) -> str:
         return f"ALTER TABLE {table.name} REPLICA IDENTITY FULL;"
 
     def lag(self, position: Position) -> Lag:
@@ -223,7 +225,7 @@ class PostgresSource(TableSource):
         for number, table in enumerate(self._tables):
             self._check_state(number, table)
 
-    def _check_state(self, number: int, table: Table, *, keys: bool = True) -> None:
+    def _check_state(self, number: int, table: ChangedTable, *, keys: bool = True) -> None:
         """Raise, or warn, if rows of a table were changed that the log does not name.
 
         `keys`: the log does not say which they are.
@@ -247,13 +249,13 @@ class PostgresSource(TableSource):
 
     # -- snapshot ---------------------------------------------------------------------------------
 
-    def _new_snapshot(self) -> Snapshot:
+    def _new_snapshot(self) -> PostgresSnapshot:
         tables: Any = self._tables
-        return Snapshot(self._server, tables)
+        return PostgresSnapshot(self._server, tables)
 
     def _parts(
         self,
-        snapshot: Snapshot,
+        snapshot: PostgresSnapshot,
         number: int,
         after: Key | None,
         up_to: Key | None,
@@ -283,7 +285,7 @@ class PostgresSource(TableSource):
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def _reading_of(self, relation: pgoutput.Relation) -> Reading | None:
+    def _reading_of(self, relation: pgoutput.Relation) -> TableReading | None:
         """Return where columns are in a table's changes; raise if they do not fit any more."""
         number = next((n for n, t in enumerate(self._tables) if t.oid == relation.oid), None)
         if number is None:
@@ -302,7 +304,7 @@ class PostgresSource(TableSource):
             None if relation.whole else keys,
         )
         self._check_state(number, self._tables[number], keys=relation.whole)
-        return Reading(number, places)
+        return TableReading(number, places)
 
     def _problem_of_truncation(self, oids: tuple[int, ...]) -> SourceError | None:
         """Return the error for a truncation of tables, if it concerns the source."""

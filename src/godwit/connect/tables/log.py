@@ -29,7 +29,7 @@ EVERYTHING: Final = 1 << 62
 _WAIT_S: Final = 1.0  # longest wait for the server to send what its log has
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """A place in the stream."""
 
     lsn: int  # after a commit
@@ -86,7 +86,7 @@ class LogStream(ABC):
         self._timeout_s = timeout_s
         self.transactions: list[Transaction] = []
         self._open: Transaction | None = None  # whose commit has not arrived
-        self._begin = Place(0, 0)  # the buffer has what follows
+        self._begin = LogPlace(0, 0)  # the buffer has what follows
         self.reached = 0  # everything that was committed before is in the buffer
         self._failing_since_s: float | None = None
 
@@ -95,10 +95,10 @@ class LogStream(ABC):
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether a connection streams."""
+        """True while a connection streams."""
 
     @abstractmethod
-    def _start(self, control: Any, begin: Place) -> None:
+    def _start(self, control: Any, begin: LogPlace) -> None:
         """Begin to stream what follows `begin`; raise if the log does not have it."""
 
     @abstractmethod
@@ -118,7 +118,7 @@ class LogStream(ABC):
         self.transactions.clear()
         self._open, self.reached = None, 0
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: LogPlace) -> None:
         """Free the buffer up to `place`, which is committed."""
         while self.transactions and 0 < self.transactions[0].end <= place.lsn:
             self.transactions.pop(0)
@@ -132,10 +132,10 @@ class LogStream(ABC):
     def pump(
         self,
         connect: Callable[[], Any],
-        begin: Place,
+        begin: LogPlace,
         *,
         changes: int,
-        until: Place | None,
+        until: LogPlace | None,
         whole: bool,
     ) -> bool:
         """Read on from `begin`, without waiting for what the log does not have yet.
@@ -162,7 +162,7 @@ class LogStream(ABC):
         self._failing_since_s = None
         return up_to_date
 
-    def read_ahead(self, connect: Callable[[], Any], begin: Place) -> None:
+    def read_ahead(self, connect: Callable[[], Any], begin: LogPlace) -> None:
         """Start the stream at `begin`, and take what has arrived, almost without waiting.
 
         The server decodes its log meanwhile, which may take long: it has changes of all tables.
@@ -182,7 +182,9 @@ class LogStream(ABC):
         except self.lost:  # `pump` tries again, and raises in the end
             self.close()
 
-    def fill(self, connect: Callable[[], Any], begin: Place, end: Place, *, whole: bool) -> None:
+    def fill(
+        self, connect: Callable[[], Any], begin: LogPlace, end: LogPlace, *, whole: bool
+    ) -> None:
         """Read all that is between two places; raise if that cannot be read."""
         deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)
         while not (begin >= self._begin and self._has_reached(end)):
@@ -200,7 +202,7 @@ class LogStream(ABC):
                 )
 
     def _pump(
-        self, control: Any, begin: Place, changes: int, until: Place | None, *, whole: bool
+        self, control: Any, begin: LogPlace, changes: int, until: LogPlace | None, *, whole: bool
     ) -> bool:
         """Read until there is enough, or the end of the log is reached."""
         count = sum(stop - start for _, start, stop in self.between(begin, None))
@@ -236,7 +238,7 @@ class LogStream(ABC):
                 number, taken = self._take(message)
                 count, size = count + number, size + taken
 
-    def _has_reached(self, place: Place) -> bool:
+    def _has_reached(self, place: LogPlace) -> bool:
         """Return whether all that comes before a place is in the buffer."""
         if not place.within or self.reached < place.lsn:
             return self.reached >= place.lsn
@@ -245,7 +247,9 @@ class LogStream(ABC):
 
     # -- the buffer -------------------------------------------------------------------------------
 
-    def between(self, begin: Place, end: Place | None) -> Iterator[tuple[Transaction, int, int]]:
+    def between(
+        self, begin: LogPlace, end: LogPlace | None
+    ) -> Iterator[tuple[Transaction, int, int]]:
         """Yield transactions between two places, with the numbers of the changes to read."""
         skipped = begin.within
         for transaction in self.transactions:
@@ -260,7 +264,9 @@ class LogStream(ABC):
             yield transaction, skipped, number
             skipped = 0
 
-    def place_after(self, begin: Place, *, changes: int, until: Place | None, whole: bool) -> Place:
+    def place_after(
+        self, begin: LogPlace, *, changes: int, until: LogPlace | None, whole: bool
+    ) -> LogPlace:
         """Return the place up to which an epoch that begins at `begin` may read.
 
         Raises the problem that stands there, if it is the next thing to read.
@@ -274,7 +280,7 @@ class LogStream(ABC):
             left = changes - count
             taken = stop - start
             if not whole and taken > left:
-                return Place(place.lsn, start + left) if left else place
+                return LogPlace(place.lsn, start + left) if left else place
             if whole and count and taken > left:
                 return place
             if size > MAX_BYTES:
@@ -282,9 +288,9 @@ class LogStream(ABC):
             count += taken
             size += transaction.size(start, stop)
             if not complete or (until is not None and transaction.end > until.lsn):
-                place = Place(place.lsn, stop)
+                place = LogPlace(place.lsn, stop)
                 break
-            place = Place(transaction.end, 0)
+            place = LogPlace(transaction.end, 0)
         if place == begin:
             following = next(self.between(begin, None), None)
             if (

@@ -48,7 +48,7 @@ class Segment(NamedTuple):
     lsn: int  # position of its moment in the log
 
 
-class Column(Protocol):
+class TableColumn(Protocol):
     """A column of a table in the server's catalogue."""
 
     @property
@@ -65,17 +65,17 @@ class Column(Protocol):
 
     @property
     def may_be_left_out(self) -> bool:
-        """Whether an update that does not change a value may leave it out."""
+        """True if an update that does not change a value may leave it out."""
 
     @property
     def by_default(self) -> bool:
-        """Whether the column is read if no columns are named."""
+        """True if the column is read where no columns are named."""
 
     def can_be(self, dtype: pa.DataType) -> bool:
         """Return whether values can be read as an Arrow type, exactly or refused one by one."""
 
 
-class Table(Protocol):
+class ChangedTable(Protocol):
     """A table whose changes are read."""
 
     @property
@@ -87,14 +87,14 @@ class Table(Protocol):
         """Identity of the table, for positions."""
 
     @property
-    def columns(self) -> Sequence[Column]:
+    def columns(self) -> Sequence[TableColumn]:
         """Columns of the table."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Names of the columns that identify a row; may be empty."""
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> TableColumn | None:
         """Return a column by its name."""
 
 
@@ -133,7 +133,7 @@ def about_changes(transaction: pa.DataType) -> dict[str, pa.DataType]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Columns of the source's rows."""
 
     columns: pa.Schema  # of the tables
@@ -151,7 +151,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableReading:
     """Positions of the values of a table's columns in its messages."""
 
     table: int  # number of the table
@@ -162,7 +162,7 @@ class Reading:
 class Block:
     """Changes of one table that are decoded alike."""
 
-    reading: Reading
+    reading: TableReading
     messages: list[bytes] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)  # of each change: position of its commit
     times_us: list[int] = field(default_factory=list)
@@ -201,8 +201,8 @@ class UndecodableChangeError(ValueError):
 
 def rows_of_changes(
     block: Block,
-    layout: Layout,
-    table: Table,
+    layout: RowLayout,
+    table: ChangedTable,
     names: Sequence[str],
     *,
     segments: Sequence[Segment],
@@ -241,8 +241,8 @@ def rows_of_changes(
 def rows_of_snapshot(
     columns: Mapping[str, pa.Array],
     number: int,
-    layout: Layout,
-    table: Table,
+    layout: RowLayout,
+    table: ChangedTable,
     names: Sequence[str],
     *,
     lsn: int,
@@ -269,7 +269,9 @@ def rows_of_snapshot(
     return pa.RecordBatch.from_arrays(read, schema=schema)
 
 
-def _signed_rows(block: Block, layout: Layout, table: Table, decoding: Decoding) -> _Signed:
+def _signed_rows(
+    block: Block, layout: RowLayout, table: ChangedTable, decoding: Decoding
+) -> _Signed:
     """Return the rows that changes insert or delete, with all columns of the table."""
     key_places = [block.reading.places[name] for name in table.keys]
     wanted = [block.reading.places[name] for name in layout.columns.names]
@@ -304,7 +306,7 @@ def _signed_rows(block: Block, layout: Layout, table: Table, decoding: Decoding)
 def _without_snapshot(
     signed: _Signed,
     block: Block,
-    table: Table,
+    table: ChangedTable,
     segments: Sequence[Segment],
     decoding: Decoding,
 ) -> _Signed:
@@ -334,7 +336,7 @@ def _without_snapshot(
     return rest
 
 
-def _left_out(signed: _Signed, layout: Layout, places: Mapping[str, int]) -> pa.Array:
+def _left_out(signed: _Signed, layout: RowLayout, places: Mapping[str, int]) -> pa.Array:
     """Return the names of columns that each row leaves as they are, one a line."""
     named = [(name, places[name]) for name in layout.columns.names]
     texts = [
@@ -347,7 +349,7 @@ def _left_out(signed: _Signed, layout: Layout, places: Mapping[str, int]) -> pa.
 
 
 def _about_changes(
-    name: str, signed: _Signed, block: Block, layout: Layout, table: Table
+    name: str, signed: _Signed, block: Block, layout: RowLayout, table: ChangedTable
 ) -> pa.Array:
     """Return a column about changes."""
     what = next(what for what, other in layout.include.items() if other == name)
@@ -370,7 +372,7 @@ def _filled(new: Row, former: Row | None, *, whole: bool) -> Row:
     ]
 
 
-class Changes:
+class TableChanges:
     """Changes that a split reads."""
 
     __slots__ = ("blocks", "segments")
@@ -415,7 +417,7 @@ def _split_of(
         rows=sum(map(decoding.num_rows, messages)),
         size_bytes=sum(map(len, messages)),
         what=f"{counted(len(messages), 'change')} from {first}",
-        payload=Changes(blocks, segments),
+        payload=TableChanges(blocks, segments),
         exact=False,
         arrived_us=tuple(t for block in blocks for t in block.times_us),
     )

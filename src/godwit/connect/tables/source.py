@@ -23,16 +23,16 @@ import pyarrow as pa
 
 from godwit.columns.signed import CHANGE, UNCHANGED
 from godwit.columns.types import plain_schema, to_schema
-from godwit.connect.tables.log import EVERYTHING, LogStream, Place
+from godwit.connect.tables.log import EVERYTHING, LogPlace, LogStream
 from godwit.connect.tables.rows import (
     Block,
-    Changes,
+    ChangedTable,
     Decoding,
     Key,
-    Layout,
     Mark,
+    RowLayout,
     Segment,
-    Table,
+    TableChanges,
     UndecodableChangeError,
     rows_of_changes,
     splits_of_changes,
@@ -55,7 +55,7 @@ _ADVANCE_S: Final = 5.0
 that the server can remove that part."""
 
 
-class Server(Protocol):
+class TableServer(Protocol):
     """How to reach a server."""
 
     @property
@@ -69,7 +69,7 @@ class Server(Protocol):
         """Context in which the server's errors become the source's; `what`: failed action."""
 
 
-class Snapshot(Protocol):
+class TableSnapshot(Protocol):
     """One moment of the tables, as long as this object has its connection."""
 
     @property
@@ -78,7 +78,7 @@ class Snapshot(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection, and the moment with it, is gone."""
+        """True if the connection is lost, and its consistent view with it."""
 
     def close(self) -> None:
         """End the snapshot."""
@@ -90,8 +90,8 @@ class Snapshot(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a user asks for, checked.
+class TableSourceOptions:
+    """Options of a source of tables, checked.
 
     `where`: the source, for errors; `about`: types of the columns about changes.
     """
@@ -123,7 +123,7 @@ class Options:
         max_rows_per_epoch: int | None,
         on_truncate: Literal["refuse", "skip"],
         timeout_s: float,
-    ) -> Options:
+    ) -> TableSourceOptions:
         """Return the options, or raise if one is wrong."""
         tables = (table,) if isinstance(table, str) else tuple(table)
         if not tables or not all(isinstance(name, str) for name in tables):
@@ -180,7 +180,7 @@ class TableSource(Source):
     _decoding: Decoding
     _reads_ahead = False  # the log is read while the snapshot is, since the server decodes it
 
-    def __init__(self, server: Server, options: Options) -> None:
+    def __init__(self, server: TableServer, options: TableSourceOptions) -> None:
         self._server: Any = server
         self._options = options
         self._prepare()
@@ -216,7 +216,7 @@ class TableSource(Source):
         """Return the call that makes the source."""
 
     @abstractmethod
-    def _read_table(self, connection: Any, name: str) -> Table:
+    def _read_table(self, connection: Any, name: str) -> ChangedTable:
         """Return the description of a table; raise if its changes cannot be read."""
 
     @abstractmethod
@@ -236,7 +236,7 @@ class TableSource(Source):
         """Raise if changes of a table do not come any more, which the log does not say."""
 
     @abstractmethod
-    def _new_snapshot(self) -> Snapshot:
+    def _new_snapshot(self) -> TableSnapshot:
         """Return the present moment of the tables."""
 
     @abstractmethod
@@ -258,20 +258,20 @@ class TableSource(Source):
     def _place_text(self, position: Position) -> str:
         """Return the place of a position in the log, as the database writes it."""
 
-    def _at(self, position: Position, place: Place) -> dict[str, Any]:
+    def _at(self, position: Position, place: LogPlace) -> dict[str, Any]:
         """Return a position with another place."""
         return {**position, "lsn": place.lsn, "within": place.within}
 
     # -- what the rows are ------------------------------------------------------------------------
 
     @cached_property
-    def _tables(self) -> tuple[Table, ...]:
+    def _tables(self) -> tuple[ChangedTable, ...]:
         """Tables, as the catalogue described them when they were first asked for."""
         with self._server.connect() as connection:
             return self._read_tables(connection)
 
     @cached_property
-    def _layout(self) -> Layout:
+    def _layout(self) -> RowLayout:
         """Columns of the rows."""
         first = self._tables[0]
         options = self._options
@@ -283,7 +283,7 @@ class TableSource(Source):
         named = [first.column(name) for name in columns.names]
         left_out = any(column is not None and column.may_be_left_out for column in named)
         has_unchanged = not options.before and left_out
-        layout = Layout(columns, options.include, options.about, options.before, has_unchanged)
+        layout = RowLayout(columns, options.include, options.about, options.before, has_unchanged)
         names = layout.schema.names
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -311,7 +311,7 @@ class TableSource(Source):
             return (self._options.include["table"], *keys)
         return keys
 
-    def _read_tables(self, connection: Any) -> tuple[Table, ...]:
+    def _read_tables(self, connection: Any) -> tuple[ChangedTable, ...]:
         """Return the tables as the catalogue describes them; raise if they cannot be read."""
         with self._server.translating("cannot be described"):
             tables = tuple(self._read_table(connection, n) for n in self._options.tables)
@@ -323,7 +323,7 @@ class TableSource(Source):
                 )
         return tables
 
-    def _check_columns(self, tables: Sequence[Table]) -> None:
+    def _check_columns(self, tables: Sequence[ChangedTable]) -> None:
         """Raise unless all tables have the columns, and of types that can be read as asked."""
         layout = self._layout
         for table in tables:
@@ -344,7 +344,7 @@ class TableSource(Source):
                         f"has type {known.shown_type}, which {column.type} does not hold",
                     )
 
-    def _column_error(self, table: Table, column: pa.Field, what: str) -> SourceError:
+    def _column_error(self, table: ChangedTable, column: pa.Field, what: str) -> SourceError:
         """Return the error for a column that cannot be read."""
         error: SourceError = self._server.error(
             f"reads column {column.name!r} of {table.name}, which {what}",
@@ -357,7 +357,7 @@ class TableSource(Source):
 
     # -- life cycle -------------------------------------------------------------------------------
 
-    def _open_tables(self, connection: Any, position: Position | None) -> tuple[Table, ...]:
+    def _open_tables(self, connection: Any, position: Position | None) -> tuple[ChangedTable, ...]:
         """Read and check the tables; raise if the position is of others."""
         tables = self._read_tables(connection)
         self._check_columns(tables)
@@ -415,16 +415,16 @@ class TableSource(Source):
             position["snapshot"] = [0, None, lsn]
         else:
             lsn = self._begin(self._connection())
-        return self._at(position, Place(lsn, 0))
+        return self._at(position, LogPlace(lsn, 0))
 
     def end(self, position: Position) -> Position:
         """Return the present end of the log, after the snapshot."""
         with self._server.translating("cannot tell where its log ends"):
             end = self._end_of_log(self._connection())
         after = position if position["snapshot"] is None else self._snapshot_end(position)
-        if Place(end, 0) <= _place(after):
+        if LogPlace(end, 0) <= _place(after):
             return after
-        return self._after_changes(after, Place(end, 0))
+        return self._after_changes(after, LogPlace(end, 0))
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
@@ -457,7 +457,7 @@ class TableSource(Source):
             self._check_tables()
         if until is None and up_to_date and now_s - self._advanced_s > _ADVANCE_S:
             self._advanced_s = now_s
-            return self._after_changes(position, max(place, Place(stream.reached, 0)))
+            return self._after_changes(position, max(place, LogPlace(stream.reached, 0)))
         return position
 
     def precedes(self, position: Position, other: Position) -> bool:
@@ -493,7 +493,7 @@ class TableSource(Source):
         following = next(self._stream.between(_place(position), None), None)
         return None if following is None else following[0].time_us
 
-    def _after_changes(self, position: Position, place: Place) -> Position:
+    def _after_changes(self, position: Position, place: LogPlace) -> Position:
         """Return a position whose changes are read up to a place."""
         segments = position["segments"]
         if all(lsn <= place.lsn for _, _, lsn in segments):
@@ -614,7 +614,9 @@ class TableSource(Source):
                 "not read before a new query names them."
             )
 
-    def _key_error(self, table: Table, before: Sequence[str], now: Sequence[str]) -> SourceError:
+    def _key_error(
+        self, table: ChangedTable, before: Sequence[str], now: Sequence[str]
+    ) -> SourceError:
         """Return the error for a table whose rows another key identifies now."""
         error: SourceError = self._server.error(
             f"reads changes of {table.name} by {listing(list(before))}, and its rows are "
@@ -624,7 +626,7 @@ class TableSource(Source):
         )
         return error
 
-    def _truncation(self, table: Table) -> SourceError | None:
+    def _truncation(self, table: ChangedTable) -> SourceError | None:
         """Return the error for a truncation of a table, unless they are skipped."""
         if self._options.skips_truncations:
             self.report(
@@ -670,12 +672,14 @@ class TableSource(Source):
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split."""
-        if isinstance(split.payload, Changes):
+        if isinstance(split.payload, TableChanges):
             yield from self._read_changes(split.payload, columns)
         else:
             yield from self._read_part(split.payload, columns)
 
-    def _read_changes(self, changes: Changes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read_changes(
+        self, changes: TableChanges, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that changes insert and delete."""
         segments = [Segment(Mark(number, key), lsn) for number, key, lsn in changes.segments]
         for block in changes.blocks:
@@ -687,7 +691,7 @@ class TableSource(Source):
                 ),
             )
 
-    def _converted(self, table: Table, rows: Any) -> pa.RecordBatch:
+    def _converted(self, table: ChangedTable, rows: Any) -> pa.RecordBatch:
         """Return the result of a function; errors of values name the table."""
         try:
             batch: pa.RecordBatch = rows()
@@ -710,6 +714,6 @@ class TableSource(Source):
         """Return what makes the server log whole rows of a table."""
 
 
-def _place(position: Position) -> Place:
+def _place(position: Position) -> LogPlace:
     """Return the place in the stream of changes of a position."""
-    return Place(position["lsn"], position["within"])
+    return LogPlace(position["lsn"], position["within"])

@@ -37,7 +37,7 @@ _SHOWN_LINES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class PhaseMark:
     """A labelled time in the picture."""
 
     at_s: float  # since the stream began
@@ -49,7 +49,7 @@ class Show:
 
     def __init__(self, console: Console, *, plain: bool = True) -> None:
         self.run = RunState()
-        self.marks: list[Mark] = []
+        self.marks: list[PhaseMark] = []
         self.events: list[events.Event] = []
         self.rows = 0  # source rows that are committed
         self.rows_in_all = 0
@@ -84,7 +84,7 @@ class Show:
     def mark(self, label: str, at_s: float | None = None) -> None:
         """Add a label to the picture, at a Unix time in seconds; by default now."""
         at_s = time.time() if at_s is None else at_s
-        self.marks.append(Mark(at_s=at_s - self.started_s, label=label))
+        self.marks.append(PhaseMark(at_s=at_s - self.started_s, label=label))
 
     def add_event(self, event: events.Event) -> None:
         """Add an event, and show it, unless it is too detailed."""

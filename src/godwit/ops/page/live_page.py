@@ -33,7 +33,7 @@ from godwit.ops.entries import text
 from godwit.ops.health import with_health
 from godwit.ops.liveness import Liveness, QueryLife
 from godwit.ops.page.report import asset, report_page
-from godwit.ops.page.state_answers import Answer, StateAnswers, refusal
+from godwit.ops.page.state_answers import StateAnswer, StateAnswers, refusal
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error
@@ -276,7 +276,7 @@ class PageApplication:
             return _answer_text(start_response, "404 Not Found", "There is no such page.")
         return route(environ, start_response)
 
-    def _answer_of_state(self, environ: WSGIEnvironment) -> Answer:
+    def _answer_of_state(self, environ: WSGIEnvironment) -> StateAnswer:
         """Answer a request for the state of the query."""
         if self.states is None:
             said = (
@@ -554,7 +554,7 @@ def _answer_body(
     return [body]
 
 
-def _answer(start_response: StartResponse, answer: Answer) -> Iterable[bytes]:
+def _answer(start_response: StartResponse, answer: StateAnswer) -> Iterable[bytes]:
     """Send an answer."""
     kind = answer.kind, answer.headers, answer.status
     return _answer_body(start_response, answer.body, *kind)

@@ -43,7 +43,7 @@ _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 """Keys that JSON has no numbers for, as text."""
 
 
-class Answer(NamedTuple):
+class StateAnswer(NamedTuple):
     """Answer to a request."""
 
     status: str
@@ -68,7 +68,7 @@ class StateAnswers:
         self._states: dict[tuple[str, str | None], QueryState] = {}
         self._lock = threading.Lock()
 
-    def answer(self, environ: WSGIEnvironment) -> Answer:
+    def answer(self, environ: WSGIEnvironment) -> StateAnswer:
         """Answer a request; never raises."""
         try:
             return self._answered(environ)
@@ -90,7 +90,7 @@ class StateAnswers:
         for state in states:
             state.close()
 
-    def _answered(self, environ: WSGIEnvironment) -> Answer:
+    def _answered(self, environ: WSGIEnvironment) -> StateAnswer:
         """Answer a request, or raise."""
         path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace")
         parameters = _parameters(environ.get("QUERY_STRING", ""))
@@ -125,11 +125,11 @@ class StateAnswers:
             raise _RefusedError("404 Not Found", why, epoch=epoch)
         headers = (("Godwit-Epoch", str(epoch)), ("Godwit-More", str(more).lower()))
         if as_arrow:
-            return Answer("200 OK", _arrow(table), _ARROW, headers)
+            return StateAnswer("200 OK", _arrow(table), _ARROW, headers)
         body = f'{{"epoch":{epoch},"more":{str(more).lower()},"rows":{_rows(table)}}}\n'
-        return Answer("200 OK", body.encode(), headers=headers)
+        return StateAnswer("200 OK", body.encode(), headers=headers)
 
-    def _of_several(self, parameters: list[tuple[str, str]]) -> Answer:
+    def _of_several(self, parameters: list[tuple[str, str]]) -> StateAnswer:
         """Answer a request for one key of each of several operators."""
         asked = dict(parameters)
         token, epoch = asked.pop("token", None), asked.pop("epoch", None)
@@ -148,7 +148,7 @@ class StateAnswers:
         bodies = ",".join(f"{json.dumps(n)}:{_rows(table)}" for n, table in tables.items())
         body = f'{{"epoch":{several.epoch},"states":{{{bodies}}}}}\n'
         headers = (("Godwit-Epoch", str(several.epoch)),)
-        return Answer("200 OK", body.encode(), headers=headers)
+        return StateAnswer("200 OK", body.encode(), headers=headers)
 
     def _state(self, operator: str, state: str | None) -> QueryState:
         """Return the state of an operator, whose copies are kept from one request to the next."""
@@ -162,7 +162,7 @@ class StateAnswers:
             self._states.setdefault((operator, state), answered)
 
 
-def refusal(status: str, why: str, *, epoch: int | None = None) -> Answer:
+def refusal(status: str, why: str, *, epoch: int | None = None) -> StateAnswer:
     """Return the answer that says why there is no other; `epoch`: that it is true of."""
     of_epoch: Mapping[str, Any] = {} if epoch is None else {"epoch": epoch}
     body = json.dumps({**of_epoch, "error": why}, ensure_ascii=False)
@@ -173,7 +173,7 @@ def refusal(status: str, why: str, *, epoch: int | None = None) -> Answer:
         headers = (*headers, ("Retry-After", "1"))
     if status.startswith("401"):
         headers = (*headers, ("WWW-Authenticate", 'Bearer realm="godwit"'))
-    return Answer(status, f"{body}\n".encode(), headers=headers)
+    return StateAnswer(status, f"{body}\n".encode(), headers=headers)
 
 
 def _text_of(error: GodwitError) -> str:

@@ -14,7 +14,7 @@ import godwit as gw
 
 pytest.importorskip("pymysql", reason="MariaDB tests need PyMySQL.")
 
-from godwit.connect.mariadb.server import Server, parse_dsn, query
+from godwit.connect.mariadb.server import MariaServer, parse_dsn, query
 from godwit.connect.mariadb.source import MariaDBSource
 from godwit.connect.mariadb.stream import BinlogStream
 
@@ -39,7 +39,7 @@ class Writer:
 
     def __init__(self, url: str, rng: random.Random) -> None:
         self._rng = rng
-        self._connection = Server(parse_dsn(url, ""), "").connect()
+        self._connection = MariaServer(parse_dsn(url, ""), "").connect()
         self.execute(
             "CREATE TABLE items (id int, part varchar(20) CHARACTER SET latin1, name text "
             "CHARACTER SET utf8mb4, large mediumblob, price decimal(12, 2), at datetime(3), "

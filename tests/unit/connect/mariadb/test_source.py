@@ -20,7 +20,7 @@ pytest.importorskip("pymysql", reason="MariaDB tests need PyMySQL.")
 import pymysql
 
 from godwit.connect.mariadb import binlog
-from godwit.connect.mariadb.server import Server, parse_dsn, query
+from godwit.connect.mariadb.server import MariaServer, parse_dsn, query
 from godwit.connect.mariadb.source import MariaDBSource
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.mariadb
 
 def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
     """Execute statements on a connection of its own; return the rows of the last one."""
-    with contextlib.closing(Server(parse_dsn(url, ""), "").connect()) as connection:
+    with contextlib.closing(MariaServer(parse_dsn(url, ""), "").connect()) as connection:
         rows: list[tuple[Any, ...]] = []
         for statement in statements:
             rows = query(connection, statement)
@@ -194,7 +194,7 @@ def test_every_type_is_read_alike_from_the_snapshot_and_from_the_log(
     mariadb: str, make: Callable[..., MariaDBSource]
 ) -> None:
     columns = ", ".join(f"c{n} {name}" for n, name in enumerate(_TYPES))
-    with contextlib.closing(Server(parse_dsn(mariadb, ""), "").connect()) as connection:
+    with contextlib.closing(MariaServer(parse_dsn(mariadb, ""), "").connect()) as connection:
         query(connection, f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
 
         def insert(first: int) -> None:
