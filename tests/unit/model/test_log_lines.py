@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
+from godwit.model import log_lines
 from godwit.model.errors import InvalidFlowError
 from godwit.model.log_lines import (
     LogLine,
-    add_to_log_context,
     chosen_format,
     log_context,
     name_queries,
@@ -46,7 +46,9 @@ class Lines(logging.Handler):
 def lines() -> Iterator[Lines]:
     lines, logger = Lines(), logging.getLogger("godwit")
     logger.addHandler(lines)
+    before = log_lines._CONTEXT.set({})  # tests of lanes leave theirs
     yield lines
+    log_lines._CONTEXT.reset(before)
     logger.removeHandler(lines)
 
 
@@ -97,11 +99,11 @@ def test_a_function_in_a_lane_logs_with_epoch_lane_and_phase(lines: Lines) -> No
     flow.sink(
         "out", keyed.process(count, name="c", state=dict, output="k long, n long"), gw.sinks.noop()
     )
-    with log_context():
-        gw.testing.run(flow, {"rows": [{"k": 1}]})
+    gw.testing.run(flow, {"rows": [{"k": 1}]})
     [line] = [values for values in lines.values if values["logger"] == "godwit.mine"]
     assert (line["epoch"], line["phase"], line["lane"]) == (0, "lane", 0)
-    add_to_log_context()
+    logging.getLogger("godwit").warning("afterwards")
+    assert not {"epoch", "phase", "lane"} & {*lines.values[-1]}
 
 
 def test_an_unknown_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

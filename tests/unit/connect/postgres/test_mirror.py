@@ -228,7 +228,8 @@ def test_the_target_has_the_rows_of_the_table_over_crashes_at_any_step(
             writer.transaction()
             faults.share = rng.choice([0.0, 0.0, 0.1])
             step()
-            if rng.random() < (0.4 if number < 8 else 0.1):
+            restarts = rng.random() < (0.4 if number < 8 else 0.1)
+            if restarts or (interrupts and number in {1, 3}):
                 run.restart()
         faults.share = 0.0
         for _ in range(2000):
