@@ -19,20 +19,18 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from godwit.checkpoint.collection import reading_while_collected
 from godwit.checkpoint.hydration import bring_forward, rows_of_segment
 from godwit.checkpoint.records import StateId
-from godwit.columns.groups import group_rows
-from godwit.columns.hashing import canonical_keys, hash_keys
+from godwit.columns.hashing import canonical_keys
+from godwit.engine.asked_keys import AskedKeys, groups_of_keys, is_among, one_batch
 from godwit.engine.state_view import NoStateError, shown_at, view_state, with_null_part
 from godwit.model.errors import EpochCollectedError, EpochFailedError, InvalidInputError
 from godwit.model.frames import user_class
@@ -46,7 +44,7 @@ from godwit.store.changes import StateRows
 from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -88,6 +86,7 @@ class QueryState:
         self._what = repr(operator)
         self._operator = run.flow.operator(operator)
         self._keys = self._operator.user_keys
+        self._asked = AskedKeys(self._keys, self._what)
         self._lock = threading.RLock()
         self._directory = tempfile.mkdtemp(prefix="godwit-state-")
         self._close = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
@@ -167,7 +166,7 @@ class QueryState:
         'N1'
         """
         with self._lock:
-            return self._of_key(self._look_up(self._key_table([key])))
+            return self._of_key(self._look_up(self._asked.table([key])))
 
     def get_many(self, keys: Sequence[Any]) -> pa.Table:
         """Return the state of several keys, each once; keys without state are left out.
@@ -182,7 +181,7 @@ class QueryState:
         >>> query.state("by_plane").get_many(["N1", "N2"]).num_rows
         2
         """
-        return self._look_up(self._key_table(keys))
+        return self._look_up(self._asked.table(keys))
 
     def join(self, rows: Any) -> pa.Table:
         """Return rows with the state of their keys: a left join.
@@ -224,7 +223,7 @@ class QueryState:
                 remedy=f"Cast them to {', '.join(f'{f.name} {f.type}' for f in self._keys)}.",
             ) from error
         others = [name for name in table.column_names if name not in keys]
-        asked = canonical_keys(_as_batch(known))
+        asked = canonical_keys(one_batch(known))
         entries = self._look_up(pa.Table.from_batches([asked]))
         clash = [name for name in others if name in entries.column_names]
         if clash:
@@ -233,7 +232,7 @@ class QueryState:
                 remedy="Rename the columns of the rows.",
             )
         of_rows, of_entries = (
-            _groups(asked, _as_batch(entries.select(keys)))
+            groups_of_keys(asked, one_batch(entries.select(keys)))
             if keys
             else (np.zeros(table.num_rows, np.int64), np.zeros(entries.num_rows, np.int64))
         )
@@ -284,7 +283,7 @@ class QueryState:
                 remedy="Pass 0 or more, or None for all rows.",
             )
         for place, value in enumerate(values[:-1]):
-            self._array([value], self._keys.field(place))
+            self._asked.array([value], self._keys.field(place))
         with self._lock:
             record = _bring_forward([(self, None)])
             return self._scanned(record, values, limit)
@@ -300,62 +299,13 @@ class QueryState:
             self._opened = None
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    # -- keys ---------------------------------------------------------------------------------
-
-    def _key_table(self, keys: Sequence[Any]) -> pa.Table:
-        """Return keys as a table of the key columns."""
-        names = self._keys.names
-        rows = []
-        for key in keys:
-            values = key if isinstance(key, tuple) else (key,)
-            if isinstance(key, Mapping):
-                values = tuple(key[name] for name in names) if key.keys() == {*names} else ()
-            if len(values) != len(names):
-                raise InvalidInputError(
-                    f"The key {key!r} is not one of the state of {self._what}, whose key columns "
-                    f"are {listing(names)}.",
-                    remedy="Pass a tuple of one value for each, in this order, or a dict.",
-                )
-            rows.append(values)
-        columns = [
-            self._array(column, field)
-            for column, field in zip(zip(*rows, strict=True), self._keys, strict=True)
-        ]
-        return pa.Table.from_arrays(columns or [[]] * len(names), schema=self._keys)
-
-    def _array(self, values: Sequence[Any], field: pa.Field) -> pa.Array:
-        """Return values of a key column as an array; raise if they are of another type."""
-        try:
-            return pa.array(values, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise InvalidInputError(
-                f"A key of the state of {self._what} has a value that column {field.name!r}, of "
-                f"type {field.type}, cannot hold: {error}.",
-                remedy="Pass values of the key's types.",
-            ) from error
-
-    def _begin_with(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> pa.RecordBatch:
-        """Return the rows whose first key columns have these values, or begin with the last."""
-        for place, value in enumerate(values):
-            field = self._keys.field(place)
-            begins = place == len(values) - 1 and isinstance(value, str | bytes)
-            if begins and _takes_prefix(field.type, value):
-                mask = pc.starts_with(batch.column(place), value)
-            else:
-                schema = pa.schema([field])
-                wanted = pa.RecordBatch.from_arrays([self._array([value], field)], schema=schema)
-                own = pa.RecordBatch.from_arrays([batch.column(place)], schema=schema)
-                mask = pa.array(_is_among(own, canonical_keys(wanted)))
-            batch = batch.filter(mask)
-        return batch
-
     # -- answers ------------------------------------------------------------------------------
 
     def _look_up(self, keys: pa.Table) -> pa.Table:
         """Return the entries of keys, each once."""
-        batch = canonical_keys(_as_batch(keys))
+        batch = canonical_keys(one_batch(keys))
         if batch.num_rows > 1 and self._keys.names:
-            (groups,) = _groups(batch)
+            (groups,) = groups_of_keys(batch)
             batch = batch.take(pa.array(np.sort(np.unique(groups, return_index=True)[1])))
         with self._lock:
             return self._answer(_bring_forward([(self, batch)]), batch)
@@ -391,7 +341,7 @@ class QueryState:
         batches: list[pa.RecordBatch] = []
         rows = 0
         for batch in () if self._opened is None or record is None else self._opened.scan(record):
-            chosen = self._begin_with(batch, values)
+            chosen = self._asked.begin_with(batch, values)
             batches.append(chosen if limit is None else chosen.slice(0, limit - rows))
             rows += batches[-1].num_rows
             if limit is not None and rows >= limit:
@@ -527,8 +477,8 @@ class QueryStates:
             )
         # In one order in all threads, so that none waits for another that waits for it.
         asked = {name: self._states[name] for name in sorted(keys)}
-        tables = {name: state._key_table([keys[name]]) for name, state in asked.items()}  # noqa: SLF001
-        batches = {name: canonical_keys(_as_batch(table)) for name, table in tables.items()}
+        tables = {name: state._asked.table([keys[name]]) for name, state in asked.items()}  # noqa: SLF001
+        batches = {name: canonical_keys(one_batch(table)) for name, table in tables.items()}
         with ExitStack() as locked:
             for state in asked.values():
                 locked.enter_context(state._lock)  # noqa: SLF001
@@ -711,7 +661,7 @@ class _Opened:
     def only(self, batch: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Return the shown entries of keys."""
         own = batch.select(keys.schema.names)
-        return batch.filter(pa.array(_is_among(own, keys)))
+        return batch.filter(pa.array(is_among(own, keys)))
 
     def _shown(self, record: CommitRecord, rows: StateRows) -> pa.RecordBatch:
         """Return entries as users see them."""
@@ -788,21 +738,7 @@ def _rows_of(rows: StateRows, keys: pa.RecordBatch | None) -> StateRows:
     if keys is None:
         return rows
     own = rows.keys.select(keys.schema.names)
-    return rows.take(np.flatnonzero(_is_among(own, keys)))
-
-
-def _groups(*batches: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
-    """Return the number of the key of each row, for batches of canonical keys."""
-    every = pa.concat_batches([batch.cast(batches[0].schema) for batch in batches])
-    groups = group_rows(hash_keys(every), every, 1)
-    ends = np.cumsum([batch.num_rows for batch in batches])[:-1]
-    return np.split(np.asarray(groups.of_row, np.int64), ends)
-
-
-def _is_among(rows: pa.RecordBatch, keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that are among keys; both have canonical floats."""
-    of_rows, of_keys = _groups(rows, keys)
-    return np.isin(of_rows, of_keys)
+    return rows.take(np.flatnonzero(is_among(own, keys)))
 
 
 def _pairs(
@@ -822,24 +758,6 @@ def _pairs(
     has = counts[of_rows][left] > 0
     right[has] = order[(starts[of_rows][left] + nth)[has]]
     return left, right
-
-
-def _takes_prefix(dtype: pa.DataType, value: str | bytes) -> bool:
-    """Return whether values of a type can begin with a value."""
-    types = pa.types
-    if isinstance(value, str):
-        return bool(types.is_string(dtype) or types.is_large_string(dtype))
-    return bool(types.is_binary(dtype) or types.is_large_binary(dtype))
-
-
-def _as_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as one batch."""
-    batches = table.combine_chunks().to_batches()
-    if batches:
-        return pa.concat_batches(batches)
-    return pa.RecordBatch.from_arrays(
-        [pa.array([], f.type) for f in table.schema], schema=table.schema
-    )
 
 
 def _as_table(rows: Any) -> pa.Table:

@@ -51,7 +51,7 @@ class NoStateError(CheckpointError):
 
 
 class UnknownStateError(CheckpointError):
-    """The operator has no state of that name."""
+    """There is no such operator, or it has no state of that name."""
 
 
 class SeveralStatesError(CheckpointError):
@@ -108,7 +108,12 @@ def view_state(
     storage: CheckpointStorage, operator: str, epoch: int | None, state: str | None
 ) -> StateReader:
     """Return a reader of an operator's state; see `godwit.read_state` for parameters and errors."""
-    log = CommitLog.open_read_only(storage)
+    return view_of(CommitLog.open_read_only(storage), operator, epoch, state)
+
+
+def view_of(log: CommitLog, operator: str, epoch: int | None, state: str | None) -> StateReader:
+    """Return a reader of an operator's state by an open log; see `view_state`."""
+    storage = log.storage
     if log.latest_epoch < 0:
         raise NoStateError(
             f"No epoch is committed yet in the checkpoint {storage.uri!r}.",
@@ -120,7 +125,7 @@ def view_state(
     described_operator = version.operator(operator)
     if described_operator is None:
         known = [*version.operators, *version.retained]
-        raise CheckpointError(
+        raise UnknownStateError(
             f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )

@@ -32,10 +32,11 @@ def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serve a page that shows a stream while it runs, or a run that has ended: its "
         "graph, latency and decisions, executors and the load of key groups, migrations, rows left "
-        "out, and every epoch that there was. Only the checkpoint's journal is read, so it works "
-        "from any machine that reaches the checkpoint. The page can be reached from this machine "
-        "alone, unless --host says otherwise; then it needs a token, which is part of the address "
-        "that is printed. Ctrl-C ends it."
+        "out, and every epoch that there was. Only the checkpoint is read, so it works "
+        "from any machine that reaches it. /state/OPERATOR?key=... at the same port answers "
+        "look-ups in the state. The page can be reached from this machine alone, unless --host "
+        "says otherwise; then it needs a token, which is part of the address that is printed. "
+        "Ctrl-C ends it."
     )
     add_checkpoint(parser)
     parser.add_argument(
@@ -76,6 +77,7 @@ def _run_ui(args: argparse.Namespace) -> int:
     server = PageServer(
         storage, flow=flow_name(storage), host=args.host, port=args.port, token=token
     )
+    server.answer_from_checkpoint()
     try:
         print(f"The page of {args.path} is at {server.url} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

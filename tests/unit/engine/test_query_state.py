@@ -12,6 +12,7 @@ import pytest
 
 import godwit as gw
 from godwit.engine.query_state import QueryState, QueryStates
+from godwit.engine.stored_state import StoredStates
 from godwit.model.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -286,6 +287,11 @@ def test_parts_of_hot_keys_are_answered_as_they_will_be_merged() -> None:
                 items = {row["item"]: int(row["state"]) for row in seen.get(key)}
                 assert items == {value: values.count(value) for value in set(values)}
             assert count.scan().num_rows == len(model)
+            # Without the program, parts are rows of their own, as `gw.read_state` has them.
+            rows_of_hot = [r for r in run.state("p", "count").to_pylist() if r["k"] == "hot"]
+            ours = StoredStates(run._driver.log.storage).state("p", "count").get_many(["hot"])
+            expected = [{n: v for n, v in r.items() if n != "key_group"} for r in rows_of_hot]
+            assert sorted(map(str, ours.to_pylist())) == sorted(map(str, expected))
 
 
 def test_both_slots_of_two_phase_windows_are_answered_as_one() -> None:
@@ -311,6 +317,9 @@ def test_both_slots_of_two_phase_windows_are_answered_as_one() -> None:
             to = {g: drawn.choice(sorted(run.executors)) for g in range(8)}
             run.migrate(to, component="w", strategy=drawn.choice(["instant", "smooth"]))
         stored = [(row["k"], row["pane"]) for row in run.state("w").to_pylist()]
+        if epoch % 8 == 0:
+            alone = StoredStates(run._driver.log.storage).state("w").get_many("abcd").to_pylist()
+            assert sorted((row["k"], row["pane"]) for row in alone) == sorted(stored)
         in_both += len(stored) - len({*stored})
         answered = [row for key in "abcd" for row in asked.get(key)]
         assert sorted((row["k"], row["pane"]) for row in answered) == sorted({*stored})

@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from godwit.checkpoint.journal import JournalReader
+from godwit.engine.stored_state import StoredStates
 from godwit.model.errors import InvalidFlowError
 from godwit.ops.entries import text
 from godwit.ops.health import with_health
 from godwit.ops.liveness import Liveness, QueryLife
 from godwit.ops.page.report import asset, report_page
-from godwit.ops.page.state_answers import StateAnswer, StateAnswers, refusal
+from godwit.ops.page.state_answers import CHECKPOINT, StateAnswer, StateAnswers, refusal
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error
@@ -280,8 +281,7 @@ class PageApplication:
         """Answer a request for the state of the query."""
         if self.states is None:
             said = (
-                "The query has not begun, or this page is not served by its driver: set "
-                "gw.Observability(ui_port=...), and ask at query.ui_url."
+                "The query of this page has not begun, or has ended: ask again, or see godwit ui."
             )
             return refusal("503 Service Unavailable", said)
         return self.states.answer(environ)
@@ -404,7 +404,7 @@ class PageServer:
                 "and '-'.",
                 remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
             )
-        self._feed = PageFeed(storage, flow=flow)
+        self._storage, self._feed = storage, PageFeed(storage, flow=flow)
 
         def open_server(pages: _Pages) -> BoundedServer:
             """Open the port of pages."""
@@ -435,6 +435,11 @@ class PageServer:
     def answer_states(self, state_of: Callable[..., QueryState]) -> None:
         """Answer requests for the state of a query from now on; `state_of`: its `Query.state`."""
         self._application.states = StateAnswers(state_of)
+
+    def answer_from_checkpoint(self) -> None:
+        """Answer requests for the state of the query from now on, from its checkpoint alone."""
+        states = StoredStates(self._storage)
+        self._application.states = StateAnswers(states.state, states.together, origin=CHECKPOINT)
 
     def close(self) -> None:
         """End all answers, and close the port, unless another query uses it; idempotent."""

@@ -1,4 +1,4 @@
-"""Look-ups in the state of a running query over HTTP, beside its live page.
+"""Look-ups in the state of a query over HTTP, beside its live page.
 
 ::
 
@@ -7,29 +7,28 @@
     GET /states?OPERATOR=JSON&OPERATOR=JSON    one key of each of several operators, at one epoch
 
 Invariant: all rows of an answer are of one committed epoch, which the answer names, in its body or
-metadata and in a header.  Values have the form of `gw.formats.json`, in keys and in answers.
+metadata and in a header.  An answer from the checkpoint alone, whose query may be ahead by now,
+says so (`CHECKPOINT`).  Values have the form of `gw.formats.json`, in keys and in answers.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
 
 from godwit.engine.query_state import EPOCH, QueryStates
-from godwit.engine.state_view import SeveralStatesError, UnknownStateError
+from godwit.engine.state_view import NoStateError, SeveralStatesError, UnknownStateError
 from godwit.model.errors import CheckpointError, GodwitError, InvalidFlowError, InvalidInputError
 from godwit.sources.message_formats import JsonMessages
 from godwit.sources.text_values import load_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from wsgiref.types import WSGIEnvironment
-
-    from godwit.engine.query_state import QueryState
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _JSON: Final = "application/json"
@@ -39,6 +38,8 @@ _MAX_LIMIT: Final = 100_000
 _MAX_PARAMETERS: Final = 64
 _PARAMETERS: Final = frozenset({"state", "key", "prefix", "limit", "format", "epoch", "token"})
 _BAD: Final = "400 Bad Request"
+CHECKPOINT: Final = "checkpoint"
+"""Where answers are from that no running query gives: they may be behind it."""
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 """Keys that JSON has no numbers for, as text."""
 
@@ -60,28 +61,62 @@ class _RefusedError(Exception):
         self.status, self.why, self.epoch = status, why, epoch
 
 
-class StateAnswers:
-    """Answers requests for the state of a query; `state_of`: its `Query.state`."""
+class AskedState(Protocol):
+    """State of an operator, of a running query or of a checkpoint."""
 
-    def __init__(self, state_of: Callable[..., QueryState]) -> None:
-        self._state_of = state_of
-        self._states: dict[tuple[str, str | None], QueryState] = {}
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns."""
+
+    def get_many(self, keys: Sequence[Any]) -> pa.Table:
+        """Return the entries of keys; the table's metadata has the epoch."""
+
+    def scan(self, prefix: Any = (), *, limit: int | None = None) -> pa.Table:
+        """Return the entries of all keys, or of those that begin so."""
+
+    def close(self) -> None:
+        """Delete copies."""
+
+
+class AskedStates(Protocol):
+    """States of several operators, whose answers are of one epoch."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last answer."""
+
+    def get_tables(self, keys: Mapping[str, Any]) -> dict[str, pa.Table]:
+        """Return the entries of one key of each operator."""
+
+
+class StateAnswers:
+    """Answers requests for the states of a query.
+
+    `state_of`: returns the state of an operator. `together`: puts several together. `origin`: where
+    answers are from, if not from the running query.
+    """
+
+    def __init__(
+        self,
+        state_of: Callable[..., AskedState],
+        together: Callable[[Mapping[str, Any]], AskedStates] = QueryStates,
+        *,
+        origin: str = "",
+    ) -> None:
+        self._state_of, self._together, self._origin = state_of, together, origin
+        self._states: dict[tuple[str, str | None], AskedState] = {}
         self._lock = threading.Lock()
 
     def answer(self, environ: WSGIEnvironment) -> StateAnswer:
         """Answer a request; never raises."""
+        epoch = None
         try:
             return self._answered(environ)
         except _RefusedError as refused:
-            return refusal(refused.status, refused.why, epoch=refused.epoch)
-        except (InvalidFlowError, UnknownStateError) as error:
-            return refusal("404 Not Found", _text_of(error))
-        except (InvalidInputError, SeveralStatesError) as error:
-            return refusal(_BAD, _text_of(error))
-        except CheckpointError as error:  # such as of files that were collected
-            return refusal("503 Service Unavailable", _text_of(error))
-        except GodwitError as error:  # such as of a user's function that merges parts
-            return refusal("500 Internal Server Error", _text_of(error))
+            status, why, epoch = refused.status, refused.why, refused.epoch
+        except GodwitError as error:
+            status, why = _status_of(error), _text_of(error)
+        return refusal(status, why, epoch=epoch, headers=self._headers())
 
     def close(self) -> None:
         """Delete the copies of key groups."""
@@ -123,10 +158,11 @@ class StateAnswers:
         if "key" in asked and not table.num_rows:
             why = f"The key {asked['key']} has no state in operator {operator!r}."
             raise _RefusedError("404 Not Found", why, epoch=epoch)
-        headers = (("Godwit-Epoch", str(epoch)), ("Godwit-More", str(more).lower()))
+        headers = self._headers(epoch, ("Godwit-More", str(more).lower()))
         if as_arrow:
             return StateAnswer("200 OK", _arrow(table), _ARROW, headers)
-        body = f'{{"epoch":{epoch},"more":{str(more).lower()},"rows":{_rows(table)}}}\n'
+        begin = self._body_begin(epoch)
+        body = f'{begin},"more":{str(more).lower()},"rows":{_rows(table)}}}\n'
         return StateAnswer("200 OK", body.encode(), headers=headers)
 
     def _of_several(self, parameters: list[tuple[str, str]]) -> StateAnswer:
@@ -139,41 +175,69 @@ class StateAnswers:
                 _BAD, "Name each operator once, with a key, as in /states?by_plane=%22N1%22."
             )
         states = {name: self._state(name, None) for name in asked}
-        several = QueryStates(states)
+        several = self._together(states)
         keys = {name: _key(state, asked[name]) for name, state in states.items()}
         tables = several.get_tables(keys)
         for name, state in states.items():
             self._remember(name, None, state)
         _check_epoch(epoch, several.epoch)
         bodies = ",".join(f"{json.dumps(n)}:{_rows(table)}" for n, table in tables.items())
-        body = f'{{"epoch":{several.epoch},"states":{{{bodies}}}}}\n'
-        headers = (("Godwit-Epoch", str(several.epoch)),)
-        return StateAnswer("200 OK", body.encode(), headers=headers)
+        body = f'{self._body_begin(several.epoch)},"states":{{{bodies}}}}}\n'
+        return StateAnswer("200 OK", body.encode(), headers=self._headers(several.epoch))
 
-    def _state(self, operator: str, state: str | None) -> QueryState:
+    def _body_begin(self, epoch: int) -> str:
+        """Return the beginning of a body in JSON: the epoch, and where the answer is from."""
+        origin = f',"from":{json.dumps(self._origin)}' if self._origin else ""
+        return f'{{"epoch":{epoch}{origin}'
+
+    def _headers(
+        self, epoch: int | None = None, *more: tuple[str, str]
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the headers of an answer."""
+        of_epoch = () if epoch is None else (("Godwit-Epoch", str(epoch)),)
+        origin = (("Godwit-From", self._origin),) if self._origin else ()
+        return (*of_epoch, *more, *origin)
+
+    def _state(self, operator: str, state: str | None) -> AskedState:
         """Return the state of an operator, whose copies are kept from one request to the next."""
         with self._lock:
             known = self._states.get((operator, state))
         return self._state_of(operator, state) if known is None else known
 
-    def _remember(self, operator: str, state: str | None, answered: QueryState) -> None:
+    def _remember(self, operator: str, state: str | None, answered: AskedState) -> None:
         """Keep a state that could answer; names that do not exist are not kept."""
         with self._lock:
             self._states.setdefault((operator, state), answered)
 
 
-def refusal(status: str, why: str, *, epoch: int | None = None) -> StateAnswer:
+def refusal(
+    status: str,
+    why: str,
+    *,
+    epoch: int | None = None,
+    headers: tuple[tuple[str, str], ...] = (),
+) -> StateAnswer:
     """Return the answer that says why there is no other; `epoch`: that it is true of."""
     of_epoch: Mapping[str, Any] = {} if epoch is None else {"epoch": epoch}
     body = json.dumps({**of_epoch, "error": why}, ensure_ascii=False)
-    headers: tuple[tuple[str, str], ...] = ()
     if epoch is not None:
-        headers = (("Godwit-Epoch", str(epoch)),)
+        headers = (*headers, ("Godwit-Epoch", str(epoch)))
     if status.startswith("503"):
         headers = (*headers, ("Retry-After", "1"))
     if status.startswith("401"):
         headers = (*headers, ("WWW-Authenticate", 'Bearer realm="godwit"'))
     return StateAnswer(status, f"{body}\n".encode(), headers=headers)
+
+
+def _status_of(error: GodwitError) -> str:
+    """Return the status of the answer that tells of an error."""
+    if isinstance(error, InvalidFlowError | UnknownStateError | NoStateError):
+        return "404 Not Found"
+    if isinstance(error, InvalidInputError | SeveralStatesError):
+        return _BAD
+    if isinstance(error, CheckpointError):  # such as of files that were collected
+        return "503 Service Unavailable"
+    return "500 Internal Server Error"  # such as of a user's function that merges parts
 
 
 def _text_of(error: GodwitError) -> str:
@@ -233,7 +297,7 @@ def _json_value(text: str) -> Any:
         return text
 
 
-def _key(state: QueryState, text: str) -> Any:
+def _key(state: AskedState, text: str) -> Any:
     """Return a key, as `QueryState.get` takes it, of its JSON: a value, an array or an object."""
     value, names = _json_value(text), state.keys.names
     if isinstance(value, dict):
@@ -252,13 +316,13 @@ def _key(state: QueryState, text: str) -> Any:
     return _typed(state, values)
 
 
-def _prefix(state: QueryState, text: str) -> tuple[Any, ...]:
+def _prefix(state: AskedState, text: str) -> tuple[Any, ...]:
     """Return the values that the first key columns have."""
     value = _json_value(text)
     return _typed(state, value if isinstance(value, list) else [value])
 
 
-def _typed(state: QueryState, values: list[Any]) -> tuple[Any, ...]:
+def _typed(state: AskedState, values: list[Any]) -> tuple[Any, ...]:
     """Return values of JSON with the types of the first key columns."""
     if len(values) > len(state.keys):
         raise _RefusedError(

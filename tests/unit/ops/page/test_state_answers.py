@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import http.client
 import json
+import time
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -229,6 +230,33 @@ def test_without_a_token_or_a_running_query_there_is_no_answer(tmp_path: Path) -
         status, answered, body = client.raw(path)
         assert (status, answered["Retry-After"]) == (503, "1")
         assert "has not begun" in json.loads(body)["error"]
+
+
+def test_a_checkpoint_answers_without_its_query_and_says_so(tmp_path: Path) -> None:
+    run = gw.testing.cluster(counting("s", "i"))
+    server = PageServer(run._driver.log.storage, flow="asked", host="127.0.0.1", port=0)
+    server.answer_from_checkpoint()
+    try:
+        client = Client(int(server.url.rsplit(":", 1)[1].strip("/")))
+        status, answer = client.get("/state/first.a", key="x")
+        assert (status, answer["error"][:25]) == (404, "No epoch is committed yet")
+        run.epoch({"rows": [{"s": "x", "i": 1}, {"s": "y", "i": 2}]})
+        origin = {"epoch": 0, "from": "checkpoint"}
+        for _ in range(100):  # an earlier look at the checkpoint serves half a second
+            status, answer = client.get("/state/first.a", key="x")
+            if status == 200:
+                break
+            time.sleep(0.02)
+        assert answer == {**origin, "more": False, "rows": [{"s": "x", "rows": 1}]}
+        assert client.get("/states", **{"first.a": "y", "c": '["x", 1]'})[1] == {
+            **origin,
+            "states": {"first.a": [{"s": "y", "rows": 1}], "c": [{"s": "x", "i": 1, "rows": 1}]},
+        }
+        for path, status in (("c?prefix=x", 200), ("c?key=[%22x%22,7]", 404), ("d", 404)):
+            got, headers, _ = client.raw(f"/state/{path}")
+            assert (got, headers["Godwit-From"]) == (status, "checkpoint"), path
+    finally:
+        server.close()
 
 
 def test_a_page_of_the_web_is_refused_the_state_too(tmp_path: Path) -> None:
