@@ -10,11 +10,13 @@ delays neither epochs nor the end of the query by more than seconds.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from datetime import UTC, datetime
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from openlineage.client import OpenLineageClient
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
@@ -30,14 +32,18 @@ from godwit.model.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import pyarrow as pa
-
     from godwit.plan.compiled import CompiledFlow
 
 _logger = logging.getLogger("godwit")
 
 _PRODUCER: Final = "https://github.com/godwit-streams/godwit"
-_NAMESPACE: Final = "godwit"  # of jobs, and of datasets that no URI names
+_NAMESPACE: Final = "godwit"  # of jobs by default, and of datasets that no URI names
+_JOBS: Final = "OPENLINEAGE_NAMESPACE"
+"""Environment variable with the namespace of jobs, as of OpenLineage's other integrations."""
+_PATHS: Final = ("hdfs", "viewfs", "webhdfs", "dbfs")
+"""Schemes of file systems, whose names of data have a slash in front; all others have none."""
+_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs"}
+"""Other schemes of the same data."""
 _CLOSING_S: Final = 5.0
 _MAX_EVENTS: Final = 100  # that wait for the receiver
 _STATES: Final = {
@@ -57,12 +63,18 @@ class LineageRecorder:
         self._emit = emit
         from godwit import __version__  # noqa: PLC0415  the package is not whole before
 
-        engine = processing_engine_run.ProcessingEngineRunFacet(version=__version__, name="Godwit")
+        engine = processing_engine_run.ProcessingEngineRunFacet(
+            version=__version__,
+            name="Godwit",
+            openlineageAdapterVersion=__version__,
+            producer=_PRODUCER,
+        )
         self._run_facets = {"processing_engine": engine}
         kind = job_type_job.JobTypeJobFacet(
-            processingType="STREAMING", integration="GODWIT", jobType="QUERY"
+            processingType="STREAMING", integration="GODWIT", jobType="QUERY", producer=_PRODUCER
         )
-        self._job = Job(namespace=_NAMESPACE, name=printable(name), facets={"jobType": kind})
+        namespace = printable(os.environ.get(_JOBS) or _NAMESPACE)
+        self._job = Job(namespace=namespace, name=printable(name), facets={"jobType": kind})
         self._run_id = str(generate_new_uuid())  # sorted by time, as the specification advises
         self._inputs = [
             InputDataset(namespace=namespace, name=dataset, facets=facets)
@@ -85,7 +97,7 @@ class LineageRecorder:
         if state is RunState.FAIL:
             error = printable(values["error"])
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-                message=error, programmingLanguage="python"
+                message=error, programmingLanguage="PYTHON", producer=_PRODUCER
             )
         self._record(state, values["at_s"], facets)
 
@@ -174,17 +186,58 @@ def _named(uri: str) -> tuple[str, str]:
     """Return namespace and name of a dataset, as OpenLineage's naming derives them from a URI."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return "file", printable(uri)
-    if scheme in {_NAMESPACE, "file"}:
+        return "file", _path(uri)
+    if scheme == _NAMESPACE:
         return scheme, printable(rest)
-    authority, _, path = rest.partition("/")
-    return f"{scheme}://{printable(authority)}", printable(path) or "/"
+    scheme = _SCHEMES.get(scheme, scheme)
+    if scheme == "file":
+        return scheme, _path(rest)
+    authority, slash, path = rest.partition("/")
+    name = _path(slash + path if scheme in _PATHS else path.lstrip("/"))
+    return f"{scheme}://{printable(authority)}", name
+
+
+def _path(path: str) -> str:
+    """Return a path as a name: without a slash at its end."""
+    return printable(path.rstrip("/")) or "/"
 
 
 def _schema_facet(schema: pa.Schema) -> dict[str, Any]:
     """Return the facet of a dataset's columns."""
-    fields = [
-        schema_dataset.SchemaDatasetFacetFields(name=printable(field.name), type=str(field.type))
-        for field in schema
+    return {"schema": schema_dataset.SchemaDatasetFacet(fields=_fields(schema), producer=_PRODUCER)}
+
+
+def _fields(columns: Iterable[pa.Field]) -> list[schema_dataset.SchemaDatasetFacetFields]:
+    """Return columns, or the fields of a struct, with the fields within them."""
+    return [
+        schema_dataset.SchemaDatasetFacetFields(
+            name=printable(field.name),
+            type=_type_name(field.type),
+            ordinal_position=place,
+            fields=_fields(_within(field.type)),
+        )
+        for place, field in enumerate(columns, 1)
     ]
-    return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
+
+
+def _type_name(dtype: pa.DataType) -> str:
+    """Return the name of a type; what nested ones have within is told by fields."""
+    kinds = {"struct": pa.types.is_struct, "array": _is_list, "map": pa.types.is_map}
+    return next((name for name, is_kind in kinds.items() if is_kind(dtype)), str(dtype))
+
+
+def _within(dtype: pa.DataType) -> list[pa.Field]:
+    """Return the fields within a type, by the names of OpenLineage's specification."""
+    if pa.types.is_struct(dtype):
+        return list(dtype)
+    if pa.types.is_map(dtype):
+        return [pa.field("key", dtype.key_type), pa.field("value", dtype.item_type)]
+    return [pa.field("_element", dtype.value_type)] if _is_list(dtype) else []
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are lists."""
+    types = pa.types
+    return bool(
+        types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)
+    )

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+import attr
 import pytest
+from openlineage.client import facet_v2
+from openlineage.client.event_v2 import RunEvent
+from openlineage.client.naming import dataset as naming
 from tests.support.receiver import Receiver
 
 import godwit as gw
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.ops.lineage import Lineage
+from godwit.ops.lineage import Lineage, _named
 from godwit.ops.observers import open_openlineage
 from godwit.runtime.settings import Observability, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from godwit.model.event import Event
@@ -39,6 +45,115 @@ def compiled(tmp_path: Path) -> CompiledFlow:
     flow.sink("table", totals, gw.sinks.postgres("postgresql://me:secret@db/shop", "totals"))
     flow.sink("unknown", totals, gw.sinks.memory())
     return flow.compiled()
+
+
+def problems(values: Any, kind: Any, where: str) -> Iterator[str]:
+    """Yield where plain values are not what a class of OpenLineage's client declares.
+
+    The client's classes are generated from the JSON schemas of the specification.
+    """
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin in {Union, UnionType}:
+        if values is None and type(None) in arguments:
+            return
+        (kind,) = [each for each in arguments if each is not type(None)]
+        yield from problems(values, kind, where)
+    elif origin is list:
+        for number, value in enumerate(values):
+            yield from problems(value, arguments[0], f"{where}[{number}]")
+    elif origin is dict:
+        for name, value in values.items():
+            facet = FACETS.get(name)
+            if not where.lower().endswith("facets"):
+                yield from problems(value, arguments[1], f"{where}.{name}")
+            elif facet is None:
+                yield f"{where} has the facet {name}, which the specification does not know"
+            else:
+                yield from problems(value, facet, f"{where}.{name}")
+    elif attr.has(kind):
+        declared = {field.name: field for field in attr.fields(kind)}
+        required = {n for n, f in declared.items() if f.default is attr.NOTHING}
+        if unknown := values.keys() - declared.keys():
+            yield f"{where} has {sorted(unknown)}, which {kind.__name__} does not"
+        if missing := required - values.keys():
+            yield f"{where} lacks {sorted(missing)} of {kind.__name__}"
+        for name in {"schemaURL", "_schemaURL"} & declared.keys():
+            schema = getattr(kind, "_get_schema")()  # noqa: B009  of all classes with that field
+            if values[name] != schema:
+                yield f"{where} has the schema {values[name]}, not {schema}"
+        for producer in {"producer", "_producer"} & declared.keys():
+            ours = values[producer].startswith("https://github.com/godwit-streams/")
+            if not ours and not where.endswith(".tags"):
+                yield f"{where} has the producer {values[producer]}"
+        hints = get_type_hints(kind)
+        for name in values.keys() & declared.keys():
+            yield from problems(values[name], hints[name], f"{where}.{name}")
+    elif issubclass(kind, Enum):
+        if values not in {each.value for each in kind}:
+            yield f"{where} is {values!r}"
+    elif not isinstance(values, kind) or (isinstance(values, bool) and kind is int):
+        yield f"{where} is {values!r}, which is not of type {kind.__name__}"
+
+
+FACETS = {
+    "processing_engine": facet_v2.processing_engine_run.ProcessingEngineRunFacet,
+    "errorMessage": facet_v2.error_message_run.ErrorMessageRunFacet,
+    "jobType": facet_v2.job_type_job.JobTypeJobFacet,
+    "schema": facet_v2.schema_dataset.SchemaDatasetFacet,
+    "tags": facet_v2.tags_run.TagsRunFacet,  # the client's own
+}
+
+
+def named(naming: Any) -> tuple[str, str]:
+    """Return namespace and name of a dataset by the rules of the specification."""
+    return naming.get_namespace(), naming.get_name()
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        (lambda: gw.sinks.parquet("s3://b/t/x/"), naming.S3("b", "t/x")),
+        (lambda: gw.sinks.parquet("s3a://b/t"), naming.S3("b", "t")),
+        (lambda: gw.sinks.parquet("gs://b/t"), naming.GCS("b", "t")),
+        (lambda: gw.sinks.parquet("hdfs://n:8020/a/t"), naming.HDFS("n", "8020", "/a/t")),
+        (
+            lambda: gw.sinks.parquet("abfss://c@s.dfs.core.windows.net/t"),
+            naming.ABFSS("c", "s", "t"),
+        ),
+        (lambda: gw.sinks.parquet("/data/t"), naming.LocalFileSystem("/data/t")),
+        (lambda: gw.sinks.parquet("file:///data/t/"), naming.LocalFileSystem("/data/t")),
+        (lambda: gw.sinks.delta("/data/t"), naming.LocalFileSystem("/data/t")),
+        (lambda: gw.sources.delta("s3://b/t"), naming.S3("b", "t")),
+        (lambda: gw.sinks.kafka("one:9092,two:9093", "t"), naming.Kafka("one", "9092", "t")),
+        (
+            lambda: gw.sources.kafka(["one:9092", "two:9092"], "t", group="g"),
+            naming.Kafka("one", "9092", "t"),
+        ),
+        (
+            lambda: gw.sinks.postgres("postgresql://me@one,two:5433/d", "t"),
+            naming.Postgres("one", "5432", "d", "public", "t"),
+        ),
+        (
+            lambda: gw.sources.postgres("host=h dbname=d", "s.t", slot="x"),
+            naming.Postgres("h", "5432", "d", "s", "t"),
+        ),
+        (
+            lambda: gw.sinks.sql("postgresql+psycopg://me:x@h/d", "s.t"),
+            naming.Postgres("h", "5432", "d", "s", "t"),
+        ),
+        (
+            lambda: gw.sinks.sql("mariadb+pymysql://me:x@h:3307/d", "t"),
+            naming.MySQL("h", "3307", "d", "t"),
+        ),
+        (
+            lambda: gw.sources.mariadb("mariadb://me:x@h/d", "t"),
+            naming.MySQL("h", "3306", "d", "t"),
+        ),
+    ],
+)
+def test_datasets_have_the_names_of_the_specification(ours: Any, expected: Any) -> None:
+    (uri,) = ours().datasets
+    assert _named(uri) == named(expected)
 
 
 def sent(
@@ -68,6 +183,7 @@ def test_a_query_that_ends_is_one_run_that_completes(
     ]
     assert len({event["run"]["runId"] for event in posted}) == 1
     for event in posted:
+        assert [*problems(event, RunEvent, "event")] == []
         assert event["job"]["name"] == "delays of planes"
         assert event["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
         assert event["run"]["facets"]["processing_engine"]["version"] == gw.__version__
@@ -85,6 +201,7 @@ def test_a_query_that_ends_is_one_run_that_completes(
             ("plane", "string"),
             ("total", "int64"),
         ]
+        assert [field["ordinal_position"] for field in columns] == [1, 2]
     assert "secret" not in json.dumps(posted)
 
 
@@ -93,7 +210,59 @@ def test_a_query_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     failed = events.QueryFailed(at_s=12.0, epoch=7, name="delays", error="ZeroDivisionError: n")
     *_, last = sent(compiled(tmp_path), (failed,), monkeypatch)
     assert last["eventType"] == "FAIL"
+    assert [*problems(last, RunEvent, "event")] == []
     assert last["run"]["facets"]["errorMessage"]["message"] == "ZeroDivisionError: n"
+
+
+def test_nested_columns_are_described_by_fields_and_another_namespace_is_that_of_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "production")
+    flow = gw.Flow("nested")
+    columns = "k string, s struct<a: int, b: array<double>>, m map<string, date>"
+    rows = flow.source("rows", gw.sources.memory(columns)).key_by("k")
+    flow.sink("out", rows.compute(n=gw.count()), gw.sinks.noop())
+    (started,) = sent(flow.compiled(), (), monkeypatch)
+    assert started["job"]["namespace"] == "production"
+    assert [*problems(started, RunEvent, "event")] == []
+
+    def shape(fields: Any) -> Any:
+        return {f["name"]: shape(f["fields"]) if f.get("fields") else f["type"] for f in fields}
+
+    described = started["inputs"][0]["facets"]["schema"]["fields"]
+    assert shape(described) == {
+        "k": "string",
+        "s": {"a": "int32", "b": {"_element": "double"}},
+        "m": {"key": "string", "value": "date32[day]"},
+    }
+    assert [field["type"] for field in described] == ["string", "struct", "map"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda e: e["job"].update(owner="me"), "has ['owner']"),
+        (lambda e: e["run"].pop("runId"), "lacks ['runId']"),
+        (lambda e: e["job"]["facets"]["jobType"].pop("integration"), "lacks ['integration']"),
+        (lambda e: e["job"]["facets"]["jobType"].update(_schemaURL="x"), "has the schema x"),
+        (lambda e: e["job"]["facets"]["jobType"].update(_producer="x"), "has the producer x"),
+        (lambda e: e["inputs"][0]["facets"].update(columns={}), "has the facet columns"),
+        (lambda e: e.update(eventType="BEGIN"), "is 'BEGIN'"),
+        (
+            lambda e: e["inputs"][0]["facets"]["schema"]["fields"][0].update(name=1),
+            "is 1, which is not of type str",
+        ),
+    ],
+)
+def test_an_event_that_is_not_of_the_specification_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, problem: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (event,) = sent(compiled(tmp_path), (), monkeypatch)
+    assert [*problems(event, RunEvent, "event")] == []
+    change(event)
+    (noticed,) = problems(event, RunEvent, "event")
+    assert problem in noticed
 
 
 def test_a_configuration_that_the_client_does_not_understand_is_refused(

@@ -73,7 +73,8 @@ class DeltaSource(Source):
         if version is not None:
             check_number("version", version, least=0, error=SourceError)
         self._table = TablePlace(path, storage_options)
-        self._place = place_of(destination_of(path), storage_options or {})
+        self._destination = destination_of(path)
+        self._place = place_of(self._destination, storage_options or {})
         self._log = Log(self._table)
         self._rows = TableRows.checked(
             rows,
@@ -126,6 +127,11 @@ class DeltaSource(Source):
         return (
             f"{'changes' if self._rows.signed else 'rows'} of the Delta table {self._table.shown}"
         )
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Canonical path or URI of the table, as of sinks."""
+        return (self._destination,)
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -339,6 +339,17 @@ class TopicState:
     num_partitions: int
 
 
+def dataset_of_topic(servers: str, topic: str) -> str:
+    """Return the URI of a topic for lineage: by its first bootstrap server, as OpenLineage has it.
+
+    Examples
+    --------
+    >>> dataset_of_topic("one:9092,two:9093", "flights")
+    'kafka://one:9092/flights'
+    """
+    return f"kafka://{servers.partition(',')[0]}/{topic}"
+
+
 class ClusterAdmin:
     """Questions to a cluster, each answered within the settings' time or by an error."""
 

@@ -32,6 +32,7 @@ from godwit.connect.kafka.client import (
     TopicPartition,
     check_settings,
     check_topic,
+    dataset_of_topic,
 )
 from godwit.connect.kafka.rows import MessageLayout, SizeCheck
 from godwit.model.errors import InvalidFlowError, SinkError
@@ -178,7 +179,7 @@ class KafkaSink(TargetSink):
     @property
     def datasets(self) -> tuple[str, ...]:
         """The topic."""
-        return (f"kafka://{self._settings.servers}/{self._topic}",)
+        return (dataset_of_topic(self._settings.servers, self._topic),)
 
     @property
     def keeps_epochs(self) -> bool:

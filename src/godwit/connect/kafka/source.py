@@ -32,6 +32,7 @@ from godwit.connect.kafka.client import (
     TopicState,
     check_settings,
     check_topic,
+    dataset_of_topic,
 )
 from godwit.connect.kafka.reader import (
     OffsetRange,
@@ -187,7 +188,7 @@ class KafkaSource(Source):
     @property
     def datasets(self) -> tuple[str, ...]:
         """The topics."""
-        return tuple(f"kafka://{self._settings.servers}/{topic}" for topic in self._topics)
+        return tuple(dataset_of_topic(self._settings.servers, topic) for topic in self._topics)
 
     @property
     def arrival_time(self) -> str | None:  # type: ignore[override]

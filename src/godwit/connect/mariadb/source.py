@@ -106,6 +106,17 @@ class MariaDBSource(TableSource):
         """Tables; the position has the identity of the server."""
         return f"MariaDB tables {' '.join(self._options.tables)}"
 
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The tables, after server and database."""
+        given = self._server.parameters
+        server = f"mysql://{given.get('host') or 'localhost'}:{given.get('port') or 3306}"
+        database = given.get("database") or given.get("db") or ""
+        return tuple(
+            f"{server}/{name if '.' in name else f'{database}.{name}'}"
+            for name in self._options.tables
+        )
+
     def _read_table(self, connection: Connection, name: str) -> MariaTable:
         return read_table(connection, self._server, name, before=self._options.before)
 

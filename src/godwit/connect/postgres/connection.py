@@ -131,6 +131,21 @@ def place_of_table(dsn: str | Mapping[str, Any], table: str) -> str:
     return f"{server} {plain_name((*schema, *parts))}"
 
 
+def dataset_of_table(dsn: str | Mapping[str, Any], table: str) -> str:
+    """Return the URI of a table for lineage: the server's first address, database, schema, table.
+
+    Examples
+    --------
+    >>> dataset_of_table("postgresql://me:secret@one,two:5433/shop", "orders")
+    'postgres://one:5432/shop.public.orders'
+    """
+    named = dict(part.partition("=")[::2] for part in server_of_dsn(dsn).split(" "))
+    host = (named.get("host") or named.get("hostaddr") or "localhost").partition(",")[0]
+    port = (named.get("port") or "").partition(",")[0] or "5432"
+    schema, name = ("public", *table_parts(table))[-2:]
+    return f"postgres://{host}:{port}/{named.get('dbname', '')}.{schema}.{name}"
+
+
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
     """Return the secrets in a valid connection string."""
     parameters = _connection_parameters(dsn)

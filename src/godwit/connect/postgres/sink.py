@@ -26,6 +26,7 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.connect.postgres.connection import (
     Connection,
     check_dsn,
+    dataset_of_table,
     error_text,
     place_of_table,
     plain_name,
@@ -323,10 +324,7 @@ class PostgresSink(TargetSink):
     @property
     def datasets(self) -> tuple[str, ...]:
         """The table, after its server's first address and its database."""
-        named = dict(part.partition("=")[::2] for part in server_of_dsn(self._dsn).split(" "))
-        address = f"{named.get('host', 'localhost')}:{named.get('port', '5432')}"
-        schema, table = ("public", *table_parts(self._table))[-2:]
-        return (f"postgres://{address}/{named.get('dbname', '')}.{schema}.{table}",)
+        return (dataset_of_table(self._dsn, self._table),)
 
     @property
     def place(self) -> str:

@@ -28,7 +28,7 @@ from godwit.connect.postgres.catalog import (
     read_state,
     read_table,
 )
-from godwit.connect.postgres.connection import place_of_table
+from godwit.connect.postgres.connection import dataset_of_table, place_of_table
 from godwit.connect.postgres.slot import ChangeStream
 from godwit.connect.postgres.snapshot import PostgresSnapshot, begin_at, copy_range, keys_up_to
 from godwit.connect.postgres.types import column_from_texts, read_types, texts_of
@@ -104,6 +104,11 @@ class PostgresSource(TableSource):
     def identity(self) -> str:
         """Slot and tables; the position has the identity of the server."""
         return f"PostgreSQL slot {self._slot} of {' '.join(self._options.tables)}"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The tables, as of sinks."""
+        return tuple(dataset_of_table(self._server.dsn, name) for name in self._options.tables)
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -81,6 +81,13 @@ class RedisSink(TargetSink):
         """Server and database, without secrets, and prefix."""
         return f"{shown_uri(self._url)} {self._prefix}"
 
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The prefix of the keys, after server and number of the database."""
+        known = redis.ConnectionPool.from_url(self._url).connection_kwargs
+        server = f"redis://{known.get('host', 'localhost')}:{known.get('port', 6379)}"
+        return (f"{server}/{known.get('db', 0)}.{self._prefix}",)
+
     def row_check(self) -> RowCheck:
         """Return the check for rows without a key, or with times that ISO 8601 does not write."""
         keys, rules = self._layout.keys, (KNOWN_YEARS, NO_NANOSECONDS)

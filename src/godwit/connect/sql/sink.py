@@ -63,6 +63,14 @@ _STRICT: Final = (
 )
 
 
+_SERVERS: Final = {
+    "mariadb": ("mysql", 3306, ""),
+    "mysql": ("mysql", 3306, ""),
+    "postgresql": ("postgres", 5432, "public"),
+}
+"""Dialect → scheme for lineage, default port, default schema."""
+
+
 class SqlSink(TargetSink):
     """Writes each epoch to a table in one transaction (see `gw.sinks.sql`)."""
 
@@ -117,6 +125,18 @@ class SqlSink(TargetSink):
         """Server and database, without user and secrets, and name of the table."""
         place = self._url.set(username=None, password=None, query={}, drivername=self._dialect)
         return f"{place.render_as_string()} {self._place['table']}"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The table, by the naming of OpenLineage: that of MariaDB is MySQL's."""
+        if self._dialect == "sqlite":
+            return ()  # a file with other tables too
+        kind, port, schema = _SERVERS[self._dialect]
+        server = f"{kind}://{self._url.host or 'localhost'}:{self._url.port or port}"
+        parts = (self._url.database or "", self._schema_name or schema, self._table_name)
+        if kind == "mysql":  # whose schemas are databases
+            parts = ("", self._schema_name or self._url.database or "", self._table_name)
+        return (f"{server}/{'.'.join(part for part in parts if part)}",)
 
     @staticmethod
     def text_of(error: Exception) -> str:
