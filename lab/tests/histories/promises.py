@@ -12,7 +12,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.placement import Limits, Problem, Traffic, metrics
 from godwit.placement.problem import NO_TRAFFIC
-from godwit.placement.registry import a_load_range, equal_executors, some_tau, some_traffic
+from godwit.placement.registry import a_load_range, equal_executors, some_tau
 from godwit.placement.registry import planner as planner_named
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _is_joint(drawn: Drawn) -> bool:
 
     So paper 2 §3 defines the load distance that ALBIC keeps: by the whole load of a node.
     """
-    return some_traffic in planner_named(drawn.planner).requires
+    return planner_named(drawn.planner).collocates
 
 
 def _joint_distance(simulation: Simulation) -> float:

@@ -63,6 +63,12 @@ def uneven(problem: Problem, assignment: np.ndarray) -> float:
     return max(1.0, 100 * distance)
 
 
+def sells_no_balance(solution: Solution) -> bool:
+    problem = solution.problem
+    before = uneven(problem, problem.current)
+    return before > 10 or uneven(problem, solution.assignment) <= before + 1e-6
+
+
 def no_worse_than_doing_nothing(solution: Solution) -> bool:
     problem = solution.problem
     return (
@@ -80,6 +86,7 @@ def test_albic_comes_to_rest_within_ten_plans(
     for seed in range(problems):
         plans = plans_until_rest(plan_albic, talking(executors, key_groups, seed), at_most=10)
         assert all(no_worse_than_doing_nothing(solution) for solution in plans), seed
+        assert all(sells_no_balance(solution) for solution in plans), seed
 
 
 @pytest.mark.campaign

@@ -14,8 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.placement.registry import some_traffic
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -77,7 +75,7 @@ class PlacementStyle:
         targets: Sequence[int] | None = None,
     ) -> None:
         known = settings.registered
-        joint = known is not None and some_traffic in known.requires
+        joint = known is not None and known.collocates
         self.groups = (topology.components,) if joint else topology.stages
         """Components that are planned together."""
         self.targets: tuple[int, ...] = ()

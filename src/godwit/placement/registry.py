@@ -132,6 +132,7 @@ class Planner:
     for_one_call: Mapping[str, str] = field(default_factory=dict)
     # returns further options, from what a controller knows of a stream's past
     from_history: Callable[[StreamHistory], Mapping[str, Any]] | None = None
+    collocates: bool = False  # weighs traffic, so it plans all components of a stream together
     plans_intervals: bool = False  # plans give every executor one range of key groups
     # ``module:class`` of a `godwit.control.styles.PlacementStyle` that it needs; empty: the default
     style: str = ""

@@ -144,7 +144,8 @@ albic = Planner(
     constraints="as milp; collocated key groups move as one, some busy pairs meet",
     cost="the time limit, for at most maxPL/stepPL + log(pairs) attempts",
     paper="2 §4.3.2",
-    requires=(arbitrary_maps, some_traffic),
+    requires=(arbitrary_maps,),
+    collocates=True,
     takes={
         **SOLVER_OPTIONS,
         "max_load_distance": Number,
@@ -178,6 +179,7 @@ cola = _baseline(
     cost="O(parts·(e + parts·log n))",
     paper="2 §5.3 (Khandekar 2009)",
     requires=(arbitrary_maps, some_traffic),
+    collocates=True,
     refuses=("max_usage", "target_executors"),
     takes={"max_load_distance": Number},
 )

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from godwit.control.planners.allocation.milp import allocate_units, plan_milp
+from godwit.control.planners.allocation.milp import allocate_units, least_left, plan_milp
 from godwit.control.planners.allocation.model import (
     FREE,
     SolverLimits,
@@ -39,7 +39,7 @@ from godwit_lab.planners.allocation.graph_partition import KeyGroupGraph, traffi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.control.planners.allocation.model import AllocationModel
+    from godwit.control.planners.allocation.model import AllocationModel, Units
     from godwit.placement.arrays import BoolArray, Clock, FloatArray
     from godwit.placement.problem import Problem, Traffic
     from godwit.placement.solution import Solution
@@ -204,8 +204,9 @@ class Aims:
     lexicographically, by a least amount each time, and the chain ends, wherever it starts.
 
     Paper 2 §4.3.2 gives the order: `max_load_distance` is a bound, and within it collocation of
-    pairs comes before balance. The price between the two is our own, since without one a single
-    pair could cost all balance below the bound. Both settings are percent of the mean load index.
+    pairs comes before balance. The price between the two is our own, and so is that balance beyond
+    `even_enough` is bought by it, but never sold: a pair is a small part of a large stream's
+    traffic. Both settings are percent of the mean load index.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class Aims:
         below_most = max(0.0, min(distance, self._most) - self._enough)
         return Reached(
             excess=self._model.excess(assignment),
-            left=int((~self._model.stays[assignment]).sum()),
+            left=self._model.num_left(assignment),
             distance=max(distance, self._most),
             pairs=_remote_traffic(assignment, self._scored) / self._mean_pair
             + 100 * below_most / PAIR_WORTH,
@@ -245,8 +246,8 @@ class Aims:
     def worth_moving(self, after_plan: Reached, today: Reached, moves: int) -> bool:
         """Return whether a plan is enough better than `today` to justify `moves` moves.
 
-        Collocating pairs is not worth it if the load distance stays and as much other traffic is
-        separated.
+        Collocating pairs is not worth it if the load distance rises above ``even_enough``, or if it
+        stays and as much other traffic is separated.
         """
         for after, before, least in (
             (after_plan.excess, today.excess, _LEAST_EXCESS),
@@ -255,7 +256,7 @@ class Aims:
         ):
             if after > before + _NOISE or after <= before - least:
                 return after < before
-        if after_plan.pairs > today.pairs + _NOISE:
+        if after_plan.uneven > today.uneven + _NOISE or after_plan.pairs > today.pairs + _NOISE:
             return False
         if after_plan.pairs <= today.pairs - _LEAST_PAIRS:
             return (
@@ -425,6 +426,8 @@ def plan_albic(
 
     def plan(narrowed: Problem) -> Solution:
         scored = score_pairs(narrowed, score_factor)
+        drains = bool(narrowed.draining[narrowed.current].any())
+        alone = build_model(narrowed, single_units(narrowed))
         search = _Search(
             problem=narrowed,
             graph=KeyGroupGraph(narrowed),
@@ -432,6 +435,7 @@ def plan_albic(
             limits=limits,
             deadline=clock() + time_limit_s,
             enough=even_enough / 100 * metrics.mean_index(narrowed),
+            max_left=least_left(alone, limits=limits) if drains else math.inf,
         )
         aims = Aims(narrowed, scored, max_load_distance=max_load_distance, even_enough=even_enough)
         best, attempts = search.best(aims, max_partition_load, partition_step, pairs)
@@ -471,6 +475,7 @@ class _Search:
     limits: SolverLimits
     deadline: float
     enough: float
+    max_left: float = math.inf  # key groups that may stay on draining executors
     _seen: set[bytes] = field(default_factory=set)
 
     def best(self, aims: Aims, share: float, step: float, pairs: int) -> tuple[_Attempt, int]:
@@ -488,7 +493,8 @@ class _Search:
             moves = int(np.count_nonzero(attempt.assignment != current))
             if aims.worth_moving(reached, today, moves) and reached < best_reached:
                 best, best_reached = attempt, reached
-            if best_reached < today and aims.is_balanced(best_reached):
+            done = aims.is_balanced(best_reached) and best_reached.left <= self.max_left
+            if best_reached < today and done:
                 break
         return best, tried
 
@@ -533,7 +539,7 @@ class _Search:
             return
         self._seen.add(key)
         units = merge_units(self.problem, unit_of, pinned)
-        model = build_model(self.problem, units)
+        model = self._model(units)
         left = max(0.05, (self.deadline - self.limits.clock()) * (0.5 if share > 0 else 1.0))
         result = allocate_units(
             model, limits=replace(self.limits, time_limit_s=left), enough=self.enough
@@ -545,10 +551,14 @@ class _Search:
             pinned=tuple(chosen),
         )
 
+    def _model(self, units: Units) -> AllocationModel:
+        """Return the model for these units, which drains before it balances."""
+        return replace(build_model(self.problem, units), max_left=self.max_left)
+
     def _collocate_only(self) -> _Attempt:
         """Return an attempt that moves key groups for traffic alone, from today's assignment."""
         units = single_units(self.problem)
-        place = self._collocate(build_model(self.problem, units), self.problem.current)
+        place = self._collocate(self._model(units), self.problem.current)
         return _Attempt(assignment=units.expand(place), units=len(units))
 
     def _collocate(self, model: AllocationModel, place: IntArray) -> IntArray:

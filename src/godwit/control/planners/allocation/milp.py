@@ -235,7 +235,7 @@ class _Program:
         inside[executors] = True
         allowed = np.broadcast_to(model.stays & inside, (len(free), n)).copy()
         at_home = inside[units.home[free]]
-        if model.empties:
+        if model.max_left == 0:
             at_home &= model.stays[units.home[free]]
         allowed[np.flatnonzero(at_home), units.home[free][at_home]] = True
         pinned = units.pinned[free]
@@ -307,6 +307,10 @@ class _Program:
             cost = np.where(self.away, units.state_bytes[self.unit], 0.0) / largest_bytes
             limit = self.bytes_left / largest_bytes
             constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, limit))
+        if np.isfinite(model.max_left):
+            left = self.left() + [0.0] * 3
+            stuck = int(units.count[fixed & ~model.stays[self.place]].sum())
+            constraints.append(LinearConstraint(left, -np.inf, model.max_left - stuck))
         for r in range(model.usage.shape[1]):
             used = matrix(model.usage[self.unit, r], executor_row, count)
             pinned_load = np.bincount(
@@ -315,6 +319,11 @@ class _Program:
             room = (model.room[:, r] - pinned_load)[self.executors][stay]
             constraints.append(LinearConstraint(pick @ used, -np.inf, room))
         return constraints
+
+    def left(self) -> list[float]:
+        """Return the key groups that each column but the last three leaves where they drain."""
+        drains = ~self.model.stays[self.executor]
+        return [float(left) for left in np.where(drains, self.model.units.count[self.unit], 0)]
 
     def solve(
         self,
@@ -400,6 +409,28 @@ def solve_allocation(
         if again is not None and max(model.over_under(again)) <= limit:
             best = again
     return SolverResult(place=best, bound=bound, proved=proved, infeasible=False)
+
+
+def least_left(model: AllocationModel, *, limits: SolverLimits) -> int:
+    """Return the fewest key groups that a plan within the limits leaves on draining executors.
+
+    Proved for small programs that HiGHS solves, else what the quickest way off leaves.
+    """
+    units = model.units
+    search = AllocationSearch(model, units.home)
+    search.evacuate(len(units))
+    fewest = model.num_left(search.place)
+    if fewest == 0 or not HAS_SOLVER or program_size(model) > _WHOLE_PROGRAM:
+        return fewest
+    everything = np.arange(len(units), dtype=np.int32)
+    program = _Program(model, units.home, everything, np.arange(len(model.speed), dtype=np.int32))
+    place, _, _ = program.solve(
+        np.array(program.left() + [0.0] * 3),
+        most=(np.inf, np.inf, np.inf),
+        time_limit_s=limits.time_limit_s / 2,
+        node_limit=limits.node_limit,
+    )
+    return fewest if place is None else min(fewest, model.num_left(place))
 
 
 def _tie_break_weights(program: _Program) -> FloatArray:
@@ -539,7 +570,7 @@ def allocate_units(
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
     search = AllocationSearch(model, start)
-    if model.empties:
+    if np.isfinite(model.max_left):
         search.evacuate(len(model.units))
     search.improve(enough / model.scale)
     place = search.place

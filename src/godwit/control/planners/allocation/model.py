@@ -134,7 +134,9 @@ class AllocationModel:
     # budget left for units that are not pinned; infinite where there is no limit
     max_moves: float
     max_bytes: float
-    empties: bool  # whether executors that do not stay must be empty after the plan
+    # key groups that may stay on executors that drain: 0 for a number of executors to reach;
+    # infinite where draining is only preferred
+    max_left: float
 
     def deviations(self, place: IntArray) -> FloatArray:
         """Return each executor's load index minus the mean, in fair shares; shape ``(n,)``."""
@@ -158,16 +160,20 @@ class AllocationModel:
         away = place != self.units.home
         return int(self.units.count[away].sum()), float(self.units.state_bytes[away].sum())
 
+    def num_left(self, place: IntArray) -> int:
+        """Return the number of key groups on executors that drain."""
+        return int(self.units.count[~self.stays[place]].sum())
+
     def within_room(self, place: IntArray) -> bool:
-        """Return whether no executor exceeds its room, and executors to be emptied are empty."""
+        """Return whether no executor exceeds its room, and no more than `max_left` wait."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
         """Return the sum over executors of usage beyond room, relative to the room.
 
-        If executors have to be emptied, the number of units that are still on them is added.
+        Key groups on draining executors beyond `max_left` are added.
         """
-        above = float((~self.stays[place]).sum()) if self.empties else 0.0
+        above = max(0.0, self.num_left(place) - self.max_left)
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))
             room = self.room[:, r]
@@ -202,7 +208,7 @@ def build_model(problem: Problem, units: Units) -> AllocationModel:
         scale=scale,
         max_moves=np.inf if limits.max_moves is None else limits.max_moves - units.fixed_moves,
         max_bytes=np.inf if limits.max_bytes is None else limits.max_bytes - units.fixed_bytes,
-        empties=limits.target_executors is not None,
+        max_left=np.inf if limits.target_executors is None else 0,
     )
 
 

@@ -31,8 +31,8 @@ class Placement:
         units = model.units
         self.movable = units.pinned == FREE
         self._way_back = units.home.copy()
-        if model.empties:
-            self._way_back[~model.stays[units.home]] = -1
+        if np.isfinite(model.max_left):  # what has left may not return
+            self._way_back[~model.stays[units.home] & (place != units.home)] = -1
         self._sign = np.where(model.stays, -1.0, 0.0)
         self._reset(place)
 
