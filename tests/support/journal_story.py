@@ -47,6 +47,7 @@ def epoch(number: int, *, took_ms: float = 250.0, rows: int = 1000, **more: Any)
             "p99": took_ms * 3,
             "sources": {"flights": {"rows": rows, "p50": took_ms * 2}},
         },
+        "requests": {"epoch": {"list": 1, "put": 5}, "beside": {}},
         "changelogBytes": 4096,
         "snapshotBytes": 1024,
         "totalStateBytes": {"by_plane": 1_000_000 + number},

@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = f"<InitiateMultipartUploadResult>{upload}</InitiateMultipartUploadResult>"
         else:
             self.objects[self._key] = b"".join(self.parts.pop(query["uploadId"][0]))
-            answer = "<CompleteMultipartUploadResult/>"
+            answer = "<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>"
         self._answer(200, answer.encode())
 
     def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""SeaweedFS, a store that speaks S3, in a process of its own and on this machine only."""
+"""Stores that speak S3, each in a process of its own and on this machine only: SeaweedFS, Moto."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.fs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["s3_program", "s3_server"]
+__all__ = ["S3_SERVERS", "moto_server", "s3_program", "s3_server"]
 
 _START_TIMEOUT_S = 60.0
 _KEY, _SECRET = "key", "secret"
@@ -87,6 +88,31 @@ def s3_server(directory: Path) -> Iterator[str]:
     finally:
         process.kill()  # what it holds is of no use to anybody
         process.wait()
+
+
+@contextmanager
+def moto_server(directory: Path) -> Iterator[str]:
+    """Run Moto with an empty bucket; gives a URI in it that checkpoints can be opened by."""
+    (port,) = _free_ports(1)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
+    try:
+        place = f"127.0.0.1:{port}"
+        _create_bucket(place, process, directory / "log")
+        yield (
+            f"s3://{_KEY}:{_SECRET}@bucket/ck?region=us-east-1&scheme=http&endpoint_override={place}"
+        )
+    finally:
+        process.kill()
+        process.wait()
+
+
+S3_SERVERS: dict[str, tuple[Callable[[Path], AbstractContextManager[str]], Callable[[], bool]]] = {
+    "seaweedfs": (s3_server, lambda: s3_program() is not None),
+    "moto": (moto_server, lambda: find_spec("moto") is not None and find_spec("flask") is not None),
+}
+"""Name → context that runs the server, and whether it is installed."""
 
 
 def _create_bucket(place: str, process: subprocess.Popen[bytes], log: Path) -> None:

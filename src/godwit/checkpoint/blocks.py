@@ -93,6 +93,11 @@ class BlockWriter:
             self._pending.clear()
         return index
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes in the file so far; 0 while there is none."""
+        return 0 if self._file is None else self._end
+
     def close(self) -> list[BlockRef]:
         """Make the blocks durable; return a reference to each, in the order of `add`."""
         if self._file is not None:

@@ -11,13 +11,12 @@ of the directory (Pillai et al., OSDI 2014, on why each of them is needed).  The
 hard link, which the kernel gives to one writer only; without hard links, a rename under a lock on
 the directory.
 
-*Remote file systems*: whole files are created by a single PUT on object stores, and by a rename on
-HDFS.  ``pyarrow.fs`` cannot create a file exclusively on any of them: its PUT overwrites, and its
-rename on HDFS replaces an existing target; checking before and after would let two drivers commit
-one epoch.  So this one request (``If-None-Match: *``,
-``ifGenerationMatch=0``) goes through another client, `obstore`_.
+*Object stores*: whole objects are created by a single PUT, exclusively if the request has the
+condition (``If-None-Match: *``, ``ifGenerationMatch=0``); see `godwit.checkpoint.object_store`.
 
-.. _obstore: https://developmentseed.org/obstore/
+*Other remote file systems*: whole files are created by a rename.  ``pyarrow.fs`` cannot create a
+file exclusively on any of them: its rename on HDFS replaces an existing target; checking before and
+after would let two drivers commit one epoch.
 """
 
 from __future__ import annotations
@@ -25,22 +24,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import stat
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 from weakref import WeakSet
 
 import pyarrow as pa
 import pyarrow.fs
 
+from godwit.checkpoint.object_store import (
+    ObjectStore,
+    StoreIgnoresConditionError,
+    open_object_store,
+)
 from godwit.model.errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -187,6 +187,8 @@ class CheckpointStorage(ABC):
             return LocalStorage(path, disk=disk)
         spelled = spelled_location(text, error=CheckpointError)
         try:
+            if (store := open_object_store(spelled)) is not None:
+                return ObjectStorage(text, store, single_driver=single_driver)
             filesystem, root = pyarrow.fs.FileSystem.from_uri(spelled)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CheckpointError(
@@ -240,6 +242,13 @@ class CheckpointStorage(ABC):
         Returns ``None`` if the file system has no locks. Raises `BlockingIOError` if this or
         another process holds the lock.
         """
+
+    def requests_beside(self) -> dict[str, int]:
+        """Return kind → requests since the last call that belong to no `counting_requests`.
+
+        Empty except on object stores.
+        """
+        return {}
 
 
 Access = Literal["owner", "umask"]
@@ -577,103 +586,78 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-_SCHEMES = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
-_PROBE = "claims/probe-"
+class ObjectStorage(CheckpointStorage):
+    """Checkpoint on an object store, each of whose requests is counted.
 
-
-class ObjectStoreClaims:
-    """Conditional puts by ``obstore``: create an object only if it does not exist.
-
-    Before the first one, the store has to refuse one of two creations of the same name: some stores
-    that speak S3 accept the condition and ignore it.
+    `store`: the store at `uri`.
     """
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._probed = False
+    def __init__(self, uri: str, store: ObjectStore, *, single_driver: bool = False) -> None:
+        self.uri = shown_uri(uri)
+        self._location = uri
+        Secrets.of_uri(uri)  # noted, so that messages hide its secrets
+        self._store, self._single_driver = store, single_driver
 
-    def create(self, path: str, data: bytes) -> None:
-        """Create an object; raise `FileExistsError` if it exists, `OSError` if the store fails."""
-        if not self._probed:
-            self._probe()
-            self._probed = True
-        if not self._try_create(path, data):
-            raise FileExistsError(path)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
-    def _probe(self) -> None:
-        """Raise if the store ignores conditional puts: two writers can create one object."""
-        path = f"{_PROBE}{uuid4().hex}"
-        first, second = self._try_create(path, b"1"), self._try_create(path, b"2")
-        self._store.delete(path)
-        if not first or second:
-            raise CheckpointError(
-                "The object store of the checkpoint ignores the condition that a file is created "
-                "only if it is new, so two drivers could commit one epoch without noticing.",
-                remedy="Use a store that honours If-None-Match, or, if no second driver can ever "
-                "be started, guarantee it with gw.Checkpointing(single_driver=True).",
-            )
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create an object by a conditional put; raise `FileExistsError` if it exists."""
+        with translate_errors(self.uri, path, "writing"):
+            if self._single_driver:  # the store may not know conditions
+                self._store.create_unconditionally(path, data)
+                return
+            try:
+                self._store.create(path, data)
+            except StoreIgnoresConditionError:
+                raise CheckpointError(
+                    "The object store of the checkpoint ignores the condition that a file is "
+                    "created only if it is new, so two drivers could commit one epoch without "
+                    "noticing.",
+                    remedy="Use a store that honours If-None-Match, or, if no second driver can "
+                    "ever be started, guarantee it with gw.Checkpointing(single_driver=True).",
+                ) from None
 
-    def _try_create(self, path: str, data: bytes) -> bool:
-        """Create an object; return ``False`` if it exists, raise `OSError` if the store fails."""
-        errors = import_module("obstore.exceptions")
-        try:
-            self._store.put(path, data, mode="create")
-        except (errors.AlreadyExistsError, errors.PreconditionError):
-            # The store may have carried out a request whose answer was lost; our
-            # content is unique.
-            return bytes(self._store.get(path).bytes()) == data
-        except errors.BaseError as error:
-            raise OSError(str(error)) from error
-        return True
+    def write_atomic(self, path: str, data: bytes) -> None:
+        with translate_errors(self.uri, path, "writing"):
+            self._store.put(path, data)
 
+    def open_output(self, path: str) -> OutputFile:
+        with translate_errors(self.uri, path, "writing"):
+            writer = self._store.open_writer(path)
 
-def claims_for(uri: str) -> ObjectStoreClaims | None:
-    """Return the client for conditional puts to the object store at `uri`.
+        def abort() -> None:
+            """Complete the object, so that no parts stay, and delete it."""
+            writer.close()
+            self._store.delete(path)
 
-    ``None`` if the store has no such client, or the client is not installed.
-    """
-    parts = urlsplit(re.sub(r"^s3[an]://", "s3://", uri))
-    if parts.scheme not in _SCHEMES or find_spec("obstore") is None:
-        return None
-    scheme = "gs" if parts.scheme == "gcs" else parts.scheme
-    host = parts.netloc.rpartition("@")[2] if scheme == "s3" else parts.netloc
-    config, client = _store_settings(scheme, dict(parse_qsl(parts.query)))
-    if scheme == "s3" and parts.username:
-        config["access_key_id"] = unquote(parts.username)
-        config["secret_access_key"] = unquote(parts.password or "")
-    from_url = import_module("obstore.store").from_url
-    try:
-        store = from_url(
-            f"{scheme}://{host}{parts.path}", config=config, client_options=client or None
-        )
-    except (ValueError, import_module("obstore.exceptions").BaseError) as error:
-        msg = f"its client cannot open this location: {error}"
-        raise OSError(msg) from None
-    return ObjectStoreClaims(store)
+        return OutputFile(self.uri, path, write=writer.write, close=writer.close, abort=abort)
 
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        with translate_errors(self.uri, path, "reading"):
+            data = self._store.get(path, offset, length)
+            if length is not None and data.size < length:
+                size = self._store.size(path) or 0
+                length_to_read(self.uri, path, size, offset, length)
+            return data
 
-def _store_settings(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate the parameters (`options`) of an Arrow URI.
+    def list(self, directory: str) -> dict[str, int]:
+        with translate_errors(self.uri, directory, "listing"):
+            return dict(sorted(self._store.list(directory).items()))
 
-    Returns the settings of the object store, and the settings of its client.
-    """
-    config: dict[str, Any] = {}
-    client: dict[str, Any] = {}
-    if scheme != "s3":
-        return config, client
-    config["disable_bulk_delete"] = True  # one DELETE is understood by more stores
-    if "region" in options:
-        config["region"] = options["region"]
-    if "endpoint_override" in options:
-        protocol = options.get("scheme", "https")
-        config["endpoint"] = f"{protocol}://{options['endpoint_override']}"
-        client["allow_http"] = protocol == "http"
-        config["virtual_hosted_style_request"] = options.get("force_virtual_addressing") == "true"
-    return config, client
+    def delete(self, path: str) -> None:
+        with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):
+            self._store.delete(path)
+
+    def lock(self, path: str, note: bytes) -> None:
+        """Return None: object stores have no locks."""
+
+    def requests_beside(self) -> dict[str, int]:
+        return self._store.requests.taken()
 
 
 class RemoteStorage(CheckpointStorage):
-    """Checkpoint on a file system of ``pyarrow.fs``."""
+    """Checkpoint on a file system of ``pyarrow.fs`` that `ObjectStorage` is not for."""
 
     def __init__(
         self,
@@ -683,7 +667,6 @@ class RemoteStorage(CheckpointStorage):
         uri: str,
         renames: bool,
         single_driver: bool = False,
-        claims: ObjectStoreClaims | None = None,
     ) -> None:
         self.uri = shown_uri(uri)
         self._location = uri
@@ -692,22 +675,16 @@ class RemoteStorage(CheckpointStorage):
         self._root = root.rstrip("/")
         self._renames = renames
         self._single_driver = single_driver
-        self._claims = claims
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create an object by a conditional put, or a claim.
+        """Create a file, if the user guarantees that no other driver does.
 
         Raise `FileExistsError` if it exists.
         """
         with translate_errors(self.uri, path, "writing"):
-            if self._claims is None:
-                self._claims = claims_for(self._location)
-            if self._claims is not None:
-                self._claims.create(path, data)
-                return
             info = self._filesystem.get_file_info(self._full_path(path))
             if info.type != pyarrow.fs.FileType.NotFound:
                 raise FileExistsError(errno.EEXIST, "File exists", path)

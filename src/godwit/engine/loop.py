@@ -34,6 +34,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from godwit.checkpoint.object_store import RequestCounts, counting_requests
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import merged_latency
 from godwit.model import events
@@ -80,13 +81,13 @@ class EpochLoop(Generic[BatchT]):
         ``None`` if epochs are held and the cluster does not wait: then the same batch must be
         offered again.
         """
-        with log_context(epoch=self._epochs.next_epoch):
-            return self._run(batch)
+        with log_context(epoch=self._epochs.next_epoch), counting_requests() as requests:
+            return self._run(batch, requests)
 
-    def _run(self, batch: BatchT | None) -> EpochOutcome | None:
+    def _run(self, batch: BatchT | None, requests: RequestCounts) -> EpochOutcome | None:
         """Run the next epoch; see `run`."""
         epochs, epoch = self._epochs, self._epochs.next_epoch
-        stopwatch = Stopwatch(epochs.now_s)
+        stopwatch = Stopwatch(epochs.now_s, requests)
         while True:
             begun = self._begin(epoch)
             if begun is None:
@@ -271,10 +272,18 @@ class EpochObserver(Protocol):
 
 
 class Stopwatch:
-    """Times the phases of one epoch by a monotonic clock."""
+    """Times the phases of one epoch by a monotonic clock.
 
-    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+    `requests`: counts the driver's requests to the checkpoint's object store.
+    """
+
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.perf_counter,
+        requests: RequestCounts | None = None,
+    ) -> None:
         self.began = datetime.now(UTC)
+        self.requests = RequestCounts() if requests is None else requests
         self._now_s, self._started_s = now_s, now_s()
         self._took_ms: dict[str, float] = {}
 

@@ -134,6 +134,7 @@ def build_outcome(
     loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
     waited: dict[str, list[int]] = {}
     lane_ms: dict[str, float] = {}
+    requests: dict[str, int] = {}
     of_executor: list[tuple[str, KeyGroupLoad]] = []
     sink_rows: dict[str, int] = {}
     for ref in record.outputs:
@@ -144,6 +145,8 @@ def build_outcome(
         here = report.executor
         for phase, spent in report.took_ms.items():
             lane_ms[phase] = lane_ms.get(phase, 0.0) + spent
+        for kind, count in report.requests.items():
+            _add_to(requests, kind, count)
         for of_lane in report.operators:
             component = of_operator[of_lane.operator].name
             loads[component].append(of_lane.load)
@@ -185,6 +188,7 @@ def build_outcome(
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
         lane_ms=lane_ms,
+        lane_requests=requests,
     )
 
 
@@ -412,14 +416,17 @@ def progress_of(
     view: ProtocolView,
     watch: Stopwatch,
     latencies: Mapping[str, SourceLatency],
+    *,
     sink_s: Mapping[str, float] = MappingProxyType({}),
+    requests: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the progress report of an epoch, as `Query.recentProgress` has it.
 
     ``query.recentProgress``, the journal, Prometheus' metrics and ``godwit top`` have this value.
 
-    outcome, view, watch, latencies, sink_s: Outcome of the epoch, state of the migration protocol,
-    times of its phases, latencies of its rows by source, and seconds of its delivery by sink.
+    outcome, view, watch, latencies, sink_s, requests: Outcome of the epoch, state of the migration
+    protocol, times of its phases, latencies of its rows by source, seconds of its delivery by sink,
+    and requests to the object store of the checkpoint.
 
     Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
     ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
@@ -428,6 +435,8 @@ def progress_of(
     ``crossedBytes`` (sent between operators on different executors),
     ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``latencyMs`` (of its
     rows, see `latency_figures`), ``laneMs`` (per phase of the lanes, the sum over lanes),
+    ``requests`` (to the object store of the checkpoint: ``epoch``, those of the epoch, and
+    ``beside``, all others since the last report, each by kind; empty on disks),
     ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source, or ``<source>/<operator>`` where
     maps recompute the event time → ISO 8601, UTC),
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
@@ -457,6 +466,7 @@ def progress_of(
         "durationMs": {phase: round(ms, 1) for phase, ms in took.items()},
         "latencyMs": latency_figures(latencies),
         "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},
+        "requests": {path: dict(sorted(counts.items())) for path, counts in requests.items()},
         "changelogBytes": outcome.changelog_bytes,
         "snapshotBytes": outcome.snapshot_bytes,
         "watermarks": {source: _iso(moment) for source, moment in outcome.watermarks.items()},

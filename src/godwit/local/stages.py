@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
+from godwit.checkpoint.object_store import counting_requests
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import shipments
@@ -102,7 +103,7 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
             due, later = split_by_level(level, box)
             next_boxes[place].extend(later)
             # This thread is the user's, and goes on after the lane.
-            with log_context():
+            with log_context(), counting_requests():
                 for lane, payload in reporting(
                     run_lane(flow, parts.for_place(place), level, place, due)
                 ):

@@ -93,6 +93,8 @@ class EpochOutcome:
     snapshot_bytes: int = 0
     # phase of the lanes → milliseconds, the sum over lanes
     lane_ms: Mapping[str, float] = field(default_factory=dict)
+    # kind → requests of the lanes to the object store of the checkpoint
+    lane_requests: Mapping[str, int] = field(default_factory=dict)
 
 
 _EPOCHS: Final = 16

@@ -116,6 +116,13 @@ METRICS: Final[Mapping[str, Metric]] = {
         "counter", "Changelog written", (), "godwit.changelog.io", "By"
     ),
     "godwit_snapshot_bytes": Metric("counter", "Snapshots written", (), "godwit.snapshot.io", "By"),
+    "godwit_storage_requests": Metric(
+        "counter",
+        "Requests to the object store of the checkpoint: of epochs, and beside them",
+        ("path", "kind"),
+        "godwit.storage.requests",
+        "{request}",
+    ),
     "godwit_crossed_bytes": Metric(
         "counter", "Sent between operators on different executors", (), "godwit.exchange.io", "By"
     ),
@@ -253,6 +260,9 @@ def _of_progress(values: Mapping[str, Any]) -> Iterator[Figure]:
             yield Figure("godwit_epoch_phase_seconds", ms / 1e3, (phase,))
     for phase, ms in values["laneMs"].items():
         yield Figure("godwit_lane_seconds", ms / 1e3, (phase,))
+    for path, counts in values.get("requests", {}).items():
+        for request, count in counts.items():
+            yield Figure("godwit_storage_requests", count, (path, request))
     for figure, name in (_COUNTED | _SHOWN).items():
         yield Figure(name, values[figure])
     yield from _of_executors(values)

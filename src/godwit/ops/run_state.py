@@ -108,6 +108,8 @@ class Frame:
     waiting: int = 0
     suspended: int = 0
     phases_ms: Mapping[str, float] = field(default_factory=dict)
+    # kind → requests of the epoch to the object store of the checkpoint
+    requests: Mapping[str, int] = field(default_factory=dict)
     # component → where its key groups are, and key group → executor that warms it
     placements: Mapping[str, PlacesOfGroups] = field(default_factory=dict)
     warming: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
@@ -296,6 +298,10 @@ def _apply_progress(state: RunState, values: Mapping[str, Any]) -> RunState:
         waiting=count(values.get("waitingKeyGroups")),
         suspended=count(values.get("suspendedKeyGroups")),
         phases_ms={phase: ms for phase, ms in took.items() if phase != "epoch"},
+        requests={
+            kind: count(number)
+            for kind, number in _first_pairs(mapping(values.get("requests")).get("epoch"))
+        },
     )
     point = _point_of(
         frame,

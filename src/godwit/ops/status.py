@@ -83,6 +83,7 @@ def status_of(
         "epoch": frame.epoch if points else None,
         "epoch_ended_s_ago": round(now_s() - points[-1].at_s, 1) if points else None,
         "epoch_took_ms": points[-1].took_ms if points else None,
+        "epoch_requests": ", ".join(f"{n} {kind}" for kind, n in frame.requests.items()) or None,
         "rows_behind": sum(behind) if behind else None,
         "latency_p99_ms": frame.latency_ms.get("p99"),
         "executors": sum(not executor.lost for executor in frame.executors) or None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import CancelledError
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -324,7 +324,14 @@ class QueryRun(FlowRun):
         self._collect_if_due(outcome.epoch)
         self._maintenance.delivered()
         sink_s = self.cluster.delivery_s
-        progress = progress_of(outcome, self.view, stopwatch, latencies, sink_s)
+        of_driver = stopwatch.requests.taken()
+        requests = {
+            "epoch": dict(Counter(of_driver) + Counter(outcome.lane_requests)),
+            "beside": self.log.storage.requests_beside(),
+        }
+        progress = progress_of(
+            outcome, self.view, stopwatch, latencies, sink_s=sink_s, requests=requests
+        )
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)

@@ -16,14 +16,14 @@ import pyarrow.fs
 import pytest
 from tests.support.object_store import s3_store
 
+from godwit.checkpoint.object_store import ObjectStore, open_object_store
 from godwit.checkpoint.ownership import acquire_lease, lease_owner
 from godwit.checkpoint.storage import (
     CheckpointStorage,
     LocalStorage,
-    ObjectStoreClaims,
+    ObjectStorage,
     PosixDisk,
     RemoteStorage,
-    claims_for,
 )
 from godwit.model.errors import CheckpointError
 
@@ -71,15 +71,14 @@ class SlowStore:
         self._store.delete(path)
 
 
-def remote(claims: ObjectStoreClaims | None, *, single_driver: bool = False) -> RemoteStorage:
+def stored(store: Any) -> ObjectStorage:
+    return ObjectStorage("s3://bucket/ck", ObjectStore(store))
+
+
+def remote(*, single_driver: bool = False) -> RemoteStorage:
     filesystem, root = pyarrow.fs.FileSystem.from_uri("mock:///bucket/ck")
     return RemoteStorage(
-        filesystem,
-        root,
-        uri="mock:///bucket/ck",
-        renames=False,
-        claims=claims,
-        single_driver=single_driver,
+        filesystem, root, uri="mock:///bucket/ck", renames=False, single_driver=single_driver
     )
 
 
@@ -126,6 +125,7 @@ def test_one_of_many_threads_creates_a_file_by_hard_links(tmp_path: Path) -> Non
 WRITE = """
 import errno, os, sys
 from godwit.checkpoint.storage import PosixDisk
+from godwit.checkpoint.object_store import ObjectStore, open_object_store
 from godwit.checkpoint.ownership import acquire_lease, lease_owner
 from godwit.checkpoint.storage import LocalStorage
 
@@ -171,7 +171,7 @@ def test_one_of_two_processes_creates_each_file_where_there_are_no_hard_links(
 def test_one_of_many_writers_creates_an_object_that_the_store_decides_on() -> None:
     store = obstore.store.MemoryStore()
     storages: list[CheckpointStorage] = [
-        remote(ObjectStoreClaims(SlowStore(store, Random(i)))) for i in range(WRITERS)
+        stored(SlowStore(store, Random(i))) for i in range(WRITERS)
     ]
     assert [winners(storages, n) for n in range(ROUNDS)] == [1] * ROUNDS
 
@@ -182,7 +182,7 @@ def test_a_store_that_ignores_the_condition_is_found_out_before_anything_is_clai
             self._store.put(path, data)
 
     store = obstore.store.MemoryStore()
-    storage = remote(ObjectStoreClaims(Ignorant(store, Random(0))))
+    storage = stored(Ignorant(store, Random(0)))
     with pytest.raises(CheckpointError, match="ignores the condition"):
         storage.create_exclusive("runs/1", b"ours")
     assert store.list().collect() == []
@@ -193,15 +193,25 @@ def test_a_store_that_fails_is_an_error_of_the_checkpoint() -> None:
         def put(self, path: str, data: bytes, *, mode: str) -> None:
             raise obstore.exceptions.GenericError("no route to host")
 
-    storage = remote(ObjectStoreClaims(Failing(None, Random(0))))
+    storage = stored(Failing(None, Random(0)))
     with pytest.raises(CheckpointError, match=r"failed while writing 'runs/1'.*no route to host"):
         storage.create_exclusive("runs/1", b"ours")
 
 
+def test_on_a_store_that_ignores_the_condition_the_user_may_vouch_for_one_driver() -> None:
+    store = ObjectStore(obstore.store.MemoryStore())
+    storage = ObjectStorage("s3://bucket/ck", store, single_driver=True)
+    storage.create_exclusive("runs/1", b"ours")
+    with pytest.raises(FileExistsError):
+        storage.create_exclusive("runs/1", b"theirs")
+    assert storage.read("runs/1").to_pybytes() == b"ours"
+    assert storage.list("claims") == {}
+
+
 def test_without_claims_writing_is_refused_unless_the_user_vouches_for_one_driver() -> None:
     with pytest.raises(CheckpointError, match=r"two drivers.*single_driver=True"):
-        remote(None).create_exclusive("runs/1", b"ours")
-    storage = remote(None, single_driver=True)
+        remote().create_exclusive("runs/1", b"ours")
+    storage = remote(single_driver=True)
     storage.create_exclusive("runs/1", b"ours")
     with pytest.raises(FileExistsError):
         storage.create_exclusive("runs/1", b"theirs")
@@ -238,5 +248,5 @@ def test_on_s3_a_lease_is_a_heartbeat_that_refuses_and_is_released() -> None:
 
 
 @pytest.mark.parametrize("uri", ["hdfs://namenode/ck", "mock:///ck", "/a/path"])
-def test_there_are_no_claims_for_other_places(uri: str) -> None:
-    assert claims_for(uri) is None
+def test_other_places_are_no_object_stores(uri: str) -> None:
+    assert open_object_store(uri) is None

@@ -7,7 +7,7 @@ import json
 import logging
 import pickle
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs
@@ -15,8 +15,9 @@ import pytest
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.journal import JournalWriter, read_last
+from godwit.checkpoint.object_store import ObjectStore
 from godwit.checkpoint.records import FlowIdentity
-from godwit.checkpoint.storage import CheckpointStorage, ObjectStoreClaims, RemoteStorage
+from godwit.checkpoint.storage import CheckpointStorage, ObjectStorage, RemoteStorage
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.model.text import printable
@@ -60,15 +61,18 @@ class Broken(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
     open_input_stream = open_input_file = open_output_stream = open_append_stream = _fail
 
 
-class FailingClaims(ObjectStoreClaims):
-    """Conditional puts of a client whose errors repeat the location."""
+class FailingStore(ObjectStore):
+    """A store whose errors repeat the location."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
+        super().__init__(None)
+        self._uri = uri
 
-    def create(self, path: str, data: bytes) -> None:
-        msg = f"cannot put {path} ({len(data)} bytes) to {self.uri}"
+    def _fail(self, *_args: object, **_kwargs: object) -> Any:
+        msg = f"cannot reach {self._uri}"
         raise OSError(msg)
+
+    create = put = open_writer = get = list = delete = _fail
 
 
 def uses(storage: CheckpointStorage) -> Iterator[Callable[[], object]]:
@@ -104,33 +108,36 @@ def test_no_error_of_a_checkpoint_repeats_its_credentials(
         msg = f"cannot parse {given}"
         raise pa.ArrowInvalid(msg)
 
-    monkeypatch.setattr(pyarrow.fs, "FileSystem", type("Refusing", (), {"from_uri": refuse}))
+    monkeypatch.setattr("godwit.checkpoint.storage.open_object_store", refuse)
     with pytest.raises(GodwitError) as refused:
         CheckpointStorage.open(uri)
     assert secrets_in(told(refused.value)) == []
     filesystem = pyarrow.fs.PyFileSystem(Broken(uri))
-    storage = RemoteStorage(
-        filesystem, "bucket/ck", uri=uri, renames=False, claims=FailingClaims(uri)
-    )
-    assert secrets_in(storage.uri) == []
-    for use in uses(storage):
-        with pytest.raises(GodwitError) as failed:
-            use()
-        assert secrets_in(told(failed.value)) == []
+    for storage in (
+        RemoteStorage(filesystem, "bucket/ck", uri=uri, renames=False),
+        ObjectStorage(uri, FailingStore(uri)),
+    ):
+        assert secrets_in(storage.uri) == []
+        for use in uses(storage):
+            with pytest.raises(GodwitError) as failed:
+                use()
+            assert secrets_in(told(failed.value)) == []
 
 
 @pytest.mark.parametrize(
-    ("uri", "problem"),
-    [
-        ("hdfs://me:hunter2@host:9/ck", "cannot be created only"),
-        ("s3://AKIA:hun/ter2@bucket/ck", "cannot open this location"),
-        ("abfss://:hunter2@account.blob.core.windows.net/c/ck", "cannot open this location"),
-    ],
+    "uri",
+    ["s3://AKIA:hun/ter2@bucket/ck", "abfss://:hunter2@account.blob.core.windows.net/c/ck"],
 )
-def test_a_store_without_claims_is_refused_without_its_credentials(uri: str, problem: str) -> None:
-    pytest.importorskip("obstore")
+def test_a_store_that_cannot_be_opened_is_refused_without_its_credentials(uri: str) -> None:
+    with pytest.raises(GodwitError, match="cannot open this location") as refused:
+        CheckpointStorage.open(uri)
+    assert secrets_in(told(refused.value)) == []
+
+
+def test_a_store_without_claims_is_refused_without_its_credentials() -> None:
+    uri = "hdfs://me:hunter2@host:9/ck"
     storage = RemoteStorage(pyarrow.fs._MockFileSystem(), "ck", uri=uri, renames=False)
-    with pytest.raises(GodwitError, match=problem) as refused:
+    with pytest.raises(GodwitError, match="cannot be created only") as refused:
         storage.create_exclusive("a", b"")
     assert secrets_in(told(refused.value)) == []
 

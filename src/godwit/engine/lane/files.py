@@ -1,9 +1,13 @@
-"""Files of one lane task: at most one each of changelog, snapshots and staged output."""
+"""Files of one lane task: at most one each of changelog, snapshots and staged output.
+
+Staged output is in the changelog's file where that has one and is larger, because an object store
+charges for each file. A changelog stays for longer than output: the rule at most doubles its bytes.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from godwit.store.changes import Changes, StateRows
 
 
+_T = TypeVar("_T")
+_Ref: TypeAlias = "tuple[BlockWriter, int, Callable[..., _T]]"
+
+
 class LaneFiles:
     """Files of one attempt of one lane task."""
 
@@ -46,10 +54,12 @@ class LaneFiles:
             )
             for kind in ("changelog", "snapshots", "outputs")
         )
-        # constructors of the references to blocks, called once the blocks are written
-        self._segment_refs: list[Callable[..., SegmentRef]] = []
-        self._snapshot_refs: list[Callable[..., SnapshotRef]] = []
-        self._output_refs: list[Callable[..., OutputRef]] = []
+        self._joined_bytes = 0  # of output in the changelog's file
+        # constructors of the references to blocks, called once the blocks are written, each with
+        # the writer of the block and its index there
+        self._segment_refs: list[_Ref[SegmentRef]] = []
+        self._snapshot_refs: list[_Ref[SnapshotRef]] = []
+        self._output_refs: list[_Ref[OutputRef]] = []
 
     def write_changes(
         self, state: StateId, rows: StateRows, key_groups: npt.NDArray[np.int32]
@@ -73,17 +83,16 @@ class LaneFiles:
         `fields`: fields of its `SegmentRef` that identify the rows.
         """
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
-        self._changelog.add(encode_batch(batch, self._compression))
-        self._segment_refs.append(
-            partial(
-                SegmentRef,
-                **fields,
-                flow=self._flow,
-                epoch=self._epoch,
-                key_groups=tuple(key_groups[starts].tolist()),
-                row_ends=tuple(np.append(starts[1:], len(key_groups)).tolist()),
-            )
+        index = self._changelog.add(encode_batch(batch, self._compression))
+        ref = partial(
+            SegmentRef,
+            **fields,
+            flow=self._flow,
+            epoch=self._epoch,
+            key_groups=tuple(key_groups[starts].tolist()),
+            row_ends=tuple(np.append(starts[1:], len(key_groups)).tolist()),
         )
+        self._segment_refs.append((self._changelog, index, ref))
 
     def write_snapshots(self, state: StateId, contents: Changes) -> None:
         """Write snapshots: the whole state of key groups, each at its version."""
@@ -92,50 +101,63 @@ class LaneFiles:
         arrays = (contents.key_groups, contents.epochs, contents.ends)
         for key_group, version, end in zip(*(a.tolist() for a in arrays), strict=True):
             part = batch.slice(start, end - start)
-            self._snapshots.add(encode_batch(part, self._compression))
-            self._snapshot_refs.append(
-                partial(
-                    SnapshotRef,
-                    operator=state.operator,
-                    state=state.state,
-                    flow=self._flow,
-                    key_group=key_group,
-                    version=version,
-                    rows=end - start,
-                )
+            index = self._snapshots.add(encode_batch(part, self._compression))
+            ref = partial(
+                SnapshotRef,
+                operator=state.operator,
+                state=state.state,
+                flow=self._flow,
+                key_group=key_group,
+                version=version,
+                rows=end - start,
             )
+            self._snapshot_refs.append((self._snapshots, index, ref))
             start = end
 
     def stage(self, sink: str, table: pa.Table, *, time: str | None = None) -> None:
         """Stage rows for a sink; record the minimum event time in the column `time`."""
         for batch in table.combine_chunks().to_batches():
-            self._outputs.add(encode_batch(batch, self._compression))
             oldest_us = None if time is None else min_of(batch.column(time))
-            self._record_output(sink, "rows", batch.num_rows, oldest_us)
+            block = encode_batch(batch, self._compression)
+            self._add_output(sink, "rows", block, batch.num_rows, oldest_us=oldest_us)
 
     def stage_files(self, sink: str, written: WrittenFiles) -> None:
         """Stage the description of files that are already at the sink's target."""
-        self._outputs.add(encode_files(written))
-        self._record_output(sink, "files", sum(file.rows for file in written.files))
+        rows = sum(file.rows for file in written.files)
+        self._add_output(sink, "files", encode_files(written), rows)
 
-    def _record_output(
-        self, sink: str, kind: Literal["rows", "files"], rows: int, oldest_us: int | None = None
+    def _add_output(
+        self,
+        sink: str,
+        kind: Literal["rows", "files"],
+        block: bytes | pa.Buffer,
+        rows: int,
+        *,
+        oldest_us: int | None = None,
     ) -> None:
-        """Record a reference to staged output; its block is set when the files are closed.
-
-        `oldest_us`: minimum event time of the rows.
-        """
-        self._output_refs.append(
-            partial(
-                OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows, oldest_us=oldest_us
-            )
+        """Add a block of staged output; `oldest_us`: minimum event time of its rows."""
+        joined_bytes = self._joined_bytes + memoryview(block).nbytes
+        joins = joined_bytes <= self._changelog.file_bytes - self._joined_bytes
+        writer = self._changelog if joins else self._outputs
+        self._joined_bytes = joined_bytes if joins else self._joined_bytes
+        index = writer.add(block)
+        ref = partial(
+            OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows, oldest_us=oldest_us
         )
+        self._output_refs.append((writer, index, ref))
 
     def close(self, report: LaneReport) -> None:
         """Close the files, and add references to their contents to the report."""
-        segments = zip(self._segment_refs, self._changelog.close(), strict=True)
-        report.segments += [ref(lane=report.place, block=block) for ref, block in segments]
-        snapshots = zip(self._snapshot_refs, self._snapshots.close(), strict=True)
-        report.snapshots += [ref(block=block) for ref, block in snapshots]
-        outputs = zip(self._output_refs, self._outputs.close(), strict=True)
-        report.outputs += [ref(lane=report.place, block=block) for ref, block in outputs]
+        writers = (self._changelog, self._snapshots, self._outputs)
+        blocks = {writer: writer.close() for writer in writers}
+        report.segments += [
+            ref(lane=report.place, block=blocks[writer][index])
+            for writer, index, ref in self._segment_refs
+        ]
+        report.snapshots += [
+            ref(block=blocks[writer][index]) for writer, index, ref in self._snapshot_refs
+        ]
+        report.outputs += [
+            ref(lane=report.place, block=blocks[writer][index])
+            for writer, index, ref in self._output_refs
+        ]

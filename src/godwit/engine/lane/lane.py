@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.hydration import bring_forward, recover_chains
+from godwit.checkpoint.object_store import begin_counting
 from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
 from godwit.columns.whole_stream import without_hidden_key
@@ -133,6 +134,7 @@ class _Lane:
         expected, _ = instruction.places[place]
         self.report = LaneReport(level=level, place=place, executor=current_executor(expected))
         self.started_s = time.perf_counter()
+        self.requests = begin_counting()
         self.files = LaneFiles(
             storage=instruction.storage,
             epoch=instruction.epoch,
@@ -567,6 +569,7 @@ class _Lane:
                 self.files.close(self.report)
             except GodwitError as error:
                 self.report.error = error
+        self.report.requests = self.requests.taken()
         self.report.lap("write", started_s)
         self.report.lap("lane", self.started_s)
         return self.report

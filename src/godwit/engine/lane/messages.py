@@ -199,6 +199,8 @@ class LaneReport:
     # sender (level 0 and number of a split, or level and place of a lane) → digest of the rows it
     # had read when it sent rows here
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
+    # kind → requests to the checkpoint's object store
+    requests: dict[str, int] = field(default_factory=dict)
     # source → number of unreadable rows
     unreadable: dict[str, int] = field(default_factory=dict)
     # sink of rows of failed calls → these calls

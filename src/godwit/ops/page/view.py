@@ -146,6 +146,7 @@ def now_of(frame: Frame) -> dict[str, Any]:
         "planned": frame.planned,
         "waiting": frame.waiting,
         "suspended": frame.suspended,
+        "requests": dict(frame.requests),
         "phasesMs": {phase: _round_numbers(ms) for phase, ms in frame.phases_ms.items()},
     }
 

@@ -122,6 +122,7 @@ function drawRun() {
   // The same figures as at the edges of the graph, where there are any.
   const behind = shown ? shown.sources.map((source) => source.behind).filter(known) : [];
   const backlog = behind.length ? behind.reduce((a, b) => a + b, 0) : latest("backlog");
+  const requests = shown ? Object.entries(shown.requests) : [];
   fill("headline",
     figure("epoch", at >= 0 ? String(shown && page.frozen === null ? shown.epoch : get("epoch")) : "–"),
     figure("source rows", short(page.frozen === null ? run.rowsPerS : rate(at)), "rows/s"),
@@ -130,7 +131,8 @@ function drawRun() {
     figure("epoch takes", millis(get("took_ms"))),
     figure("backlog", short(backlog), known(backlog) ? "rows" : ""),
     figure("executors", short(get("executors"))),
-    figure("state", bytes(latest("state_bytes"))));
+    figure("state", bytes(latest("state_bytes"))),
+    ...(requests.length ? [figure("requests to the store", short(requests.reduce((sum, [, count]) => sum + count, 0)), requests.map(([kind, count]) => `${count} ${kind}`).join(", "))] : []));
   $("foot").textContent = run.measured ? `The controller measured last: ${run.measured}` : "";
 }
 
