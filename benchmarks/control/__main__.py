@@ -1,10 +1,10 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
 Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, two seconds a step), ``days`` (no Spark,
-some minutes), ``idle``, ``twice``, ``slow`` (two minutes each), ``predicted``, ``shuffled``,
-``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a table of figures beside their
-targets, and appends it to a file of JSON lines. ``--small`` only shows that a row runs; its figures
-say nothing.
+some minutes), ``simulated`` (eight minutes), ``idle``, ``twice``, ``slow`` (two minutes each),
+``predicted``, ``shuffled``, ``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a
+table of figures beside their targets, and appends it to a file of JSON lines. ``--small`` only
+shows that a row runs; its figures say nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from benchmarks.control.peers import peers
 from benchmarks.control.predicted import predicted
 from benchmarks.control.rows import idle, shuffled, slow, twice
 from benchmarks.control.scaling import copies, scale
+from benchmarks.control.simulated import simulated
 from benchmarks.control.steps import steps
 
 from godwit.placement.preview import table
@@ -36,6 +37,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "steps": steps,
     "days": days,
     "predicted": predicted,
+    "simulated": simulated,
     "idle": idle,
     "twice": twice,
     "slow": slow,
@@ -49,6 +51,7 @@ SMALL: dict[str, Callable[[], list[Figure]]] = {
     "steps": partial(steps, seeds=range(2)),
     "days": partial(days, day_s=60.0, num_days=3.0),
     "predicted": partial(predicted, phase_s=12.0),
+    "simulated": partial(simulated, run_s=30.0, autoscalers=("ds2",)),
     "idle": partial(idle, seconds=8.0),
     "twice": partial(twice, period_s=4.0),
     "slow": partial(slow, period_s=4.0),

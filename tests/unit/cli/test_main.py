@@ -161,7 +161,7 @@ def test_a_package_without_its_metadata_says_what_to_install(program: str) -> No
     assert "pip install godwit-streams" in told
 
 
-@pytest.mark.parametrize("command", ["plan", "sim", "what-if", "reproduce"])
+@pytest.mark.parametrize("command", ["plan", "sim", "arena", "what-if", "reproduce"])
 def test_a_command_of_the_laboratory_says_what_to_install_where_that_is_missing(
     command: str,
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_command_of_the_laboratory_says_what_to_install_where_that_is_missing(
 
 def test_help_names_commands_of_the_laboratory_where_that_is_missing() -> None:
     done = without_extras("from godwit.cli.main import main; main(['--help'])", hidden=_ALONE)
-    assert done.stdout.count("(needs: pip install godwit-lab)") == 4
+    assert done.stdout.count("(needs: pip install godwit-lab)") == 5
 
 
 @pytest.mark.parametrize(

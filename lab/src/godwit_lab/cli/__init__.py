@@ -20,3 +20,7 @@ REPRODUCE = Command(
     module="godwit_lab.cli.reproduce.command",
     purpose="redraw the figures of the papers, and say where ours agree",
 )
+ARENA = Command(
+    module="godwit_lab.cli.arena",
+    purpose="autoscalers side by side on the same streams, in virtual time",
+)

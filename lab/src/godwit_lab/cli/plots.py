@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.placement.preview import PlanPreview
+    from godwit_lab.arena.table import Row
     from godwit_lab.cli.what_if_play import Answer
     from godwit_lab.simulator import History
 
@@ -116,6 +117,30 @@ def what_if_figure(answers: Sequence[Answer], *, target_s: float | None, title: 
     below.set_xlabel("executors")
     below.set_ylim(bottom=0)
     below.legend()
+    return figure
+
+
+def arena_figure(rows: Sequence[Row]) -> Figure:
+    """Return a figure of an arena: for each mechanism and pattern, missed time against cost."""
+    panels = list(dict.fromkeys((row.mechanism, row.pattern) for row in rows))
+    wide = min(len(panels), 3)
+    high = -(-len(panels) // wide)
+    figure = Figure(figsize=(4.2 * wide, 3.4 * high), layout="constrained")
+    axes = figure.subplots(high, wide, squeeze=False).ravel()
+    for panel, (mechanism, pattern) in zip(axes, panels, strict=False):
+        for row in rows:
+            if (row.mechanism, row.pattern) != (mechanism, pattern):
+                continue
+            own = row.autoscaler == "godwit"
+            place = row.mean["cost"], 100 * row.mean["violated"]
+            panel.scatter(*place, color=_RED if own else _BLUE if row.rank else _GREY)
+            panel.annotate(row.autoscaler, place, fontsize=8, textcoords="offset points",
+                           xytext=(4, 4))  # fmt: skip
+        panel.set_title(f"{pattern} ({mechanism})", fontsize=9)
+        panel.set_xlabel("executor-seconds over the least")
+        panel.set_ylabel("% of the time missed")
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
     return figure
 
 

@@ -168,6 +168,17 @@ class Executors:
             takes_s = self.rng.uniform(*pool.start_s) if comes else pool.patience_s
             self._schedule(self.now_s + takes_s, "comes" if comes else "is given up", "")
 
+    def replace_all(self, count: int) -> None:
+        """Have `count` executors at once, as after a restart; those on their way are forgotten."""
+        self._coming = [entry for entry in self._coming if entry[2] not in {"comes", "is given up"}]
+        heapq.heapify(self._coming)
+        self._pending, self._refused = 0, ""
+        for name in sorted(self.alive, key=lambda name: (len(name), name))[count:]:
+            del self.alive[name]
+        while len(self.alive) < count:
+            self.alive[str(self._named)] = self.cluster.added
+            self._named += 1
+
     def remove(self, executors: Sequence[str]) -> None:
         """Remove executors, which own no key group, at once."""
         for name in executors:

@@ -2,7 +2,8 @@
 
 A fixed time, the source side, which all cores share, then for every level its slowest lane::
 
-    epoch = fixed + source_row · rows / cores + Σ over levels of max over lanes of lane
+    epoch = fixed + (source_row / cores + serial_row) · rows
+            + Σ over levels of max over lanes of lane
 
     lane  = row · rows + key · keys + key_group · key groups touched + bytes brought forward / read
             + row_between_executors · rows that came from another executor
@@ -41,6 +42,8 @@ class CostModel:
     key_group_ms: float  # a key group touched in the lane
     # a row that came from an operator on another executor, in the lane that gets it
     between_executors_row_ms: float = 0.0
+    # a source row in a part of the epoch that takes rows one after another, such as a serial sink
+    serial_row_ms: float = 0.0
     read_bytes_per_ms: float = 200_000.0  # how fast a lane brings state forward
     warm_fixed_ms: float = 100.0  # an order to warm copies, besides the transfer
 

@@ -438,7 +438,8 @@ class SimulatedFlow:
         """
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
-        took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
+        row_ms = costs.source_row_ms / max(usable, 1e-9) + costs.serial_row_ms
+        took_ms = costs.fixed_ms + row_ms * batch.rows
         lane_ms = 0.0
         for level in self.levels:
             for component in level:
