@@ -38,7 +38,7 @@ from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
 from godwit.spark.micro_batch_query import MicroBatchQuery
 from godwit.spark.micro_batches import quick_local_logs, wait_for_sources
 from godwit.spark.opening import open_run
-from godwit.spark.platform.executors import check_executors
+from godwit.spark.platform.executors import check_executors, warn_of_settings
 from godwit.spark.platform.executors_python import check_executors_python
 from godwit.spark.platform.sessions import (
     check_encoding,
@@ -145,6 +145,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     end_terminated(name)
     _check_name(spark, name)
     check_executors(spark.sparkContext, options.executors)
+    warn_of_settings(spark.sparkContext)
     if flow.sources:
         check_encoding(spark.sparkContext, hadoop_location(options.checkpoint))
     check_executors_python(spark.sparkContext)

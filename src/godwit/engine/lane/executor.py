@@ -34,7 +34,12 @@ def current_executor(expected: str) -> str:
     """
     if expected.startswith("local-"):
         return expected
-    return _executor_of_ancestor(os.getpid()) or expected
+    return executor_of_process() or expected
+
+
+def executor_of_process() -> str | None:
+    """Return the executor id on the command line of this process's executor; ``None``: unknown."""
+    return _executor_of_ancestor(os.getpid())
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import inheritable_thread_target
 
@@ -49,7 +49,7 @@ def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
     """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
     cpus = max(1, int(settings_of(spark).get("spark.task.cpus", "1") or 1))
-    if _is_one_process(spark):
+    if is_one_process(spark):
         return tuple(
             Executor(name=f"local-{i}", lanes=1, location=None)
             for i in range(spark.defaultParallelism)
@@ -66,8 +66,46 @@ def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
             continue
         host = summary.hostPort().rsplit(":", 1)[0]
         lanes = max(1, cores // cpus)
-        executors.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
+        executors.append(Executor(name=name, lanes=lanes, location=location_of(host, name)))
     return tuple(sorted(executors, key=lambda e: (len(e.name), e.name)))
+
+
+def location_of(host: str, executor: str) -> str:
+    """Return an executor as a preferred location of Spark tasks.
+
+    Spark takes the part after the first underscore for the executor, by which alone it places the
+    task, so the host must have none; machines of Docker often do.
+
+    Examples
+    --------
+    >>> location_of("worker_2", "7")
+    'executor_worker-2_7'
+    """
+    return f"executor_{host.replace('_', '-')}_{executor}"
+
+
+def warn_of_settings(spark: SparkContext) -> None:
+    """Log a warning for each setting by which Spark takes executors away that hold state."""
+    if is_one_process(spark):
+        return
+    conf = settings_of(spark)
+    for setting, consequence in _HARMFUL.items():
+        if (conf.get(setting) or "false").lower() == "true":
+            _logger.warning(
+                "%s=true: %s. Results stay right; create the session with %s=false.",
+                setting,
+                consequence,
+                setting,
+            )
+
+
+_HARMFUL: Final = {
+    "spark.dynamicAllocation.enabled": "Spark removes executors that have been idle for a while, "
+    "with the state that they hold, which is loaded again elsewhere, and Godwit cannot scale",
+    "spark.excludeOnFailure.enabled": "Spark gives no tasks to an executor that it excludes, and "
+    "every epoch waits in vain for its lanes until the locality wait is over",
+}
+"""Setting → what follows from it. Some platforms, such as EMR, set them by default."""
 
 
 def slots_of_process(spark: SparkContext) -> int | None:
@@ -75,7 +113,7 @@ def slots_of_process(spark: SparkContext) -> int | None:
 
     ``None`` in a cluster, where an executor has as many slots as lanes.
     """
-    if not _is_one_process(spark):
+    if not is_one_process(spark):
         return None
     cores = spark._jsc.sc().statusStore().executorList(True).apply(0).totalCores()  # noqa: SLF001
     return int(cores) // max(1, int(settings_of(spark).get("spark.task.cpus", "1") or 1))
@@ -91,7 +129,7 @@ def registered_executors(spark: SparkContext) -> frozenset[str]:
     return frozenset(jsc.getExecutorIds().mkString("\n").split("\n")) - {""}
 
 
-def _is_one_process(spark: SparkContext) -> bool:
+def is_one_process(spark: SparkContext) -> bool:
     """Return whether Spark runs in local mode, where each core counts as an executor."""
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
     return bool(jsc.isLocal()) and not (spark.master or "").startswith("local-cluster")
@@ -129,7 +167,7 @@ _MIN_SLOTS = 2
 def check_executors(spark: SparkContext, minimum: int) -> None:
     """Raise `InvalidFlowError` if the session can never have `minimum` executors."""
     conf = settings_of(spark)
-    if _is_one_process(spark):
+    if is_one_process(spark):
         most, remedy = spark.defaultParallelism, f'master("local[{minimum}]")'
     elif (conf.get("spark.dynamicAllocation.enabled") or "false").lower() == "true":
         return
@@ -302,7 +340,7 @@ class ExecutorWatch:
         """Compare the executors if Spark's registrations have changed."""
         spark = self._spark.sparkContext
         if self._is_one_process is None:
-            self._is_one_process = _is_one_process(spark)
+            self._is_one_process = is_one_process(spark)
         if self._is_one_process:  # a look at it is a hundred questions to the JVM
             parallelism = spark.defaultParallelism
             joining = self._rehearsing - self._cluster.executors.keys()

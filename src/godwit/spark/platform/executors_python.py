@@ -9,11 +9,13 @@ people's stack; so it is put right, or said, before anything starts.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import ExecutorEnvironmentError
+from godwit.spark.platform.executors import is_one_process, registered_executors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("godwit", "pyspark", "pyarrow")
 _EXACT = ("godwit", "pyspark")  # asked of the module: a package of another project may be godwit
 _TASKS_AT_MOST = 64
+_logger = logging.getLogger("godwit")
 _checked: set[tuple[str, str]] = set()
 
 
@@ -38,8 +41,10 @@ def check_executors_python(spark: SparkContext) -> None:
         spark.pythonExec = sys.executable
     key = (spark.applicationId, spark.pythonExec)
     if key not in _checked:
-        for report in _query_versions(spark):
+        reports = _query_versions(spark)
+        for report in reports:
             _check_versions(report, spark.pythonExec)
+        _check_names(spark, [report["executor"] for report in reports])
         _checked.add(key)
 
 
@@ -60,7 +65,13 @@ def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
                 versions[package] = str(getattr(module, "__version__", "of another project"))
             except ImportError:
                 versions[package] = None
+        try:
+            place = imports.import_module("godwit.engine.lane.executor")
+            executor = getattr(place, "executor_of_process", lambda: None)()
+        except ImportError:  # told below
+            executor = None
         yield {
+            "executor": executor,
             "executable": system.executable,
             "python": tuple(system.version_info[:2]),
             "packages": versions,
@@ -79,6 +90,32 @@ def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
             remedy=_REMEDY,
             executable=spark.pythonExec,
         ) from None
+
+
+def _check_names(spark: SparkContext, names: list[str | None]) -> None:
+    """Raise if Python processes of executors know other names of these than the driver.
+
+    `names`: those that processes know. A lane that is told a wrong name finds no state, ever.
+    """
+    known = {name for name in names if name is not None}
+    # Spark logs a warning of its own if it is asked for executors where there are none.
+    for name in sorted(known - registered_executors(spark)) if known else ():
+        # An executor may have been lost since its answer; names are numbers, but for a stand-in
+        # that Spark's backend replaces after the start of the process.
+        if not name.isdigit():
+            raise ExecutorEnvironmentError(
+                f"Executors are not called by their names on their command line, but "
+                f"--executor-id {name}, so that lanes cannot tell on which one they run.",
+                remedy="On Kubernetes, set spark.kubernetes.allocation.pods.allocator=direct, "
+                "which is Spark's default.",
+                executable=spark.pythonExec,
+            )
+    if None in names and not is_one_process(spark):
+        _logger.warning(
+            "Lanes cannot read on which executor they run from the command line of its process "
+            "(--executor-id): a lane that Spark runs elsewhere is not noticed. Results stay right; "
+            "epochs may take longer."
+        )
 
 
 _REMEDY = (

@@ -35,7 +35,7 @@ class Cluster:
         monkeypatch.setattr(
             executor_watch, "registered_executors", lambda _: {e.name for e in self._live()}
         )
-        monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: False)
+        monkeypatch.setattr(executor_watch, "is_one_process", lambda _: False)
         monkeypatch.setattr(executor_watch, "context_is_stopped", lambda _: False)
         monkeypatch.setattr(executor_watch, "run_trial_epoch", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
@@ -181,7 +181,7 @@ def test_details_are_asked_for_only_if_others_are_registered_than_are_known(
 def test_the_cores_of_one_process_are_looked_at_only_when_their_number_changes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: True)
+    monkeypatch.setattr(executor_watch, "is_one_process", lambda _: True)
     context: Any = cluster.watch._spark.sparkContext
     context.defaultParallelism = 1
     cluster.error = ConnectionError("no answer")
@@ -201,7 +201,7 @@ def test_the_cores_of_one_process_are_looked_at_only_when_their_number_changes(
 def test_cores_that_one_process_gets_count_once_they_have_rehearsed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: True)
+    monkeypatch.setattr(executor_watch, "is_one_process", lambda _: True)
     context: Any = cluster.watch._spark.sparkContext
     context.defaultParallelism = 1
     cluster.watch._check_if_changed()
