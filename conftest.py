@@ -108,7 +108,11 @@ _ON_SERVERS = (
 # Tests of milliseconds, of which each would cost as much again to be dealt out by itself.
 _BY_FILE = tuple(
     f"tests/unit/{place}"
-    for place in ("api", "checkpoint", "cli", "columns", "model", "plan/", "store", "values")
+    for place in (
+        *("adopt", "api", "checkpoint", "cli", "columns", "connect/formats", "engine", "migration"),
+        *("model", "operators", "placement", "plan/", "runtime", "sinks", "sources", "spark"),
+        *("store", "time", "values"),
+    )
 )
 _LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
 
@@ -117,10 +121,11 @@ _LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what shares a session or a cluster in one process, where tests are dealt out to several.
 
-    A test on the session waits for half of its time, so there are two sessions.  What starts
-    programs or clusters goes test by test, but for files whose tests look at one run; what needs
-    servers goes together, since each process would start its own.  All of this is dealt out first,
-    and what takes milliseconds last, so that the processes end together.
+    There are three sessions: one for adopted queries, several of which run at once, and two for
+    the other tests on Spark, which wait for half of their time.  What starts programs or clusters
+    goes test by test, but for files whose tests look at one run; what needs servers goes together,
+    since each process would start its own.  All of this is dealt out first, and what takes
+    milliseconds last, so that the processes end together.
     """
     config.option.loadscopereorder = False  # else the scopes of most tests come first
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
@@ -134,7 +139,9 @@ def _scope(test: str) -> str:
     if file in _ONE_RUN:
         return file
     if test.startswith(_ON_SPARK):
-        return "first session" if file.rpartition("/")[2] < "test_ow" else "second session"
+        if "/adopt/" in file:
+            return "session of adopted queries"
+        return "first session" if file.rpartition("/")[2] < "test_on" else "second session"
     if test.startswith(_ON_SERVERS):
         return "servers"
     return file if test.startswith(_BY_FILE) else test

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StructType
+from tests.adopted.agreed import agreed, comparison, remember
 
 import godwit as gw
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
@@ -196,8 +197,9 @@ def compare(
     are divided among; each but the first restarts both queries. `after`: called with the adopted
     query, while it runs.
     """
+    case = Case(build=build, streams=streams, mode=mode, parts=parts, after=after)
     with settings(spark):
-        return _compared(spark, build, streams, mode=mode, parts=parts, after=after)
+        return _compared(spark, case, getattr(build, "__name__", ""))
 
 
 @dataclass(kw_only=True)
@@ -219,24 +221,17 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
     Queries mostly wait for logs and schedulers, so several take little longer than one does.
     """
 
-    def failure(case: Case) -> str:
+    def failure(name: str, case: Case) -> str:
         """Run a case; return its error as text, empty if it has none."""
+        session = session_with(spark, case.settings) if case.settings else spark
         try:
-            _compared(
-                session_with(spark, case.settings) if case.settings else spark,
-                case.build,
-                case.streams,
-                mode=case.mode,
-                parts=case.parts,
-                after=case.after,
-                own_sources=case.own_sources,
-            )
+            _compared(session, case, name)
         except Exception as error:  # noqa: BLE001  told to the test
             return f"{type(error).__name__}: {error}"
         return ""
 
     with settings(spark), ThreadPoolExecutor(at_once) as pool:
-        results = dict(zip(cases, pool.map(failure, cases.values()), strict=True))
+        results = dict(zip(cases, pool.map(failure, cases, cases.values()), strict=True))
     return {name: text for name, text in results.items() if text}
 
 
@@ -244,61 +239,74 @@ class RefusedBySparkError(Exception):
     """Spark itself does not run a query."""
 
 
-def _native(query: DataFrame, mode: str, checkpoint: str) -> Outcome:
+def _compared(spark: SparkSession, case: Case, name: str) -> Batches:
+    """Run a query adopted, and natively unless this was done before; compare the batches."""
+    adopted: Outcome | Exception
+    try:
+        adopted, compared = _outcome(spark, case, _adopted)
+    except (RefusedBySparkError, AssertionError):
+        raise
+    except Exception as error:  # noqa: BLE001  Spark may refuse the query, too
+        adopted, compared = error, ""
+    if isinstance(adopted, Outcome):
+        given = (adopted.batches, _types(adopted.schema))
+        if agreed(compared, given):
+            return adopted.batches
+    native, _ = _outcome(spark, case, _native)
+    if isinstance(adopted, Exception):
+        raise adopted
+    if native.schema is not None and adopted.schema is not None:
+        assert _types(adopted.schema) == _types(native.schema)
+    assert_same(adopted.batches, native.batches)
+    remember(compared, given, name)
+    return adopted.batches
+
+
+def _native(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
     """Run a query natively; raise `RefusedBySparkError` if Spark refuses it."""
     try:
-        return run(query.writeStream, mode=mode, checkpoint=checkpoint)
+        return run(query.writeStream, mode=case.mode, checkpoint=checkpoint)
     except (AnalysisException, StreamingQueryException) as error:
         raise RefusedBySparkError(str(error)) from error
 
 
-def _compared(
-    spark: SparkSession,
-    build: Callable[..., DataFrame],
-    streams: dict[str, Stream],
-    *,
-    mode: str,
-    parts: int,
-    after: Callable[[Any], None] | None,
-    own_sources: bool = False,
-) -> Batches:
-    """Run a query natively and adopted, and compare the batches; see `compare`."""
+def _adopted(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
+    """Run a query adopted."""
+    writer = gw.write_stream(query)
+    writer = writer.own_sources() if case.own_sources else writer
+    return run(writer, mode=case.mode, checkpoint=checkpoint, after=case.after)
+
+
+def _outcome(
+    spark: SparkSession, case: Case, start: Callable[[DataFrame, Case, str], Outcome]
+) -> tuple[Outcome, str]:
+    """Run a query over the parts of its input; return what it gave, and its `comparison`."""
     cut = {
-        name: [len(stream.batches) * part // parts for part in range(parts + 1)]
-        for name, stream in streams.items()
+        name: [len(stream.batches) * part // case.parts for part in range(case.parts + 1)]
+        for name, stream in case.streams.items()
     }
     first = {
         name: replace(stream, batches=stream.batches[: cut[name][1]])
-        for name, stream in streams.items()
+        for name, stream in case.streams.items()
     }
-    native: Batches = {}
-    adopted: Batches = {}
+    whole = Outcome(batches={}, schema=None)
     with written(spark, first) as frames, tempfile.TemporaryDirectory() as checkpoints:
         try:
-            query = build(**frames)
+            query = case.build(**frames)
         except AnalysisException as error:
             raise RefusedBySparkError(str(error)) from error
-        for part in range(parts):
+        inputs = [(name, s.schema, s.batches) for name, s in case.streams.items()]
+        compared = comparison(query, case.build, case.mode, cut, inputs)
+        for part in range(case.parts):
             if part:
-                for name, stream in streams.items():
+                for name, stream in case.streams.items():
                     rows = stream.batches[cut[name][part] : cut[name][part + 1]]
                     write(first[name], rows)
-            theirs = _native(query, mode, f"{checkpoints}/native")
-            writer = gw.write_stream(query)
-            ours = run(
-                writer.own_sources() if own_sources else writer,
-                mode=mode,
-                checkpoint=f"{checkpoints}/adopted",
-                after=after,
-            )
-            twice = adopted.keys() & ours.batches.keys()
+            outcome = start(query, case, f"{checkpoints}/{start.__name__}")
+            twice = whole.batches.keys() & outcome.batches.keys()
             assert not twice, f"the function got batches again after a restart: {sorted(twice)}"
-            native |= theirs.batches
-            adopted |= ours.batches
-            if theirs.schema is not None and ours.schema is not None:
-                assert _types(ours.schema) == _types(theirs.schema)
-    assert_same(adopted, native)
-    return native
+            whole = Outcome(whole.batches | outcome.batches, outcome.schema or whole.schema)
+    return whole, compared
 
 
 def assert_same(adopted: Batches, native: Batches) -> None:
@@ -339,9 +347,9 @@ def session_with(spark: SparkSession, further: dict[str, str]) -> SparkSession:
     return session
 
 
-def _types(schema: StructType) -> list[tuple[str, str]]:
+def _types(schema: StructType | None) -> list[tuple[str, str]]:
     """Return the names and types of columns."""
-    return [(column.name, column.dataType.simpleString()) for column in schema]
+    return [(column.name, column.dataType.simpleString()) for column in schema or ()]
 
 
 def _plain(value: Any) -> Any:

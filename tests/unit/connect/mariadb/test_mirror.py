@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.mariadb
 
-_ROUNDS = 300 if os.environ.get("GODWIT_LONG") else 10
+_ROUNDS = 300 if os.environ.get("GODWIT_LONG") else 3
 _KEYS = ["a", "B", "é", "z "]
 _COLUMNS = "id, part, name, large, price, at"
 

@@ -1,0 +1,110 @@
+"""Comparisons with native Spark that were made before: the lines of ``agreed.txt``.
+
+To run a query natively takes longer than to run it adopted, and gives the same rows every time.  So
+a line is the digest of a comparison in which both agreed: of Spark's version and settings, the plan
+of the query, its input, and the batches that it gave.  Where an adopted run leads to a line that is
+there, Spark has given these batches for this query; after any other outcome, and for any other
+query, Spark runs the query, too.
+
+``GODWIT_AGREED=write`` adds the missing lines of the tests that run.  With ``GODWIT_LONG=1``, all
+queries run natively.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+_LINES = Path(__file__).with_suffix(".txt")
+_FUNCTIONS = Path(__file__).with_name("functions_with_state.py")
+_CHANCE = re.compile(
+    r'"jvmId":"[^"]*"|(?<="createTime":)\d+|(?<=#)\d+|(?<="id":)\d+'
+    r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=_)[0-9a-f]{32}|@[0-9a-f]{5,}"
+    r"|/[^\s\"\],]*/(?:native|pytest)-[^/\"\]]*"
+)
+"""Parts of a plan's text that differ from run to run."""
+_ELSEWHERE = ("spark.sql.warehouse.dir", "spark.sql.artifact")
+
+
+def comparison(query: DataFrame, build: Callable[..., Any], *further: object) -> str:
+    """Return what determines the batches that Spark gives for a query, as text.
+
+    `build`: made the query, with the Python functions that its plan does not show. `further`:
+    input, output mode, and what else is done.
+    """
+    plan: Any = query._jdf.queryExecution().analyzed()
+    numbers: dict[str, str] = {}  # in the order of appearance: equal ones remain equal
+
+    def numbered(part: re.Match[str]) -> str:
+        return numbers.setdefault(part[0], f"#{len(numbers)}")
+
+    text = _CHANCE.sub(numbered, f"{plan.toString()} {plan.toJSON()} {query.schema}")
+    every: Any = query.sparkSession.conf.getAll
+    settings = sorted(
+        (key, value)
+        for key, value in every.items()
+        if key.startswith("spark.sql.") and not key.startswith(_ELSEWHERE)
+    )
+    sources = ""
+    if re.search("Py|Pandas|LogicalRDD|udf|UDF|transformWithState", text):
+        sources = _source(inspect.getsourcefile(inspect.unwrap(_function(build)))) + _source(
+            str(_FUNCTIONS)
+        )
+    return repr((pyspark.__version__, text, settings, sources, further))
+
+
+def agreed(compared: str, outcome: object) -> bool:
+    """Return whether Spark has given this outcome for a `comparison` before."""
+    return "GODWIT_LONG" not in os.environ and _digest(compared, outcome) in _lines()
+
+
+def remember(compared: str, outcome: object, name: str) -> None:
+    """Note that Spark gives this outcome, if such notes are asked for."""
+    if os.environ.get("GODWIT_AGREED") == "write":
+        line = f"{_digest(compared, outcome)} {name[:80]}\n"
+        with _LINES.open("a") as file:
+            file.write(line)
+
+
+def _digest(compared: str, outcome: object) -> str:
+    return hashlib.sha256(f"{compared} {_rounded(outcome)!r}".encode()).hexdigest()[:24]
+
+
+def _rounded(value: Any) -> Any:
+    """Return a value without the last bits of floats, which a sum may have in several ways."""
+    if isinstance(value, float):
+        return f"{value + 0.0:.11e}"
+    if isinstance(value, tuple | list):
+        return [type(value).__name__, *map(_rounded, value)]
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in sorted(value.items())}
+    return value
+
+
+def _function(build: Any) -> Any:
+    """Return the function in a partial one."""
+    return getattr(build, "func", build)
+
+
+@cache
+def _lines() -> frozenset[str]:
+    """Return the digests that are noted."""
+    return frozenset(line.split(" ", 1)[0] for line in _LINES.read_text().splitlines())
+
+
+@cache
+def _source(file: str | None) -> str:
+    assert file is not None
+    return Path(file).read_text()
