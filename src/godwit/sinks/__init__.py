@@ -46,7 +46,15 @@ from godwit.sinks.simple_sinks import (
     MemorySink,
     NoopSink,
 )
-from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS, EpochOutput, Sink, SinkContext, Views
+from godwit.sinks.sink import (
+    LANE_BYTES,
+    LANE_FILES,
+    MAX_PARTITIONS,
+    EpochOutput,
+    Sink,
+    SinkContext,
+    Views,
+)
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +71,7 @@ if TYPE_CHECKING:
     from godwit.connect.postgres import postgres as postgres
     from godwit.connect.redis import redis as redis
     from godwit.connect.sql import sql as sql
-    from godwit.sinks.parquet_directory import latest_epoch
+    from godwit.sinks.parquet_directory import delivered_files, latest_epoch
     from godwit.sinks.parquet_sink import ParquetSink
 
 __all__ = [
@@ -74,6 +82,7 @@ __all__ = [
     "SinkContext",
     "Views",
     "console",
+    "delivered_files",
     "foreach",
     "foreach_table",
     "latest_epoch",
@@ -86,8 +95,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
         """Return a sink of a connector or of another package; suggest one for an unknown name."""
-        if name == "latest_epoch":
-            return import_module("godwit.sinks.parquet_directory").latest_epoch
+        if name in {"delivered_files", "latest_epoch"}:
+            return getattr(import_module("godwit.sinks.parquet_directory"), name)
         return plugins.member("sinks", __name__, name, __all__, SINKS)
 
 
@@ -106,6 +115,7 @@ def parquet(
     filesystem: pafs.FileSystem | None = None,
     max_partitions: int = MAX_PARTITIONS,
     lane_bytes: int = LANE_BYTES,
+    lane_files: int = LANE_FILES,
     rejects: Sink | None = None,
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
@@ -143,6 +153,10 @@ def parquet(
     lane_bytes
         A lane with at least this many bytes of output writes files of its own; smaller outputs are
         written together by the driver, so that there are fewer small files.
+    lane_files
+        Number of partitions up to which a lane writes files of a sixteenth of `lane_bytes` on
+        average; with more, they must have `lane_bytes` on average, or the driver writes one file
+        for the rows of all such lanes in a partition.
     rejects
         Sink of the rows that Parquet or a directory's name cannot take, with the text columns
         ``sink``, ``reason``, ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails

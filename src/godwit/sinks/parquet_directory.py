@@ -19,7 +19,14 @@ import pyarrow.fs as pafs
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.types import is_text
 from godwit.model.frames import user_call
-from godwit.sinks.file_systems import exists, force_file, force_names, local_path, open_file_system
+from godwit.sinks.file_systems import (
+    destination_of,
+    exists,
+    force_file,
+    force_names,
+    local_path,
+    open_file_system,
+)
 from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, escaped_in_paths
 from godwit.sinks.target_sink import point_without_history
 
@@ -389,6 +396,46 @@ def latest_epoch(
     if not exists(opened, root):
         return None
     return max(ParquetDirectory(opened, root).delivered_epochs(), default=None)
+
+
+@user_call
+def delivered_files(
+    path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
+) -> list[str]:
+    """Return the files of all epochs that a Parquet sink has delivered, for any reader.
+
+    Files of an epoch that is being delivered are not among them, also on object stores, where they
+    appear one by one. A file that was delivered does not change.
+
+    Parameters
+    ----------
+    path
+        Directory of the sink, as passed to `gw.sinks.parquet`.
+    filesystem
+        Arrow file system of the sink, if it was given one.
+
+    Returns
+    -------
+    list of str
+        Paths, or URIs without credentials and parameters, in the order of epochs; with
+        `filesystem`, paths on it. Empty before the first epoch.
+
+    Examples
+    --------
+    >>> gw.sinks.delivered_files("out/by_plane")  # before the first epoch
+    []
+    """
+    opened, root = open_file_system(os.fspath(path), filesystem)
+    base = root if filesystem is not None else destination_of(os.fspath(path)).partition("?")[0]
+    # Listed twice: what has its mark in the first list has all its files in the second.
+    delivered = {inner for inner in files_under(opened, root) if inner.endswith("/_SUCCESS")}
+    files: list[tuple[int, str]] = []
+    for inner in files_under(opened, root):
+        directory = inner.partition("/")[0]
+        epoch = _EPOCH.fullmatch(directory)
+        if epoch and f"{directory}/_SUCCESS" in delivered and inner.endswith(".parquet"):
+            files.append((int(epoch[1]), f"{base}/{inner}"))
+    return [file for _, file in sorted(files)]
 
 
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:

@@ -255,17 +255,19 @@ def partitions_worth_files(
     partition_by: Sequence[str],
     lane_bytes: int,
     *,
+    lane_files: int | None = None,
     fold_case: bool = False,
 ) -> list[Partition] | None:
     """Return a lane's rows divided by partitions; ``None`` if they are too few for files.
 
     All rows must have at least `lane_bytes` bytes, and those of a partition a sixteenth of that on
-    average.
+    average; all of that if there are more than `lane_files` partitions.
     """
     if rows.nbytes < lane_bytes:
         return None
     parts = partitioned(rows.cast(schema), partition_by, fold_case=fold_case)
-    return parts if 16 * rows.nbytes >= lane_bytes * len(parts) else None
+    share = 16 if lane_files is None or len(parts) <= lane_files else 1
+    return parts if share * rows.nbytes >= lane_bytes * len(parts) else None
 
 
 def is_codec(name: object) -> bool:

@@ -109,7 +109,9 @@ class ParquetLaneWriter:
     schema: pa.Schema
     partition_by: tuple[str, ...]
     compression: str
-    lane_bytes: int  # as the sink was given it
+    # as the sink was given them
+    lane_bytes: int
+    lane_files: int
     fold_case: bool = False
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
@@ -118,7 +120,12 @@ class ParquetLaneWriter:
         Also ``None`` if the directory is another sink's by now. `place`: number of the lane.
         """
         parts = partitions_worth_files(
-            rows, self.schema, self.partition_by, self.lane_bytes, fold_case=self.fold_case
+            rows,
+            self.schema,
+            self.partition_by,
+            self.lane_bytes,
+            lane_files=self.lane_files,
+            fold_case=self.fold_case,
         )
         if parts is None:
             return None
@@ -189,6 +196,7 @@ class ParquetSink(TargetSink):
         filesystem: pafs.FileSystem | None,
         max_partitions: int,
         lane_bytes: int,
+        lane_files: int,
         rejects: Sink | None,
     ) -> None:
         self._writing = Writing(mode=mode)
@@ -206,7 +214,13 @@ class ParquetSink(TargetSink):
         self._shown_path = shown_uri(self._path)
         secrets = Secrets.of_uri(self._path)
         super().__init__("Parquet", secrets=secrets, rejects=rejects, path=self._shown_path)
+        if not isinstance(lane_files, int) or isinstance(lane_files, bool) or lane_files < 1:
+            raise SinkError(
+                f"The Parquet sink was given lane_files={lane_files!r}.",
+                remedy="Give a whole number of at least 1.",
+            )
         self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
+        self._lane_files = lane_files
         self._partition_by = column_names(partition_by)
         self._compression = compression
         self._keep = keep
@@ -251,6 +265,7 @@ class ParquetSink(TargetSink):
             partition_by=self._partition_by,
             compression=self._compression,
             lane_bytes=self._lane_bytes,
+            lane_files=self._lane_files,
             fold_case=self._fold_case,
         )
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 LANE_BYTES: Final = 2**20
 """Default of `lane_bytes`: the driver writes the rows of lanes that have fewer bytes for a sink."""
+
+LANE_FILES: Final = 64
+"""Default of `lane_files`: with more partitions, files of a lane must be `LANE_BYTES` large."""
 MAX_PARTITIONS: Final = 10_000
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
@@ -155,6 +157,43 @@ def test_few_rows_are_left_to_the_driver(
     assert writer is not None
     assert (writer.write(table, epoch=0, place=0) is None) == left
     assert (tmp_path / "_staging").exists() != left
+
+
+@pytest.mark.parametrize(("partitions", "lane_files", "left"), [(8, 8, False), (8, 7, True)])
+def test_lanes_leave_many_small_files_to_the_driver(
+    tmp_path: Path, partitions: int, lane_files: int, left: bool
+) -> None:
+    planes = [f"N{n % partitions}" for n in range(800)]
+    table = pa.table({"plane": planes, "total": range(800)}, schema=SCHEMA)
+    options = {"partition_by": "plane", "lane_bytes": table.nbytes, "lane_files": lane_files}
+    writer = opened(tmp_path, **options).lane_writer()
+    assert isinstance(writer, parquet_sink.ParquetLaneWriter)
+    assert (writer.write(table, epoch=0, place=0) is None) == left
+    small = replace(writer, lane_bytes=table.nbytes // partitions)
+    assert len(small.write(table, epoch=0, place=0) or ()) == partitions  # they are large enough
+
+
+def test_any_reader_reads_the_files_of_delivered_epochs(tmp_path: Path) -> None:
+    assert gw.sinks.delivered_files(tmp_path / "out") == []
+    sink = opened(tmp_path / "out", partition_by="plane")
+    for epoch in (9, 10):
+        sink.deliver(output(epoch, written(sink, epoch)))
+    written(sink, 11)  # of an epoch that is not committed
+    half = tmp_path / "out/epoch=11/plane=N1"  # a delivery to an object store, just begun
+    half.mkdir(parents=True)
+    shutil.copy(next((tmp_path / "out/epoch=10/plane=N1").iterdir()), half / "part-00000.parquet")
+    files = gw.sinks.delivered_files(tmp_path / "out")
+    names = [file.removeprefix(f"{tmp_path}/out/").partition("/")[0] for file in files]
+    assert names == ["epoch=9"] * (len(files) // 2) + ["epoch=10"] * (len(files) // 2)
+    expected = sorted((epoch, total or 0) for epoch in (9, 10) for total in TOTALS)
+    frames = {
+        "arrow": ds.dataset(files, partitioning="hive").to_table().to_pandas(),
+        "duckdb": duckdb.read_parquet(files, hive_partitioning=True).df(),
+        "polars": pl.scan_parquet(files, hive_partitioning=True).collect().to_pandas(),
+    }
+    for reader, frame in frames.items():
+        rows = zip(frame["epoch"].astype(int), frame["total"].fillna(0).astype(int), strict=True)
+        assert sorted(rows) == expected, reader
 
 
 def test_a_machine_that_does_not_see_the_directory_leaves_rows_to_the_driver(
