@@ -190,12 +190,19 @@ def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBa
     """Read the rows of a changelog segment; raise if their number differs from the recorded one."""
     batch = read_batch(storage, segment.block)
     expected = segment.row_ends[-1] if segment.row_ends else 0
+    check_num_rows(storage, segment.block, batch, expected)
+    return batch
+
+
+def check_num_rows(
+    storage: CheckpointStorage, block: BlockRef, batch: pa.RecordBatch, expected: int
+) -> None:
+    """Raise if the number of rows of a block differs from the recorded one."""
     if batch.num_rows != expected:
         raise CorruptCheckpointError(
-            f"A segment of epoch {segment.epoch} of '{segment.id}' has {batch.num_rows} rows, not "
+            f"The block at {block.offset} of {block.file!r} has {batch.num_rows} rows, not "
             f"{expected}.",
             remedy="Run `godwit checkpoint verify`, and restore the checkpoint from a copy.",
-            file=segment.block.file,
+            file=block.file,
             uri=storage.uri,
         )
-    return batch

@@ -260,13 +260,23 @@ def _columns_text(columns: Columns) -> str:
 
 
 class BatchCache:
-    """Cache of the last batches read, since key groups of a lane share segments."""
+    """Cache of the last batches read, since key groups of a lane share segments.
 
-    def __init__(self, storage: CheckpointStorage, *, max_bytes: int = 256 << 20) -> None:
+    `counts_mapped`: false if `max_bytes` limits memory alone, and not the bytes of mapped files.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        *,
+        max_bytes: int = 256 << 20,
+        counts_mapped: bool = True,
+    ) -> None:
         self.storage = storage
+        self._counts_mapped = counts_mapped
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._batches: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
 
     def read(self, ref: BlockRef) -> pa.RecordBatch:
         """Read a block as a record batch, or return it from the cache."""
@@ -274,14 +284,18 @@ class BatchCache:
         cached = self._batches.get(key)
         if cached is not None:
             self._batches.move_to_end(key)
-            return cached
+            return cached[0]
+        before = pa.total_allocated_bytes()
         batch = read_batch(self.storage, ref)
+        size = batch.nbytes
+        if not self._counts_mapped:  # what Arrow allocated, as for a block that is compressed
+            size = min(size, max(0, pa.total_allocated_bytes() - before))
         if ref.file:
-            self._batches[key] = batch
-            self._bytes += batch.nbytes
+            self._batches[key] = batch, size
+            self._bytes += size
             while self._bytes > self._max_bytes:
-                _, dropped = self._batches.popitem(last=False)
-                self._bytes -= dropped.nbytes
+                _, (_, dropped) = self._batches.popitem(last=False)
+                self._bytes -= dropped
         return batch
 
 

@@ -25,6 +25,7 @@ from godwit.checkpoint.blocks import decode_batch, encode_batch, read_batch, rea
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import EntryLayout, pack_entries
 from godwit.checkpoint.framing import decode_record, encode_record
+from godwit.checkpoint.partial_copies import PartialCopies
 from godwit.checkpoint.records import ALIGNMENT
 from godwit.model.errors import (
     CheckpointMismatchError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.chains import KeyGroupChain
+    from godwit.checkpoint.partial_copies import Touched
     from godwit.checkpoint.records import SegmentRef, SnapshotRef, StateId
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.store.changes import EntryRange, StateRows
@@ -67,6 +69,7 @@ def bring_forward(
     homes: npt.NDArray[np.int32],
     gone: EntryRange | None = None,
     read: Callable[[SegmentRef], StateRows] | None = None,
+    touched: Touched | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Bring an executor's copies of a state's key groups up to the committed version.
 
@@ -85,15 +88,34 @@ def bring_forward(
     `homes`: index of the local table in which to put a key group that no table has yet.
     `gone`: range of event time whose entries have expired and are left out.
     `read`: reads a segment's entries, for callers that have read it before.
+    `touched`: keys whose entries alone are needed of some key groups; if much is missing, the
+    others are fetched by later epochs (`godwit.checkpoint.partial_copies`).
 
     Returns the mask of `needed` key groups that are not up to date.
     """
     eligible = needed if keep_up is None else needed | keep_up
     key_groups = np.flatnonzero(eligible)
     local.refresh(key_groups, floor[key_groups])
+    changelog = _changelog(segments)
+    absent = eligible & (local.versions < 0)
+    if absent.any():  # here, or of another process of the executor, which may have loaded them
+        changed = key_group_mask(snapshots, len(floor))
+        for _, of_segment in changelog:
+            changed[of_segment] = True
+        local.refresh(np.flatnonzero(absent & changed))
     if gone is not None:
         local.expire(key_groups, gone)
-    changelog = _changelog(segments)
+    parts = PartialCopies(
+        local, layout=layout, storage=storage, recover=recover, homes=homes, gone=gone
+    )
+    few = np.zeros_like(needed) if touched is None else touched.key_groups & needed
+    began = False
+    parts.complete(needed & ~few & (local.bases >= 0))
+    if touched is not None:
+        absent, from_nothing = few & (local.versions < 0), floor < 0
+        parts.fetch(few & (local.bases >= 0), touched)
+        began = parts.begin(absent & from_nothing, touched, [s for s, _ in changelog], snapshots)
+        began |= parts.begin_loaded(absent & load & ~from_nothing, touched)
     selected = eligible & (local.versions >= floor)
     short = needed & ~selected
     if keep_up is not None:
@@ -111,6 +133,9 @@ def bring_forward(
             _changelog(distinct.values()),
             key_group_mask(chains, len(floor)),
         )
+    if touched is not None and not began:
+        parts.complete_some(eligible & (local.bases >= 0))
+    parts.release()
     return short & ~missing
 
 

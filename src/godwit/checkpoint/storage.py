@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -168,6 +168,7 @@ class CheckpointStorage(ABC):
     """
 
     uri: str  # as given, without its secrets: for messages
+    maps: ClassVar[bool] = False  # whether reading maps files, which are in memory only in part
 
     @staticmethod
     def open(
@@ -366,6 +367,8 @@ _LOCK = ".lock"
 
 class LocalStorage(CheckpointStorage):
     """Checkpoint on a mounted file system."""
+
+    maps = True
 
     def __init__(self, root: str | Path, *, disk: PosixDisk | None = None) -> None:
         self._root = Path(root).absolute()

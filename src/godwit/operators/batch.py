@@ -61,6 +61,7 @@ class BatchProcess(KeyedOperator):
     """A user's function called once per lane and epoch; see `KeyedOperator` for its methods."""
 
     kind = "process_batch"
+    reads_touched = True
 
     def __init__(
         self,

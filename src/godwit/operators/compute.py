@@ -78,6 +78,7 @@ class ComputeOperator(KeyedOperator):
 
     kind = "compute"
     mergeable = True
+    reads_touched = True
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class DropDuplicates(KeyedOperator):
 
     kind = "drop duplicates"
     emits = "the first row of each key"
+    reads_touched = True
 
     def __init__(self, *, name: str, keys: tuple[str, ...], columns: pa.Schema) -> None:
         self.name, self.output = name, columns

@@ -52,6 +52,7 @@ class LatestOperator(KeyedOperator):
     """Operator that stores the newest row of each key, and emits what changes of them."""
 
     kind = "latest"
+    reads_touched = True
     emits: ClassVar[str] = "of keys that changed in the epoch, the row before and the one after"
 
     def __init__(

@@ -272,6 +272,9 @@ class KeyedOperator(ABC):
     over_event_time: ClassVar[bool] = False  # whether rows may be late in event time
     mergeable: ClassVar[bool] = False  # whether state consists of partial states, merged in order
     stateless: ClassVar[bool] = False  # whether it never has an entry of state
+    # Whether an epoch that does not read all keys reads only entries with the hashes of its rows,
+    # by `StateView.find`.
+    reads_touched: ClassVar[bool] = False
     output_delay_us: int = 0  # maximum delay of the output behind the watermark
     # False if a repeated attempt may emit other rows, since the function asks other systems. Lanes
     # that got rows of both attempts are found by a digest of the rows.

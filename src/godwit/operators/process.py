@@ -138,6 +138,7 @@ class ProcessOperator(KeyedOperator):
     """A user's function called per key; see `KeyedOperator` for its methods."""
 
     kind = "process"
+    reads_touched = True
 
     def __init__(
         self,

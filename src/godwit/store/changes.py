@@ -133,7 +133,10 @@ class Changes:
         """Return the changes without entries whose event time is in a range, if any is given."""
         if gone is None:
             return self
-        rows = gone.rest.positions(self.rows.keys)
+        return self.at(gone.rest.positions(self.rows.keys))
+
+    def at(self, rows: npt.NDArray[np.int64]) -> Changes:
+        """Return the same key groups with the entries at the given positions, ascending."""
         if len(rows) == len(self.rows.hashes):
             return self
         return replace(self, ends=np.searchsorted(rows, self.ends), rows=self.rows.take(rows))

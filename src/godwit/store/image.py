@@ -104,6 +104,8 @@ class TableImage:
     hold the key group.
     `num_keys`: Shape ``(num_key_groups,)``: keys with state.
     `marks`: Shape ``(num_key_groups,)``: 1 where a key group is being written.
+    `bases`: Shape ``(num_key_groups,)``: -1 where a key group is whole. Of a *partial* one, whose
+    other entries are in the checkpoint alone, the minimum version at which these are as of now.
     """
 
     __slots__ = (
@@ -117,6 +119,7 @@ class TableImage:
         "_live",
         "_memory",
         "_secret",
+        "bases",
         "identity",
         "keys",
         "layout",
@@ -141,10 +144,10 @@ class TableImage:
         self._memory = memory
         self._head = memoryview(memory)[: 8 * layout.words].cast("q")
         directory = layout.directory_arrays(memory, num_key_groups)
-        self.versions, self.num_keys, self._heap_bytes, self.marks = directory
+        self.versions, self.num_keys, self._heap_bytes, self.marks, self.bases = directory
         if secret is not None:
             write_header(self._head, schema, num_key_groups, layout, secret)
-            self.versions[:] = -1
+            self.versions[:], self.bases[:] = -1, -1
         self._secret = self._head[SECRET], self._head[SECRET + 1]
         self._hashes, self._key_groups, self._live = layout.arrays(memory, -1)
         columns: list[Column] = []

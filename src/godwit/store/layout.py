@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
 
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
-_LAYOUT = 4
+_LAYOUT = 5
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """Header: magic, layout's version, schema, size, number of key groups, places for rows."""
 DAMAGED, SECRET, _SECRET_2, ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
@@ -43,8 +43,9 @@ WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
 MAX_ROWS = (1 << 31) - 2
 """With more rows, more than half of an index with 32-bit homes would be used."""
 _PAGE = 4096
-_DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
-"""Per key group: version, keys, bytes of strings and binaries, mark while it is being written."""
+_DIRECTORY = (np.int64, np.int64, np.int64, np.uint8, np.int64)
+"""Per key group: version, keys, bytes of strings and binaries, mark while it is being written, and
+the base of a partial copy."""
 
 
 Capacity: TypeAlias = tuple[int, ...]
@@ -88,7 +89,7 @@ class Layout:
     _arrays: tuple[_Array, ...]
 
     def directory_arrays(self, memory: Any, num_key_groups: int) -> list[np.ndarray[Any, Any]]:
-        """Return arrays over `memory` with each key group's version, keys, bytes and write mark."""
+        """Return arrays over `memory` of the directory: a place for each key group."""
         return [
             np.ndarray((num_key_groups,), dtype, memory, start)
             for dtype, start in zip(_DIRECTORY, self.directory, strict=True)

@@ -25,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.model.errors import EpochFailedError
 from godwit.store.changes import Changes, EntryRange, StateRows
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from godwit.store.columns import StateSchema
 
@@ -44,7 +45,8 @@ class LocalState:
 
     Cheap to construct; opened tables stay open. Create it in each process, after any fork. Tables
     that are damaged or have another schema are discarded. `versions`, `look_up`, `scan` and the
-    other methods see a key group as of the last `refresh` that named it.
+    other methods see a key group as of the last `refresh` that named it. `bases` are those of
+    partial copies, which only `look_up` reads; -1 for whole ones (see `StateTable.fill`).
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class LocalState:
         self._tables: dict[int, StateTable] = {}
         self._table_of = np.full(num_key_groups, -1, np.int32)
         self.versions = np.full(num_key_groups, -1, np.int64)
+        self.bases = np.full(num_key_groups, -1, np.int64)
         self._expired: EntryRange | None = None
         self._without = np.zeros(num_key_groups, np.bool_)
 
@@ -71,6 +74,7 @@ class LocalState:
         """
         versions = np.full(len(key_groups), -1, np.int64)
         tables = np.full(len(key_groups), -1, np.int32)
+        self.bases[key_groups] = -1
         missing = np.ones(len(key_groups), np.bool_)
         if enough is not None:
             known = self._table_of[key_groups]
@@ -92,10 +96,12 @@ class LocalState:
         tables: npt.NDArray[np.int32],
     ) -> None:
         """Update `versions` and `tables` of masked key groups that are newer in table `number`."""
-        masked = np.flatnonzero(which)
-        present = self._open_table(number).refresh(key_groups[masked])
+        masked, table = np.flatnonzero(which), self._open_table(number)
+        present = table.refresh(key_groups[masked])
         newer = present > versions[masked]
-        versions[masked[newer]], tables[masked[newer]] = present[newer], number
+        some = masked[newer]
+        versions[some], tables[some] = present[newer], number
+        self.bases[key_groups[some]] = table.bases(key_groups[some])
 
     def look_up(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
@@ -127,6 +133,7 @@ class LocalState:
 
         `key_groups`: ascending. Key groups without a local copy are left out.
         """
+        self._check_whole(key_groups)
         return Changes.concat(
             [
                 table.scan(key_groups[which], entry_range)
@@ -147,6 +154,7 @@ class LocalState:
         `choose` gets the values of `columns` (positions of 64-bit columns, key columns counted
         first) for the entries of all tables at once, and returns a mask of the entries to copy.
         """
+        self._check_whole(key_groups)
         tables = [
             (table, key_groups[which])
             for table, which in self._by_table(self._table_of[key_groups])
@@ -204,19 +212,53 @@ class LocalState:
             self._open_table(number).replace(contents.where(mask))
             self._record_written(contents.key_groups[mask], number)
 
+    def fill(
+        self,
+        key_groups: KeyGroups,
+        epochs: npt.NDArray[np.int64],
+        layers: Callable[[KeyGroups], Iterable[Changes]],
+        homes: npt.NDArray[np.int32],
+        *,
+        complete: bool = False,
+    ) -> None:
+        """Add entries of keys that the tables lack; absent key groups become partial copies.
+
+        `key_groups`, `epochs`, `complete`: see `StateTable.fill`. `layers`: returns the entries of
+        some of the key groups, newest first.
+        """
+        tables = self._table_of[key_groups]
+        tables = np.where(tables < 0, homes[key_groups], tables)
+        for number in np.flatnonzero(np.bincount(tables)).tolist():
+            mask = tables == number
+            some = key_groups[mask]
+            self._open_table(number).fill(some, epochs[mask], layers(some), complete=complete)
+            self._record_written(some, number)
+
     def drop(self, key_groups: KeyGroups) -> None:
         """Delete key groups from all tables; their space is reused later."""
         for number in self._table_numbers():
             self._open_table(number).drop(key_groups)
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
+        self.bases[key_groups] = -1
 
     def min_after(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
         """Return the minimum above `after` in an integer column (key columns counted first)."""
+        self._check_whole(key_groups)
         minima = [
             table.min_after(key_groups[which], column, after)
             for table, which in self._by_table(self._table_of[key_groups])
         ]
         return min(minima, default=2**61)
+
+    def _check_whole(self, key_groups: KeyGroups) -> None:
+        """Raise `EpochFailedError` for partial copies, which lack entries; see `fill`."""
+        parts = key_groups[self.bases[key_groups] >= 0]
+        if parts.size:
+            raise EpochFailedError(
+                f"All entries of {self._path.name!r} are to be read, and {len(parts)} key groups "
+                f"from {int(parts[0])} on have only those of some keys in the local store.",
+                remedy="This is an error in Godwit: please report it with this text.",
+            )
 
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Delete the entries of key groups that are in a range of event time.
@@ -241,8 +283,9 @@ class LocalState:
 
     def _record_written(self, key_groups: KeyGroups, number: int) -> None:
         """Remember that table `number` holds these key groups at the versions just written."""
-        self._table_of[key_groups] = number
-        self.versions[key_groups] = self._open_table(number).versions(key_groups)
+        self._table_of[key_groups], table = number, self._open_table(number)
+        self.versions[key_groups] = table.versions(key_groups)
+        self.bases[key_groups] = table.bases(key_groups)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]

@@ -24,6 +24,8 @@ a committed version, are the project's own.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from operator import ge
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,7 +41,7 @@ from godwit.store.index import slots_for
 from godwit.store.layout import MAX_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -111,6 +113,10 @@ class StateTable:
     def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Return the versions of key groups in the mapped file, -1 where absent; see `refresh`."""
         return self._image.versions[key_groups]
+
+    def bases(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Return the bases of key groups in the mapped file, -1 where whole; see `fill`."""
+        return self._image.bases[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
         """Return a mask over all key groups that is set for these."""
@@ -189,10 +195,11 @@ class StateTable:
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Changes:
-        """Copy whole key groups under the lock, so between two writes."""
+        """Copy whole key groups under the lock, so between two writes; leave out partial ones."""
         with self._lock():
             self._drop_unfinished()
-            return self.scan(key_groups[self.versions(key_groups) >= 0])
+            whole = (self.versions(key_groups) >= 0) & (self.bases(key_groups) < 0)
+            return self.scan(key_groups[whole])
 
     def rows_of(
         self, key_groups: KeyGroups, columns: Sequence[int], part: EntryRange
@@ -271,6 +278,55 @@ class StateTable:
             newer = contents.where(contents.epochs > self.versions(contents.key_groups))
             self._write(newer, whole=True)
 
+    def fill(
+        self,
+        key_groups: KeyGroups,
+        epochs: npt.NDArray[np.int64],
+        layers: Iterable[Changes],
+        *,
+        complete: bool,
+    ) -> None:
+        """Add entries of keys that have no entry here.
+
+        `epochs`: committed version of the entries of each key group. An absent key group becomes a
+        partial copy at this version, its base; one that is whole, or whose base is later, is left
+        as it is. `layers`: entries, newest first: the first layer that has a key counts.
+        `complete`: they are all entries, by which partial copies become whole; absent key groups
+        are left out.
+        """
+        with self._lock():
+            self._drop_unfinished()
+            before = np.full(self.num_key_groups, -1, np.int64)
+            bases = before.copy()
+            before[key_groups], bases[key_groups] = (
+                self.versions(key_groups),
+                self.bases(key_groups),
+            )
+            fits = (bases[key_groups] >= 0) & (epochs >= bases[key_groups])
+            if not complete:
+                absent = before[key_groups] < 0
+                fits |= absent
+                before[key_groups[absent]] = bases[key_groups[absent]] = epochs[absent]
+            filled = self._mask(key_groups[fits])
+            for layer in layers:
+                layer.check(self.schema, str(self._path))
+                some = layer.where(filled[layer.key_groups])
+                own = some.key_groups
+                if own.size:
+                    some = replace(some, epochs=before[own])
+                    self._guarded(partial(self._add_missing, some, bases[own]))
+            if complete:
+                self._image.bases[filled] = -1
+
+    def _add_missing(self, changes: Changes, bases: npt.NDArray[np.int64]) -> None:
+        """Write the entries of keys that have none; `bases`: of the key groups, afterwards."""
+        image = self._image
+        keys = image.encode_keys(changes.rows.keys)
+        rows = image.search(keys, len(changes.rows.hashes))[0]
+        missing = np.flatnonzero(image.live_only(rows) < 0)
+        if missing.size or (image.versions[changes.key_groups] < 0).any():
+            self._write_guarded(changes.at(missing), whole=False, bases=bases)
+
     def drop(self, key_groups: KeyGroups, part: EntryRange | None = None) -> None:
         """Delete key groups, or a range of their entries.
 
@@ -291,7 +347,7 @@ class StateTable:
             image.marks[present] = 1
             self._guarded(lambda: image.remove(rows))
             if part is None:
-                image.versions[present] = -1
+                image.versions[present], image.bases[present] = -1, -1
             image.marks[present] = 0
             if (image.versions < 0).all():
                 self._discard()
@@ -305,19 +361,26 @@ class StateTable:
         if changes.key_groups.size:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
-    def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
-        """Write changes in place, or to a larger copy of the file; `whole`: see `_write`."""
+    def _write_guarded(
+        self, changes: Changes, *, whole: bool, bases: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Write changes in place, or to a larger copy of the file.
+
+        `whole`, `bases`: see `_write_in_place`.
+        """
         image = self._image
         upserts, removals = changes.encode(image)
         if image is not self._blank and self._write_in_place(
-            image, changes, upserts, removals, whole=whole
+            image, changes, upserts, removals, whole=whole, bases=bases
         ):
             return
         rows = image.search(upserts.keys, len(upserts.hashes))[0]
         fresh = upserts.where(image.live_only(rows) < 0)
         new = self._copy_live(upserts, fresh, changes.key_groups if whole else None)
         try:
-            written = self._write_in_place(new, changes, upserts, removals, whole=whole)
+            written = self._write_in_place(
+                new, changes, upserts, removals, whole=whole, bases=bases
+            )
             assert written, "a new table has room for the changes"
         except BaseException:
             self._new_path.unlink(missing_ok=True)
@@ -332,10 +395,12 @@ class StateTable:
         removals: Upserts | None,
         *,
         whole: bool,
+        bases: npt.NDArray[np.int64] | None,
     ) -> bool:
         """Write changes to a mapped file, growing it; return ``False`` if it cannot grow enough.
 
-        `whole`: the changes replace all entries of their key groups.
+        `whole`: the changes replace all entries of their key groups. `bases`: of the key groups
+        from now on; ``None``: whole ones stay whole.
         """
         key_groups = changes.key_groups
         searched = image.recall(changes.rows.keys)
@@ -353,9 +418,15 @@ class StateTable:
             present = key_groups[image.num_keys[key_groups] > 0]
             if present.size:
                 image.remove(image.rows_of(self._mask(present)))
+            image.bases[key_groups] = -1
         if removals is not None:
             gone = image.live_only(image.search(removals.keys, len(removals.hashes))[0])
             image.remove(gone[gone >= 0])
+            # An older version still has the removed keys.
+            lost = np.isin(key_groups, removals.key_groups) & (image.bases[key_groups] >= 0)
+            image.bases[key_groups[lost]] = changes.epochs[lost]
+        if bases is not None:
+            image.bases[key_groups] = bases
         image.write(upserts, fresh, rows, hashes, ends if image.slots == slots else None)
         image.versions[key_groups] = changes.epochs
         image.marks[key_groups] = 0
@@ -402,6 +473,7 @@ class StateTable:
             for first in range(0, len(rows), _COPIED_ROWS):
                 new.append(source.gather(rows[first : first + _COPIED_ROWS]))
             new.versions[copied] = source.versions[copied]
+            new.bases[copied] = source.bases[copied]
         except BaseException:
             self._new_path.unlink(missing_ok=True)
             raise

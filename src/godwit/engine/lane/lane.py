@@ -26,6 +26,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.hydration import bring_forward, recover_chains
 from godwit.checkpoint.object_store import begin_counting
+from godwit.checkpoint.partial_copies import Touched
 from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
 from godwit.columns.whole_stream import without_hidden_key
@@ -257,7 +258,7 @@ class _Lane:
         at_s = lap("decode", at_s)
         here = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
-        copies, cold = self._bring_forward(member, instruction, root, touched, here)
+        copies, cold = self._bring_forward(member, instruction, root, rows, here)
         applying_ms = (time.process_time() - cpu) * 1e3
         at_s = lap("apply", at_s)
         self._write_snapshots(operator, instruction, copies, here & ~cold)
@@ -354,12 +355,12 @@ class _Lane:
         member: LaneOperator,
         instruction: OperatorInstruction,
         root: Path,
-        touched: npt.NDArray[np.bool_],
+        rows: LaneRows,
         here: npt.NDArray[np.bool_],
     ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        `root`: of the local store. `touched`: mask of key groups with rows. `here`:
+        `root`: of the local store. `rows`: of the epoch. `here`:
         mask of the lane's key groups that are not suspended. Returns state → copies of it, and a
         mask of key groups that are not up to date. Invariant: a key group is processed only if all
         of the operator's states of it are up to date.
@@ -367,18 +368,22 @@ class _Lane:
         epoch, operator = self.instruction, member.operator
         num_key_groups, (_, lane) = len(instruction.places), epoch.places[self.place]
         gone = operator.expired_entries(instruction.time.closed)
-        needed = (touched & ~instruction.suspended) | (instruction.resumed & here)
+        needed = key_group_mask(rows.key_groups, num_key_groups) & ~instruction.suspended
+        few = needed & ~instruction.resumed  # of which only the entries of the rows' keys are read
+        needed |= instruction.resumed & here
         if operator.reads_all_keys(instruction.time):
             needed = here
+        touches = operator.reads_touched and not operator.reads_all_keys(instruction.time)
         copies: dict[StateId, LocalState] = {}
         cold = np.zeros(num_key_groups, np.bool_)
         for state in instruction.states:
             layout = member.states[state.state.state]
             local = local_state(root, str(state.state), layout.schema, num_key_groups)
             copies[state.state] = local
+            due = key_group_mask(state.to_snapshot, num_key_groups) & here
             cold |= bring_forward(
                 local,
-                needed | (key_group_mask(state.to_snapshot, num_key_groups) & here),
+                needed | due,
                 here,
                 layout=layout,
                 storage=epoch.storage,
@@ -389,6 +394,7 @@ class _Lane:
                 recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
                 homes=np.full(num_key_groups, lane, np.int32),
                 gone=gone,
+                touched=Touched(hashes=rows.hashes, key_groups=few & ~due) if touches else None,
             )
         if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(

@@ -80,6 +80,8 @@ class DividesHotKeys(KeyedOperator):
     whole keys, and one of parts.
     """
 
+    reads_touched = False
+
     def __init__(self, *, keys: pa.Schema, **options: Any) -> None:
         super().__init__(keys=pa.schema([*keys, PART_FIELD]), **options)  # type: ignore[call-arg]
         self._own, self.max_parts = keys, MAX_PARTS

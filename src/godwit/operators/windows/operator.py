@@ -44,6 +44,7 @@ class EventTimeOperator(KeyedOperator):
     """A keyed operator with entries per key and pane of event time."""
 
     over_event_time: ClassVar[bool] = True
+    reads_touched: ClassVar[bool] = False
 
     time: RowTime  # the column of a row's event time
     arriving: pa.Schema  # the rows as they come: key columns, time, and the others that are read

@@ -1,0 +1,122 @@
+"""A restart with much state: time until the first epoch commits, and of the epochs after it.
+
+A checkpoint gets millions of keys of an aggregate, one million in each epoch. Then a new run, in
+a new process, takes epochs that touch some keys each. Printed are seconds of CPU of the process
+and seconds that passed, for the start and the first epoch together and for the epochs after it,
+and the most memory of the process, without mapped files. The runs with `--restore` whole and
+touched start from the same checkpoint, one after the other.
+
+    python -m benchmarks.restart [--keys 1 5] [--touched 100000] [--epochs 24] [--rounds 1]
+        [--directory DIRECTORY]
+
+`--keys` is in millions. A checkpoint in DIRECTORY is used again.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from benchmarks.options import read_options, temporary_directory
+from benchmarks.took import NoSinks
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint import partial_copies
+from godwit.engine.settings import Lanes
+from godwit.operators import aggregates as gw
+
+if TYPE_CHECKING:
+    from godwit.plan.compiled import CompiledFlow
+
+MILLION = 1_000_000
+LANES = {"e": 2}
+
+
+def flow() -> CompiledFlow:
+    """Make a flow with an aggregate over integer keys."""
+    logical = LogicalFlow("flow", 256)
+    frame: Any = FakeDataFrame(pa.schema({"k": pa.int64(), "v": pa.int64()}))
+    stream = logical.source("rows", frame).key_by("k")
+    totals = stream.compute(name="totals", n=gw.count(), total=gw.sum("v"))
+    logical.sink("out", totals, FakeSink())
+    return logical.compile(resolver(logical))
+
+
+def rows_of(keys: np.ndarray[Any, Any]) -> dict[int, list[pa.RecordBatch]]:
+    """One row for each key, in two partitions."""
+    parts = np.array_split(keys, 2)
+    return {0: [pa.record_batch({"k": pa.array(p), "v": pa.array(p % 97)}) for p in parts]}
+
+
+def start(directory: Path) -> NoSinks:
+    """Start a run from the checkpoint."""
+    settings = Lanes(local_dir=str(directory / "local"))
+    return NoSinks(flow(), directory, LANES, settings=settings)
+
+
+def fill(directory: Path, millions: int) -> None:
+    """Write a checkpoint with some million keys."""
+    run = start(directory)
+    for number in range(millions):
+        run.play(rows_of(np.arange(number * MILLION, (number + 1) * MILLION)))
+
+
+def restart(directory: Path, millions: int, touched: int, epochs: int) -> dict[str, Any]:
+    """Start again, and run some epochs; return what they took."""
+    rng = np.random.default_rng(1)
+    took: list[tuple[float, float]] = []
+    at_s, cpu_s, run = time.perf_counter(), time.process_time(), None
+    for _ in range(epochs):
+        run = run or start(directory)
+        run.play(rows_of(rng.integers(0, millions * MILLION, touched)))
+        took.append((time.perf_counter() - at_s, time.process_time() - cpu_s))
+        at_s, cpu_s = time.perf_counter(), time.process_time()
+    status = Path("/proc/self/status").read_text().split()
+    return {
+        "first": took[0],
+        "slowest_after": tuple(np.max(took[1:], axis=0)) if epochs > 1 else None,
+        "median_at_end": tuple(np.median(took[-8:], axis=0)),
+        "cpu_of_all": float(np.sum(took, axis=0)[1]),
+        "anonymous_mib": int(status[status.index("RssAnon:") + 1]) // 1024,
+    }
+
+
+def child(work: Any, *arguments: Any) -> Any:
+    """Do some work in a new process; return its result."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
+
+
+def measured(
+    restore: str, directory: Path, millions: int, touched: int, epochs: int
+) -> dict[str, Any]:
+    """Restart with a way to restore."""
+    if restore == "whole":
+        partial_copies.FROM_BYTES = 1 << 62
+    return restart(directory, millions, touched, epochs)
+
+
+def main() -> None:
+    arguments = read_options(
+        __doc__, keys=[1, 5], touched=100_000, epochs=24, rounds=1, directory=str
+    )
+    with temporary_directory() as temporary:
+        for millions in arguments.keys:
+            directory = Path(arguments.directory or temporary) / str(millions)
+            if not directory.exists():
+                child(fill, directory, millions)
+            for _ in range(arguments.rounds):
+                for restore in ("whole", "touched"):
+                    numbers = arguments.touched, arguments.epochs
+                    took = child(measured, restore, directory, millions, *numbers)
+                    print(f"{millions:>4} M keys, {restore:>7}: {json.dumps(took)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Facts about copies that have the entries of touched keys, while others are in the checkpoint."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.support.key_tables import COUNTS, NUM_KEY_GROUPS, batch, group_of, hashes_of, held
+from tests.support.records import segment_ref, snapshot_ref
+
+from godwit.checkpoint import partial_copies
+from godwit.checkpoint.blocks import BlockWriter, encode_batch
+from godwit.checkpoint.chains import KeyGroupChain
+from godwit.checkpoint.entries import EntryLayout, pack_entries
+from godwit.checkpoint.hydration import bring_forward, pack_copies, unpack_copies
+from godwit.checkpoint.partial_copies import Touched
+from godwit.checkpoint.records import StateId
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.model.errors import EpochFailedError
+from godwit.store.changes import StateRows
+from godwit.store.local_store import LocalState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef
+
+STATE = StateId("op", "state")
+KEYS = [f"k{i}" for i in range(60)]
+ALL = np.ones(NUM_KEY_GROUPS, np.bool_)
+Entries = dict[str, int]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin with partial copies however little is missing, and complete one per epoch."""
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    monkeypatch.setattr(partial_copies, "COMPLETED_BYTES", 0)
+    monkeypatch.setattr(partial_copies, "_COMPLETED_PARTS", 1 << 40)
+
+
+class History:
+    """A checkpoint that grows by epochs, and the truth about every key."""
+
+    def __init__(self, root: Path) -> None:
+        self.storage = CheckpointStorage.open(root / "checkpoint")
+        self.epoch = -1
+        self.truth: Entries = {}
+        self.segments: list[SegmentRef] = []
+        self.snapshots: dict[int, SnapshotRef] = {}
+        self.recovered = 0
+
+    def commit(self, changed: Mapping[str, int | None]) -> None:
+        """Commit an epoch; None stands for a removal."""
+        self.epoch += 1
+        groups, counts = np.unique([group_of(key) for key in changed], return_counts=True)
+        if changed:
+            ref = segment_ref(
+                epoch=self.epoch,
+                lane=0,
+                block=self._block(sorted(changed.items(), key=lambda item: group_of(item[0]))),
+                key_groups=tuple(groups.tolist()),
+                row_ends=tuple(np.cumsum(counts).tolist()),
+            )
+            self.segments.append(ref)
+        for key, count in changed.items():
+            self.truth.pop(key, None)
+            if count is not None:
+                self.truth[key] = count
+
+    def write_snapshot(self, key_group: int) -> None:
+        """Write a snapshot of a key group, as of the last epoch."""
+        own = [(key, count) for key, count in self.truth.items() if group_of(key) == key_group]
+        self.snapshots[key_group] = snapshot_ref(
+            key_group=key_group, version=self.epoch, rows=len(own), block=self._block(own)
+        )
+
+    def _block(self, entries: Sequence[tuple[str, int | None]]) -> BlockRef:
+        gone = np.array([count is None for _, count in entries], np.bool_)
+        counts = [count or 0 for _, count in entries]
+        rows = StateRows(
+            hashes=hashes_of([key for key, _ in entries]),
+            keys=batch(COUNTS.keys, [key for key, _ in entries]),
+            values=batch(COUNTS.values, counts, [float(count) for count in counts]),
+            removed=gone if gone.any() else None,
+        )
+        with BlockWriter(self.storage, epoch=self.epoch, name="x", inline_limit_bytes=0) as writer:
+            writer.add(encode_batch(pack_entries(rows)))
+            (ref,) = writer.close()
+        return ref
+
+    def chains(self, key_groups: Iterable[int]) -> dict[int, KeyGroupChain]:
+        """Return the chains of key groups as of the last epoch."""
+        self.recovered += 1
+        chains = {}
+        for g in key_groups:
+            snapshot = self.snapshots.get(g)
+            after = -1 if snapshot is None else snapshot.version
+            own = [s for s in self.segments if s.epoch > after and g in s.key_groups]
+            version = own[-1].epoch if own else after
+            chains[g] = KeyGroupChain(
+                state=STATE, key_group=g, snapshot=snapshot, segments=tuple(own), version=version
+            )
+        return chains
+
+    def bring(
+        self, local: LocalState, touched: Sequence[str] | None, floor: Any, *, whole: Any = ()
+    ) -> None:
+        """Bring copies forward as a lane does; `touched`: all entries if it is None."""
+        mask = np.zeros(NUM_KEY_GROUPS, np.bool_)
+        mask[[group_of(key) for key in touched or ()]] = True
+        mask[list(whole)] = False
+        needed = ALL if touched is None else mask.copy()
+        needed[list(whole)] = True
+        chains = self.chains(range(NUM_KEY_GROUPS))
+        snapshots = {
+            g: chain.snapshot
+            for g, chain in chains.items()
+            if chain.snapshot is not None and floor[g] < chain.snapshot.version
+        }
+        floor = floor.copy()
+        floor[list(snapshots)] = -1
+        few = None if touched is None else Touched(hashes=hashes_of(touched), key_groups=mask)
+        cold = bring_forward(
+            local,
+            needed,
+            ALL,
+            layout=EntryLayout(name="op", schema=COUNTS),
+            storage=self.storage,
+            segments=[s for s in self.segments if any(floor[g] < s.epoch for g in s.key_groups)],
+            snapshots=snapshots,
+            floor=floor,
+            load=ALL,
+            recover=self.chains,
+            homes=np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 2,
+            touched=few,
+        )
+        assert not cold.any()
+
+
+def counts_of(local: LocalState, keys: Sequence[str]) -> Entries:
+    """Look keys up."""
+    groups = np.array([group_of(key) for key in keys], np.int64)
+    known, values = local.look_up(batch(COUNTS.keys, keys), groups)
+    counts = values.column(0).to_pylist()
+    return {key: count for key, count, has in zip(keys, counts, known, strict=True) if has}
+
+
+def new_store(path: Path) -> LocalState:
+    return LocalState(path, "op", COUNTS, NUM_KEY_GROUPS)
+
+
+def none() -> Any:
+    return np.full(NUM_KEY_GROUPS, -1, np.int64)
+
+
+def filled(root: Path) -> History:
+    """A history of two epochs with all keys."""
+    history = History(root)
+    history.commit(dict.fromkeys(KEYS, 1))
+    history.commit(dict.fromkeys(KEYS[::2], 2))
+    return history
+
+
+def test_the_first_epoch_reads_touched_keys_alone_and_later_ones_complete_the_copies(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS[:4], none())
+    assert counts_of(local, KEYS[:4]) == {"k0": 2, "k1": 1, "k2": 2, "k3": 1}
+    begun = np.flatnonzero(local.bases >= 0).tolist()
+    assert begun == sorted({group_of(key) for key in KEYS[:4]})
+    held_keys = sum(int(table._image.num_keys.sum()) for table in local._tables.values())
+    assert held_keys == 4
+    floor = local.versions.copy()
+    for left in reversed(range(len(begun))):
+        history.bring(local, KEYS[:1], floor)
+        assert np.count_nonzero(local.bases >= 0) == left
+    history.bring(local, None, local.versions.copy())
+    assert {key: row[0] for key, row in held(local).items()} == history.truth
+
+
+def test_entries_of_a_partial_copy_are_never_read_as_all(tmp_path: Path) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none())
+    some = np.flatnonzero(local.bases >= 0)
+    for read in (local.scan, lambda groups: local.min_after(groups, 1, after=0)):
+        with pytest.raises(EpochFailedError, match="only those of some keys"):
+            read(some)
+    packs = [*pack_copies(local, some, run_id="r", state="op")]
+    copies = unpack_copies(packs, some, run_id="r", state="op", schema=COUNTS)
+    assert [*copies] == []
+
+
+def test_a_process_that_dies_while_it_fills_leaves_no_copy_that_seems_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    write = "godwit.store.image.TableImage.write"
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, die)
+        with pytest.raises(KeyboardInterrupt):
+            history.bring(local, KEYS, none())
+    again = new_store(tmp_path / "local")
+    history.bring(again, KEYS[:30], none())
+    assert counts_of(again, KEYS[:30]) == {key: history.truth[key] for key in KEYS[:30]}
+    floor = again.versions.copy()
+    with monkeypatch.context() as patch:  # while copies are completed
+        patch.setattr(write, die)
+        with pytest.raises(KeyboardInterrupt):
+            history.bring(new_store(tmp_path / "local"), None, floor)
+    after = new_store(tmp_path / "local")
+    history.bring(after, None, none())
+    assert {key: row[0] for key, row in held(after).items()} == history.truth
+
+
+def test_blocks_that_are_gone_are_looked_up_again(tmp_path: Path) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS[:20], none())
+    old = [*history.segments]
+    for g in range(NUM_KEY_GROUPS):
+        history.write_snapshot(g)
+    for segment in old:
+        history.storage.delete(segment.block.file)
+    history.segments.clear()
+    floor = local.versions.copy()
+    partial_copies._known[local].blocks._batches.clear()
+    history.bring(local, KEYS[20:], floor, whole=range(0, NUM_KEY_GROUPS, 3))
+    assert counts_of(local, KEYS[20:]) == {key: history.truth[key] for key in KEYS[20:]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_drawn_histories_read_what_is_committed(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    history, stores = History(tmp_path), 0
+    history.commit({key: rng.randrange(9) for key in KEYS})
+    local, floor = new_store(tmp_path / "0"), none()
+    for _ in range(25):
+        chance = rng.random()
+        if chance < 0.1:  # another executor, or a new run
+            stores += 1
+            local, floor = new_store(tmp_path / str(stores)), none()
+        elif chance < 0.25:  # another process of the executor
+            local = new_store(tmp_path / str(stores))
+        elif chance < 0.35:
+            dropped = np.array(sorted(rng.sample(range(NUM_KEY_GROUPS), 3)))
+            local.drop(dropped)
+            floor[dropped] = -1 if rng.random() < 0.5 else floor[dropped]
+        elif chance < 0.5:
+            for g in rng.sample(range(NUM_KEY_GROUPS), 4):
+                history.write_snapshot(g)
+        if rng.random() < 0.1:
+            history.bring(local, None, floor)
+            assert {key: row[0] for key, row in held(local).items()} == history.truth
+            floor = local.versions.copy()
+            continue
+        touched = rng.sample(KEYS, rng.randrange(1, 20)) + ["new"] * (rng.random() < 0.3)
+        whole = rng.sample(range(NUM_KEY_GROUPS), 2) if rng.random() < 0.2 else ()
+        if rng.random() < 0.2:  # an attempt that fails after it has read
+            history.bring(local, touched, floor, whole=whole)
+        history.bring(local, touched, floor, whole=whole)
+        assert counts_of(local, touched) == {
+            key: history.truth[key] for key in touched if key in history.truth
+        }
+        for g in whole:
+            assert local.bases[g] < 0
+        newer = local.versions > floor
+        if rng.random() < 0.7:
+            floor[newer] = local.versions[newer]
+        gone = 0.3 if rng.random() < 0.5 else 0.0
+        history.commit(
+            {
+                key: None if rng.random() < gone else rng.randrange(9)
+                for key in dict.fromkeys(touched)
+            }
+        )
+    history.bring(local, None, none())
+    assert {key: row[0] for key, row in held(local).items()} == history.truth

@@ -1,0 +1,100 @@
+"""Runs whose copies of state are partial after a restart or a loss give what other runs give."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import godwit as gw
+from godwit.checkpoint import partial_copies
+from godwit.checkpoint.partial_copies import PartialCopies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def count_calls(key: tuple[int], rows: Any, state: dict[str, int]) -> Any:
+    state["n"] = state.get("n", 0) + len(rows)
+    yield key[0], state["n"]
+
+
+def flow() -> gw.Flow:
+    """Make a flow with operators that read touched keys alone, and one that does not."""
+    flow = gw.Flow("partial", num_key_groups=8)
+    rows = flow.source(
+        "rows", gw.testing.stream("k bigint, v bigint, ts timestamp"), event_time="ts"
+    )
+    keyed = rows.key_by("k")
+    flow.sink("totals", keyed.compute(n=gw.count(), v=gw.sum("v"), name="totals"), gw.sinks.noop())
+    calls = keyed.process(
+        count_calls,
+        state=gw.ValueState(dict, ttl="20 minutes"),
+        output="k bigint, n bigint",
+        name="calls",
+    )
+    flow.sink("calls", calls, gw.sinks.noop())
+    flow.sink("firsts", rows.drop_duplicates("k", within="forever", name="firsts"), gw.sinks.noop())
+    top = keyed.compute(top=gw.top_k("v", 2), name="top", output="complete")
+    flow.sink("top", top, gw.sinks.noop())
+    hourly = keyed.window(gw.tumbling("1 hour"), name="hourly").compute(n=gw.count())
+    flow.sink("hourly", hourly, gw.sinks.noop())
+    return flow
+
+
+def outcome(seed: int) -> list[Any]:
+    """Play a drawn history; return the rows of every epoch, and the state at the end."""
+    rng = random.Random(seed)
+    run = gw.testing.cluster(flow(), executors=2, now=START)
+    seen: list[Any] = []
+    for number in range(10):
+        chance = rng.random()
+        names = sorted(run.executors)
+        if chance < 0.35:
+            run.restart(executors=rng.choice((1, 2)))
+        elif chance < 0.5 and len(names) > 1:
+            run.kill(rng.choice(names))
+        elif chance < 0.6:
+            run.add(f"more{number}")
+        elif chance < 0.8 and len(names) > 1:
+            run.migrate({g: rng.choice(names) for g in rng.sample(range(8), 3)}, component="totals")
+        elif chance < 0.85:
+            run.advance("15 minutes")
+        now = START + dt.timedelta(minutes=20 * number)
+        rows = [
+            {"k": rng.randrange(40), "v": rng.randrange(9), "ts": now}
+            for _ in range(rng.randrange(1, 25))
+        ]
+        seen.append(plain(run.epoch({"rows": rows})))
+    seen.append([plain({name: run.state(name)}) for name in ("totals", "calls", "firsts", "top")])
+    run.close()
+    return seen
+
+
+def plain(tables: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the rows of tables as text, in order."""
+    return {name: sorted(map(repr, tables[name].to_pylist())) for name in sorted(tables)}
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_drawn_runs_give_the_same_rows_and_state(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    expected = outcome(seed)
+    begun: list[bool] = []
+    begin = PartialCopies.begin
+
+    def counted(*arguments: Any) -> bool:
+        begun.append(begin(*arguments))
+        return begun[-1]
+
+    monkeypatch.setattr(PartialCopies, "begin", counted)
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    monkeypatch.setattr(partial_copies, "COMPLETED_BYTES", 0)
+    monkeypatch.setattr(partial_copies, "_COMPLETED_PARTS", 1 << 40)
+    assert outcome(seed) == expected
+    assert any(begun)
