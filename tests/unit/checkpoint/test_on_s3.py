@@ -14,8 +14,8 @@ from tests.support.counting_proxy import by_kind, counted_store
 from tests.support.s3_server import S3_SERVERS
 
 import godwit as gw
+from godwit.checkpoint import object_store
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.object_store import PART_BYTES
 from godwit.checkpoint.ownership import break_lease
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
@@ -139,6 +139,15 @@ def test_a_killed_flow_goes_on_from_a_checkpoint_there_and_every_file_of_it_is_s
     assert verify(CheckpointStorage.open(uri)).ok
 
 
+PART_BYTES = 5 * 2**20  # the least that S3 allows
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "PART_BYTES", PART_BYTES)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_each_operation_sends_the_requests_that_it_counts(uri: str) -> None:
     with counted_store(uri) as (through, proxy):
         storage = CheckpointStorage.open(through)
@@ -164,9 +173,10 @@ def test_each_operation_sends_the_requests_that_it_counts(uri: str) -> None:
         assert by_kind(proxy.taken()) == dict(sorted(storage.requests_beside().items()))
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_a_file_of_several_parts_is_read_as_it_was_written(uri: str) -> None:
     storage = CheckpointStorage.open(uri)
-    data = bytes(range(256)) * 4096 * 20  # 20 MiB: more than one part of an upload
+    data = bytes(range(256)) * 4096 * 12  # 12 MiB: more than one part of an upload
     with closing(storage.open_output("blocks/large")) as output:
         output.write(data)
     assert storage.read("blocks/large").to_pybytes() == data
