@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
+from unittest.mock import patch
 
 from pyspark.sql import SparkSession
-from tests.adopted.drawn import Outcome, compare_cases, drawn_cases, written_cases
+from tests.adopted.drawn import Outcome, drawn_cases, written_cases
 from tests.adopted.lanes_here import lanes_here
-from tests.support.native import RAW_FILES
+from tests.support.native import RAW_FILES, failure_of, settings
 
-_AT_A_TIME = 24  # queries between two lines of progress
+_BETWEEN_LINES_S = 20.0
 
 
 def main() -> int:
@@ -24,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.adopted", description=__doc__)
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", action="store_true")
     parser.add_argument("--written", action="store_true", help="the queries that are written")
@@ -32,22 +34,35 @@ def main() -> int:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     # The default one starts a process (chmod) for every file that it makes, twice.
     builder = builder.config("spark.hadoop.fs.file.impl", RAW_FILES)
+    # Plans and metrics for the UI, which nobody looks at, are a part of the time.
+    builder = builder.config("spark.ui.liveUpdate.period", "-1")
+    builder = builder.config("spark.sql.ui.explainMode", "simple")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    outcome, begin = Outcome(), time.monotonic()
-    every = list(written_cases(options.seed).items()) if options.written else []
-    count = len(every) or options.queries
-    for first in range(0, count, _AT_A_TIME):
-        seeds = range(options.seed + first, options.seed + min(first + _AT_A_TIME, count))
-        cases = dict(every[first : first + _AT_A_TIME]) or drawn_cases(seeds)
-        with nullcontext() if options.jobs else lanes_here():
-            part = compare_cases(spark, cases, at_once=options.at_once)
-        for name, text in part.different.items():
-            print(f"\n{name}\n{text[:3000]}")
-        outcome.add(part)
-        print(f"{time.monotonic() - begin:.0f} s: {outcome}", flush=True)
+    seeds = range(options.seed, options.seed + options.queries)
+    cases = written_cases(options.seed) if options.written else drawn_cases(seeds)
+    outcome, begin, printed = Outcome(), time.monotonic(), 0.0
+
+    def run(name: str) -> tuple[str, str] | None:
+        """Run a query, if there is time; return its name, and its failure as text."""
         if time.monotonic() - begin > options.seconds:
-            break
+            return None
+        return name, failure_of(spark, name, cases[name])
+
+    lanes = nullcontext() if options.jobs else lanes_here()
+    patient = patch("godwit.runtime.query._JOURNAL_S", 60.0)  # many queries share the disk
+    with lanes, patient, settings(spark), ThreadPoolExecutor(options.at_once) as pool:
+        for done in as_completed(pool.submit(run, name) for name in cases):
+            result = done.result()
+            if result is None:
+                continue
+            outcome.add(*result)
+            if result[0] in outcome.different:
+                print(f"\n{result[0]}\n{result[1][:3000]}", flush=True)
+            if time.monotonic() - printed > _BETWEEN_LINES_S:
+                printed = time.monotonic()
+                print(f"{printed - begin:.0f} s: {outcome}", flush=True)
+    print(f"{time.monotonic() - begin:.0f} s: {outcome}")
     for reason, count in outcome.refused.most_common():
         print(f"{count:5} refused: {reason}")
     return min(1, len(outcome.different))

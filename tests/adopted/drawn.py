@@ -34,12 +34,16 @@ class Outcome:
             f"{self.by_spark} refused by Spark itself"
         )
 
-    def add(self, other: Outcome) -> None:
-        """Add the outcome of further queries."""
-        self.same += other.same
-        self.by_spark += other.by_spark
-        self.refused += other.refused
-        self.different |= other.different
+    def add(self, name: str, text: str) -> None:
+        """Count a query by its failure, which is empty if it has none."""
+        if not text:
+            self.same += 1
+        elif text.startswith("UnsupportedQueryError"):
+            self.refused[re.sub(r"\(.*?\)|'[^']*'", "…", text)[:160]] += 1
+        elif text.startswith("RefusedBySparkError"):
+            self.by_spark += 1
+        else:
+            self.different[name] = text
 
 
 def drawn_cases(seeds: Iterable[int]) -> dict[str, Case]:
@@ -57,12 +61,7 @@ def written_cases(seed: int) -> dict[str, Case]:
 def compare_cases(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> Outcome:
     """Compare Spark's batches with those of the adopted queries."""
     failures = compare_all(spark, cases, at_once=at_once)
-    outcome = Outcome(same=len(cases) - len(failures))
-    for name, text in failures.items():
-        if text.startswith("UnsupportedQueryError"):
-            outcome.refused[re.sub(r"\(.*?\)|'[^']*'", "…", text)[:160]] += 1
-        elif text.startswith("RefusedBySparkError"):
-            outcome.by_spark += 1
-        else:
-            outcome.different[name] = text
+    outcome = Outcome()
+    for name in cases:
+        outcome.add(name, failures.get(name, ""))
     return outcome

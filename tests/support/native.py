@@ -14,6 +14,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,19 +221,20 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
 
     Queries mostly wait for logs and schedulers, so several take little longer than one does.
     """
-
-    def failure(name: str, case: Case) -> str:
-        """Run a case; return its error as text, empty if it has none."""
-        session = session_with(spark, case.settings) if case.settings else spark
-        try:
-            _compared(session, case, name)
-        except Exception as error:  # noqa: BLE001  told to the test
-            return f"{type(error).__name__}: {error}"
-        return ""
-
     with settings(spark), ThreadPoolExecutor(at_once) as pool:
-        results = dict(zip(cases, pool.map(failure, cases, cases.values()), strict=True))
+        texts = pool.map(partial(failure_of, spark), cases, cases.values())
+        results = dict(zip(cases, texts, strict=True))
     return {name: text for name, text in results.items() if text}
+
+
+def failure_of(spark: SparkSession, name: str, case: Case) -> str:
+    """Run a case natively and adopted; return its error as text, empty if it has none."""
+    session = session_with(spark, case.settings) if case.settings else spark
+    try:
+        _compared(session, case, name)
+    except Exception as error:  # noqa: BLE001  told to the test
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 class RefusedBySparkError(Exception):
