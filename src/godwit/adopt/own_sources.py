@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from godwit.sources.source import Position
 
 _REMEDY: Final = "Leave own_sources() out: Spark reads it in micro-batches."
-_FILE_OPTIONS: Final = frozenset({"maxfilespertrigger", "path", "pathglobfilter"})
+_FILE_OPTIONS: Final = frozenset(
+    {"latestfirst", "maxbytespertrigger", "maxfilespertrigger", "path", "pathglobfilter"}
+)
 _IDLE_OPTIONS: Final = frozenset({"discardcachedinputratio", "maxcachedfiles"})
 """Options that change no rows."""
 _DEFAULTS: Final = {
@@ -52,7 +54,6 @@ _DEFAULTS: Final = {
     "filenameonly": "false",
     "ignorecorruptfiles": "false",
     "ignoremissingfiles": "false",
-    "latestfirst": "false",
     "mergeschema": "false",
     "recursivefilelookup": "false",
     # of texts
@@ -298,6 +299,8 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
     for setting, value in _SETTINGS.items():
         if str(catalyst.spark.conf.get(setting, value)).lower() != value:
             raise _refused(scan, f"the session has {setting} set to a different value than {value}")
+    if {"maxfilespertrigger", "maxbytespertrigger"} <= options.keys():
+        raise _refused(scan, "Spark takes maxFilesPerTrigger or maxBytesPerTrigger, not both")
     partitions = [str(name) for name in to_list(relation.sourceInfo().partitionColumns())]
     directory, pattern = _place_of(catalyst, scan, options, to_list(relation.paths()))
     if partitions and pattern is not None:
@@ -320,6 +323,8 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
             pattern=pattern or _pattern_of(scan, options),
             is_pattern=pattern is not None,
             max_files_per_epoch=_number(scan, options, "maxFilesPerTrigger"),
+            max_bytes_per_epoch=_number(scan, options, "maxBytesPerTrigger"),
+            newest_first=options.get("latestfirst", "false").lower() == "true",
         )
     except GodwitError as error:
         if isinstance(error, UnsupportedQueryError):
@@ -411,7 +416,7 @@ def _number(scan: Any, options: dict[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
         raise _refused(scan, f"the option {name} is {text!r}")
     return int(text)
 

@@ -15,8 +15,11 @@ from godwit.sources.directory import partitions_of
 from godwit.sources.files import FileSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.sources.directory import File, FilePosition, Listing
-    from godwit.sources.file_formats import FileFormat
+    from godwit.sources.file_formats import FileFormat, FileRange
+    from godwit.sources.source import Position
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -34,6 +37,8 @@ class ScannedFiles(FileSource):
 
     `partitions`: columns whose values are in the names of directories, from the outermost in.
     `is_pattern`: the pattern is the end of the path, so that it also matches directories.
+    `max_bytes_per_epoch`: size of the files of an epoch, of which the first one may be larger.
+    `newest_first`: the newest unread files of a new listing are read first.
     """
 
     def __init__(
@@ -46,6 +51,8 @@ class ScannedFiles(FileSource):
         pattern: str | None,
         is_pattern: bool,
         max_files_per_epoch: int | None,
+        max_bytes_per_epoch: int | None,
+        newest_first: bool,
     ) -> None:
         super().__init__(
             file_format,
@@ -58,6 +65,30 @@ class ScannedFiles(FileSource):
             recursive=bool(partitions),
         )
         self._partitions, self._is_pattern = partitions, is_pattern
+        self._max_bytes, self._newest_first = max_bytes_per_epoch, newest_first
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        if self._newest_first:
+            self._listing = None  # newer files may have come
+        return super().latest(position, limit=limit, until=until)
+
+    def _unread_ranges(
+        self, listing: Listing, read: FilePosition, bound: FilePosition | None
+    ) -> Iterator[FileRange]:
+        """Yield the unread ranges of files in the order in which they are read."""
+        ranges = super()._unread_ranges(listing, read, bound)
+        return reversed([*ranges]) if self._newest_first else ranges
+
+    def _ranges_of_epoch(self, pieces: Iterator[FileRange]) -> Iterator[FileRange]:
+        """Yield the first ranges, as many as an epoch may read files and bytes."""
+        sizes = 0
+        for place, piece in enumerate(super()._ranges_of_epoch(pieces)):
+            sizes += piece.file.size
+            if place and self._max_bytes is not None and sizes > self._max_bytes:
+                return
+            yield piece
 
     def _list_directory(self, read: FilePosition) -> Listing:
         """Return the listed files; raise for a directory that the pattern matches."""

@@ -241,7 +241,7 @@ class FileSource(Source):
             self._idle_at = position if first is None else None
         if first is None:
             return position
-        pieces = itertools.islice(itertools.chain([first], pieces), self._max_files)
+        pieces = self._ranges_of_epoch(itertools.chain([first], pieces))
         limits = [most for most in (limit, self._max_rows) if most is not None]
         if limits:
             return self._position_after(position, read, *self._take_ranges(pieces, min(limits)))
@@ -269,6 +269,10 @@ class FileSource(Source):
             file = listing.files[n]
             stop = last.offset if last is not None and last.file == file else None
             yield FileRange(file=file, stop=stop)
+
+    def _ranges_of_epoch(self, pieces: Iterator[FileRange]) -> Iterator[FileRange]:
+        """Yield the first ranges, as many as an epoch may read files."""
+        return itertools.islice(pieces, self._max_files)
 
     def _take_ranges(
         self, pieces: Iterable[FileRange], rows: int
