@@ -206,6 +206,9 @@ _BETWEEN = (
     "to_date(window.start) AS r0",
     "split(id, '-')[0] AS r0",
     "named_struct('a', id, 'b', c).a AS r0",
+    "slice(l0, 1, 2) AS r0",
+    "array(concat(id, '\\t\"'), 'ü', null) AS r0",
+    "timestampdiff(SECOND, window.start, to_date(window.end)) AS r0",
 )
 _SETTINGS: tuple[dict[str, str], ...] = (
     {"spark.sql.streaming.multipleWatermarkPolicy": "max"},

@@ -156,6 +156,7 @@ class Grammar:
                 "dayofyear({e})", "quarter({e})", "weekday({e})", "year({t})", "month({t})",
                 "hour({t})", "minute({t})", "second({t})", "hour(n)", "datediff({e}, {e})",
                 "unix_timestamp({t})", "unix_micros({t})", "unix_millis({t})",
+                "timestampdiff(SECOND, {t}, {t})", "timestampdiff(WEEK, {t}, {t})",
                 "unix_seconds({t})", "unix_date({e})", "cast({t} as bigint)", "floor({d})",
                 "ceil({d})", "floor({i})", "round({i})",
                 "try_add({i}, {i})", "try_multiply({i}, {i})",

@@ -24,6 +24,7 @@ from godwit.adopt.casts import LOCAL_ZONES, is_proven
 from godwit.adopt.encoding import is_nested
 from godwit.adopt.functions import (
     DATE_UNITS,
+    DIFFERENCES_US,
     FORMS,
     FUNCTIONS,
     TIME_UNITS,
@@ -32,8 +33,17 @@ from godwit.adopt.functions import (
     Function,
     Lambda,
 )
-from godwit.adopt.plan import children_of, has_method, id_of, kind_of, option, place_of, to_list
-from godwit.adopt.text_functions import date_format_of, literal_pattern
+from godwit.adopt.plan import (
+    KEY_TEXT,
+    children_of,
+    has_method,
+    id_of,
+    kind_of,
+    option,
+    place_of,
+    to_list,
+)
+from godwit.adopt.text_functions import date_format_of, has_key_text, literal_pattern
 from godwit.columns.types import is_text, to_schema
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
@@ -52,8 +62,11 @@ _WITH_MODE = frozenset(
 _WITH_FAILING = frozenset({"UnaryMinus", "Abs", "GetArrayItem", "ElementAt"})  # or null
 _FAILING_SINCE = frozenset({"Ceil", "Floor"})  # or cut, as in versions without the attribute
 _WITH_ZONE = frozenset(
-    {"Cast", "DateFormatClass", "Hour", "Minute", "Second", "SubtractTimestamps"}
-)
+    {
+        "Cast", "DateFormatClass", "Hour", "Minute", "Second", "SubtractTimestamps",
+        "TimestampDiff",
+    }
+)  # fmt: skip
 _IN_UTC = frozenset({"TruncTimestamp"})
 _ORDERED = frozenset(
     {
@@ -203,6 +216,11 @@ class ExpressionReader:
             arguments, options = (arguments[0],), (_unit(last, DATE_UNITS),)
         elif name == "TruncTimestamp":
             arguments, options = (last,), (_unit(arguments[0], TIME_UNITS),)
+        elif name == "TimestampDiff":
+            unit = str(expression.unit()).upper()
+            if unit not in DIFFERENCES_US:
+                raise ValueError(f"differences in the unit {unit}")
+            options = (DIFFERENCES_US[unit],)
         elif name == "TimestampAddInterval":
             arguments = self._added(expression, arguments)
         elif name == "UnixTimestamp":
@@ -478,6 +496,21 @@ def _read_struct(reader: ExpressionReader, expression: Any) -> Expression:
     return Form(name="CreateNamedStruct", arguments=values, dtype=dtype)
 
 
+def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return the text of a key of a nested type (`Catalyst.key_text`); refuse all other calls."""
+    target, value = expression.targetObject(), None
+    evaluator = target.value() if kind_of(target) == "Literal" else target
+    name = kind_of(evaluator).removesuffix("Evaluator")
+    if name == "StructsToJson" and evaluator.options().contains(KEY_TEXT):
+        value = children_of(children_of(expression)[1])[1]  # of a struct of one field
+    if value is None:
+        raise ValueError(f"the expression {name}")
+    dtype = reader.type_of(value.dataType())
+    if not has_key_text(dtype):
+        raise ValueError(f"the text of a key of type {dtype}")
+    return Function(name="KeyText", arguments=(reader.read(value),), dtype=pa.string())
+
+
 def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a function of the elements of an array."""
     argument, function = children_of(expression)
@@ -506,6 +539,7 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "CaseWhen": _read_case,
     "CreateNamedStruct": _read_struct,
     "If": _read_case,
+    "Invoke": _read_invoke,
     "IsNotNull": _read_null(is_null=False),
     "IsNull": _read_null(is_null=True),
     "Literal": _read_literal,

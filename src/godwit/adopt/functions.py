@@ -61,6 +61,8 @@ _MONTHS = {
     "QUARTER": 3,
     **dict.fromkeys(("MONTH", "MM", "MON"), 1),
 }
+DIFFERENCES_US = {**_UNITS_US, "WEEK": 7 * _DAY_US}
+"""Unit of ``timestampdiff`` → its microseconds."""
 DATE_UNITS = frozenset({*_MONTHS, "WEEK"})
 """Units that ``trunc`` truncates a date to."""
 TIME_UNITS = frozenset({*DATE_UNITS, *_UNITS_US})
@@ -589,6 +591,15 @@ def _from_unix(unit: int) -> Callable[[Function, pa.Array], pa.Array]:
     return evaluate
 
 
+def _whole_difference(call: Function, start: pa.Array, end: pa.Array) -> pa.Array:
+    """Return the whole units of ``options[0]`` microseconds, by the clock of the zone."""
+    unit = call.options[0]
+    difference = local_times(end, call.zone) - local_times(start, call.zone)
+    numbers = difference // unit
+    numbers += (difference < 0) & (difference % unit != 0)
+    return column_of(numbers, mask_of(end), pa.int64())
+
+
 def _same_bits(call: Function, values: pa.Array) -> pa.Array:
     """Return timestamps as their microseconds, or the reverse."""
     return values.cast(pa.int64()).cast(call.dtype) if values.type != call.dtype else values
@@ -667,6 +678,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "SubtractDates": _date_difference,
     "SubtractTimestamps": _time_difference,
     "TimestampAddInterval": _add_interval,
+    "TimestampDiff": _whole_difference,
     "TruncDate": _truncate_date,
     "TruncTimestamp": _truncate_time,
     "UnaryMinus": lambda call, values: negate(values, call.overflow),
@@ -826,6 +838,7 @@ FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
 
 __all__ = [
     "DATE_UNITS",
+    "DIFFERENCES_US",
     "FORMS",
     "FUNCTIONS",
     "LOCAL_ZONES",

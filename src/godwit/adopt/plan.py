@@ -30,6 +30,8 @@ _EXACT_TIMES: Final = {
     "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
 }
+KEY_TEXT: Final = "godwitKey"
+"""Option by which the text of a key is known again; Spark does not look at it."""
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
@@ -268,7 +270,7 @@ class Catalyst:
         value = self.normalized(value)
         if kind_of(value.dataType()) == "MapType":
             value = self.expressions.MapSort(value)
-        options = self._jvm.PythonUtils.toScalaMap(_EXACT_TIMES)
+        options = self._jvm.PythonUtils.toScalaMap({**_EXACT_TIMES, KEY_TEXT: "true"})
         zone = self._option("UTC")
         text = self.expressions.StructsToJson(options, self.struct([("key", value)]), zone)
         return self.when(self.is_not_null(value), text)

@@ -27,6 +27,11 @@ _LETTERS = {
     "ss": "second",
     "S": "fraction",
 }
+_ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
+    ord(character): f"\\{letter}"
+    for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
+}
+"""Code of a character that JSON has not as it is → its text, as Spark writes it."""
 _LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
 _FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
 
@@ -44,6 +49,27 @@ def _per_row(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
         return each(apply, call.dtype, *columns)
 
     return evaluate
+
+
+def has_key_text(dtype: pa.DataType) -> bool:
+    """Return whether `key_text` gives the text of values of a type that Spark gives."""
+    if pa.types.is_list(dtype):
+        return has_key_text(dtype.value_type)
+    return bool(pa.types.is_string(dtype) or pa.types.is_integer(dtype) or dtype == pa.bool_())
+
+
+def key_text(value: Any) -> str:
+    """Return an array as the text in JSON that it has as a group key (`Catalyst.key_text`)."""
+    return f'{{"key":{_json(value)}}}'
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON, letter by letter as Spark writes it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, str):
+        return f'"{value.translate(_ESCAPES)}"'
+    return "null" if value is None else str(value).lower()
 
 
 def _padded(text: str, length: int, pad: str, *, left: bool) -> str:
@@ -168,6 +194,7 @@ def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
 TEXTS: dict[str, Callable[..., Any]] = {
     "Base64": _per_row(lambda data: base64.b64encode(data).decode()),
     "DateFormatClass": _formatted,
+    "KeyText": _per_row(key_text),
     "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
     "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
     "Sha2": _sha2,

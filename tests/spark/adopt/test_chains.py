@@ -116,6 +116,21 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         ),
         "append",
     ),
+    "arrays that are keys": (
+        lambda s: (
+            _timed(s)
+            .groupBy(sf.window("ts", "1 minute"), "k")
+            .agg(
+                sf.collect_list(sf.concat("id", sf.lit('\x1f\\"'))).alias("l"),
+                sf.min("ts").alias("t"),
+            )
+            .select("window", sf.expr("slice(l, 1, 2)").alias("h"), "t")
+            .withColumn("late", sf.expr("timestampdiff(SECOND, window.end, t)"))
+            .groupBy(sf.window("window", "5 minutes"), "h")
+            .agg(sf.sum("late"))
+        ),
+        "append",
+    ),
     "counts of rows without duplicates": (
         lambda s: s.dropDuplicates(["id", "k"]).groupBy("k").count(),
         "complete",
