@@ -35,6 +35,10 @@ _STEP = 2
 """Intervals in a row that a change takes."""
 _USUAL = 4
 """Min. number of earlier intervals for the usual rate; the max. is four times as many."""
+_LENGTHS = (1, 2, 4)
+"""Numbers of intervals in a row by which noise is measured."""
+_TELLING = 4 * _LENGTHS[-1]
+"""Intervals that tell it; with fewer, it is what it was."""
 _LEAST_STEP = np.log(1.5)
 """A rise that ends the statistics period."""
 _LEAST_CHANGE = np.log(1.2)
@@ -59,6 +63,8 @@ class ArrivalCurve:
         self._rows: list[float] = []
         self._taken, self._reported = 0.0, False
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
+        # standard deviation of the rate over a second, as a share; 0: not known
+        self._strays = 0.0
         self._changed: tuple[int | None] | None = None  # see `_last_changed`; ``None``: not known
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
@@ -92,6 +98,27 @@ class ArrivalCurve:
         first = int(np.searchsorted(times, min(since_s, times[-1])))
         base = max(first - 1, 0)
         return max(0.0, (rows[-1] - rows[base]) / (times[-1] - times[base]))
+
+    def error_since(self, since_s: float) -> float:
+        """Return the standard error of `rate_since`, as a share of it; 0 if it is unknown.
+
+        What rows stray by is measured by how much the rate bends from one interval to the next, in
+        intervals of several lengths, since deviations may last. Trends and steps are not noise.
+        """
+        times_s, rows = np.array(self._times_s), np.array(self._rows)
+        strays = 0.0
+        for length in _LENGTHS:
+            rates = np.diff(rows[::-length]) / np.diff(times_s[::-length])
+            if len(rates) > _USUAL:
+                bends = np.abs(np.diff(np.log(rates.clip(min=_RATE_FLOOR)), 2))
+                each_s = float(times_s[-1] - times_s[0]) * length / len(times_s)
+                strays = max(strays, _MAD_TO_SIGMA * _median(bends) * np.sqrt(each_s / 6))
+        if len(times_s) >= _TELLING:
+            self._strays = strays
+        if not self._strays or len(times_s) < 2:
+            return 0.0
+        first = int(np.searchsorted(times_s, min(since_s, times_s[-1])))
+        return float(self._strays / np.sqrt(times_s[-1] - times_s[max(first - 1, 0)]))
 
     @property
     def step_s(self) -> float | None:

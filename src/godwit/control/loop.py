@@ -438,6 +438,7 @@ class Controller:
             loads = metrics.load_index(problem, problem.current).tolist()
             for name, share in zip(problem.executors, loads, strict=True):
                 index[name] = index.get(name, 0.0) + share
+        held_up_by, held_up = period.held_up_by()
         self._announce(
             events.LoadMeasured,
             period_s=period.period_s,
@@ -458,6 +459,9 @@ class Controller:
                 part: float(np.round(took_s * period.epochs / period.period_s, 4))
                 for part, took_s in period.outside_s.items()
             },
+            held_up_by=held_up_by,
+            held_up=float(np.round(held_up, 4)),
+            arrival_error=float(np.round(period.arrival_error, 4)),
         )
 
 

@@ -742,6 +742,7 @@ class Planning:
             offered=offered,
             evenness=max(1.0, max(index.values(), default=0.0) / mean) if mean > 0 else 1.0,
             arrival_per_s=period.arrival_per_s,
+            arrival_error=period.arrival_error,
             stations=_queueing_stations(period, speeds),
             epoch_s=period.epoch_s,
             fixed_s=period.fixed_s,

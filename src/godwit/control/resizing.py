@@ -34,6 +34,7 @@ from godwit.control.forecast import raise_to_forecast
 from godwit.control.judging import Judge
 from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
 from godwit.control.policy import Hysteresis
+from godwit.control.rate_bounds import RateBounds
 from godwit.control.scaling import WantedExecutors, at_rate
 from godwit.engine.cluster import PoolView
 from godwit.engine.policies import Proposal
@@ -95,9 +96,11 @@ class Pace:
         self._sufficed: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
         # Periods in a row that asked for more where noise may have done so, and for fewer.
         self._more_in_a_row = self._spare_in_a_row = 0
+        self._missed_in_a_row = 0  # periods in a row whose measured figure missed the target
         self._had = 0  # executors that there were or were to come
         self._present = math.inf  # executors that there were in the last period; infinite: unknown
         self._backlog = BacklogTrend()
+        self._rates = RateBounds()
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
         self._answered = False  # whether the target was met at rest since the last decision
@@ -179,11 +182,14 @@ class Pace:
         *,
         paced: bool,
         steady: bool = False,
+        answer_at: Callable[[float], WantedExecutors | None] = lambda _: None,
     ) -> ScalingStep:
         """Return the decision that follows from a scaling model's answer; called once a period.
 
         `paced`: the answer is an estimate, subject to hysteresis. `steady`: the load was steady.
+        `answer_at`: the model's answer at another arrival rate; ``None`` if it has none.
         """
+        self._rates.add(situation.arrival_per_s, situation.arrival_error)
         have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
@@ -195,6 +201,7 @@ class Pace:
         # With a backlog, latency is above the model's for a stream at rest: no executor is
         # removed before the target is met, or missed at rest for reasons other than executors.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
+        self._missed_in_a_row = self._missed_in_a_row + 1 if missed else 0
         backlog = situation.backlog_rows or 0
         behind = backlog > situation.arrival_per_s * situation.epoch_s
         # Fewer will do once it is worked off, and then one decision does. It grows until executors
@@ -203,9 +210,17 @@ class Pace:
         self._answered = self._answered or (steady and not missed and not behind)
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
         spare = spare and not catching_up
+        if spare and paced and not wanted.unattainable:
+            # As far as noise lets the rate be known, these may be needed.
+            needed = answer_at(self._rates.high) or wanted
+            roomy = max(roomy, min(max(needed.executors, needed.comfortable), have))
+            spare = have > roomy
         fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
         self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
+        if fewest is not None and max(fewest, bounded) < min(have, roomy):
+            above = answer_at(self._rates.high)
+            fewest = fewest if above is None else min(max(fewest, above.executors), have)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             spare, fewer, roomy = True, True, max(fewest, bounded)
         elif fewest is None and wanted.sufficient is not None:
@@ -219,6 +234,10 @@ class Pace:
             as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
             if as_decided and self._more_in_a_row < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
+            if paced and not (lost or behind or self._missed_in_a_row > 1):
+                below = answer_at(self._rates.low)
+                if below is not None and below.executors <= coming:
+                    return ScalingStep(kind="stay", executors=have, reason=_NOISE)
             # Into the range: at its edge noise would soon ask for one more. A surplus is
             # corrected once, so a second decision for a step asks for what suffices. A backlog
             # after a step that was answered is a matter of its own.
@@ -299,6 +318,7 @@ _AT_REST = 3
 """Periods in a row that tell how many executors suffice, where the target is met."""
 _SAME_RATE = 1.1
 """Factor by which measurements of one arrival rate may differ."""
+_NOISE = "the rate that asks for more may be noise"
 _NEARLY = 1.05
 """Measured figure over its target up to which noise may be what it misses the target by."""
 _LEADS = 8
@@ -457,7 +477,14 @@ class Resizing:
             self._announce_refusal(have, wanted.executors, "this cluster has no pool", numbers)
             return
         self._judge.judge_if_steady(situation, wanted, steady=steady)
-        step = self._pace.step(wanted, situation, self._pool_view, paced=model.paced, steady=steady)
+        step = self._pace.step(
+            wanted,
+            situation,
+            self._pool_view,
+            paced=model.paced,
+            steady=steady,
+            answer_at=lambda rate: self._ask(model, at_rate(situation, rate)),
+        )
         if step.kind in ("out", "in") and self._pool_view.fixed:
             fixed = self._pool_view.fixed
             reason = f"{fixed} Besides, {wanted.unattainable}." if wanted.unattainable else fixed

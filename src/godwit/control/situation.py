@@ -151,6 +151,7 @@ class ScalingSituation:
     offered: float  # lanes of standard executors that the rows that arrive would keep busy
     evenness: float  # load index of the busiest executor under the plan over the mean, at least 1
     arrival_per_s: float  # source rows a second
+    arrival_error: float = 0.0  # its standard error by noise, as a share; 0 if it is unknown
     stations: Mapping[str, Station]  # component → its station
     # mean time of an epoch, with the delivery that the next one waits for; what of it is spent on
     # no key group: whatever its rows, and for every source row

@@ -38,6 +38,12 @@ _RISEN = 1.1
 """Factor by which it must be."""
 _LATENCY_PERIODS = 5
 """Periods that say how a quantile of latency compares with its mean."""
+_PARTS = {"plan": "driver", "commit": "driver", "stages": "source"}
+"""Phase of an epoch → what works in it outside the lanes."""
+_MATTERS = 0.5
+"""Share of a period from which on something holds the stream up."""
+_ALONE = 0.5
+"""Share of the busiest lanes' time from which on a key group is named, and not executors."""
 _SHOWN = 2
 """Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
 
@@ -126,6 +132,7 @@ class PeriodStatistics:
     # source rows that arrived a second: since the rate last changed, if it did; otherwise over the
     # whole period or its last third, whichever is most
     arrival_per_s: float
+    arrival_error: float = 0.0  # its standard error by noise, as a share; 0 if it is unknown
     # mean time of an epoch, in seconds, with the delivery that the next one waits for
     epoch_s: float
     # mean time of an epoch in which not even the busiest lanes were busy with key groups: what does
@@ -179,6 +186,28 @@ class PeriodStatistics:
             if is_time and its == key_group and key_work.left > 0.5e6 * busy_s[key_group]:
                 return key_work.key
         return ""
+
+    def held_up_by(self) -> tuple[str, float]:
+        """Return what took most of the period, and its share of it; empty where rows were awaited.
+
+        See `godwit.model.events.LoadMeasured`.
+        """
+        took_s: dict[str, float] = {"executors": self.busiest_s}
+        for part, each_s in self.outside_s.items():
+            name = _PARTS.get(part, part)
+            took_s[name] = took_s.get(name, 0.0) + each_s * self.epochs
+        name = max(took_s, key=lambda part: took_s[part])
+        share = took_s[name] / max(self.period_s, 1e-9)
+        if share < _MATTERS:
+            return "", share
+        if name == "executors":
+            heaviest = max(
+                ((float(c.busy_s.max()), int(c.busy_s.argmax()), n)
+                 for n, c in self.components.items()), default=(0.0, 0, "")
+            )  # fmt: skip
+            if heaviest[0] > _ALONE * self.busiest_s:
+                name = f"key group {heaviest[1]} of {heaviest[2]!r}"
+        return name, share
 
     @property
     def demand(self) -> float:
@@ -388,6 +417,7 @@ class Statistics:
         per_row_s = self._outside.update()
         if so_far.rows:
             fixed_s = max(0.0, fixed_s - per_row_s * rows / len(so_far.rows))
+        arrival_per_s, since_s = self._arrival_rate(now_s)
         return PeriodStatistics(
             began_s=self.began_s,
             ended_s=now_s,
@@ -395,7 +425,8 @@ class Statistics:
             missing=so_far.missing,
             rows=float(rows),
             covered=1 - so_far.missing_rows / rows if rows and counted else 1.0,
-            arrival_per_s=self._arrival_per_s(now_s),
+            arrival_per_s=arrival_per_s,
+            arrival_error=self.arrivals.error_since(since_s),
             epoch_s=mean_s,
             fixed_s=fixed_s,
             per_row_s=per_row_s,
@@ -418,26 +449,26 @@ class Statistics:
             },
         )
 
-    def _arrival_per_s(self, now_s: float) -> float:
-        """Return the arrival rate at the sources, in rows a second."""
+    def _arrival_rate(self, now_s: float) -> tuple[float, float]:
+        """Return the arrival rate at the sources, in rows a second, and since when it is that."""
         so_far, arrivals = self._epochs, self.arrivals
         if not so_far.rows:
-            return 0.0
+            return 0.0, self.began_s
         changed_s = arrivals.change_s
         # Where it changed just as the period began, the first interval has some of both rates.
         if changed_s is not None and changed_s >= self.began_s:
-            return arrivals.rate_since_change or 0.0
+            return arrivals.rate_since_change or 0.0, changed_s
         length_s = now_s - self.began_s
         whole = arrivals.rate_since(self.began_s)
         if whole is None:
             # Where nothing tells when rows arrived, they did as they were taken.
-            return float(sum(so_far.rows)) / max(length_s, 1e-9)
+            return float(sum(so_far.rows)) / max(length_s, 1e-9), self.began_s
         since = [now_s - _RECENT * length_s]
         if arrivals.step_s is not None:
             since.append(arrivals.step_s)
-        last = max(rate for s in since if (rate := arrivals.rate_since(s)) is not None)
+        last, last_s = max((rate, s) for s in since if (rate := arrivals.rate_since(s)) is not None)
         # Of two estimates of one rate the greater is too high, as a rule.
-        return last if last > _RISEN * whole else whole
+        return (last, last_s) if last > _RISEN * whole else (whole, self.began_s)
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:

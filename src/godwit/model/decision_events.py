@@ -19,10 +19,6 @@ def _figures_text(numbers: Mapping[str, float]) -> str:
     return f" ({figures})" if figures else ""
 
 
-_MATTERS = 0.2
-"""Share of the time from which work outside the lanes is shown."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsTooFew(Event):
     """A component has too few key groups for its lanes, or for its load.
@@ -86,6 +82,14 @@ class LoadMeasured(Event):
         Phase of epochs (``"plan"``, ``"stages"``, ``"commit"``) or sink (``"sink 'name'"``) → share
         of the period that it took, not counting the busiest lanes, nor deliveries beside the next
         epoch.
+    held_up_by
+        What took most of the period: ``"executors"``, ``"key group 7 of 'count'"``, ``"driver"``,
+        ``"source"`` (reading and exchanging rows) or ``"sink 'name'"``. Empty if the stream waited
+        for rows most of the time.
+    held_up
+        Share of the period that it took.
+    arrival_error
+        Standard error of `arrival_per_s` by random noise, as a share of it; 0 if it is unknown.
     """
 
     period_s: float
@@ -100,12 +104,14 @@ class LoadMeasured(Event):
     speeds: Mapping[str, float] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     outside: Mapping[str, float] = field(default_factory=dict)
+    held_up_by: str = ""
+    held_up: float = 0.0
+    arrival_error: float = 0.0
 
     def _one_line_text(self) -> str:
         used = self.usage.get(self.bottleneck, 0.0)
-        part = max(self.outside, key=lambda name: self.outside[name], default="")
-        share = self.outside.get(part, 0.0)
-        beside = f", {share:.0%} of the time for {part}" if share > max(used, _MATTERS) else ""
+        named = self.held_up_by not in ("", "executors")
+        beside = f", {self.held_up:.0%} of the time for {self.held_up_by}" if named else ""
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
         missing = f", {self.missing} of them without measurements" if self.missing else ""
         return (

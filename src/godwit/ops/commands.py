@@ -62,6 +62,10 @@ REPORT: Final = Command(
     needs="rich",
     install=_CLI,
 )
+WHY: Final = Command(
+    module="godwit.ops.why",
+    purpose="why the controller did what it did: its last decisions, each as a story",
+)
 ADVISE: Final = Command(
     module="godwit.ops.advise.command",
     purpose="what an ordinary Spark streaming run lost to unbalanced state, from its event log",

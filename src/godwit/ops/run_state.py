@@ -18,7 +18,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.model.events import DECISIONS
+from godwit.model.events import DECISIONS, LoadMeasured, event_from_dict
 from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 from godwit.ops.entries import (
     EventLine,
@@ -33,10 +33,14 @@ from godwit.ops.entries import (
 )
 from godwit.ops.heat import PlacesOfGroups, moved_placement, streamed_placement
 from godwit.ops.liveness import LIFECYCLE
+from godwit.ops.stories import Measurements, story_of
+from godwit.ops.stories import judged as judged_story
 from godwit.placement.preview import DEFAULT_BANDWIDTH, DEFAULT_CHANGED_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from godwit.ops.stories import Story
 
 MAX_POINTS: Final = 720
 _MAX_DECISIONS: Final = 200
@@ -51,6 +55,7 @@ _ELSEWHERE: Final = DECISIONS | {"EpochCommitted", "LoadMeasured"}
 _RATE_S: Final = 10.0
 _LATENCY: Final = ("p50", "p95", "p99", "max")
 _SCALINGS: Final = ("ScaledOut", "ScaledIn")
+_CHANGES: Final = (*_SCALINGS, "RebalancingStarted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +187,7 @@ class ShownDecision:
     number: tuple[int, int] | None = None  # executors before and after, of a scaling
     migrations: frozenset[str] = frozenset()
     cost_s: float = 0.0  # time that their copies take, as the controller estimated it
+    story: Story  # in plain words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +220,7 @@ class RunState:
     last_s: float | None = None
     resumed_after: int = -1  # last epoch before this run of the query
     measured: EventLine | None = None  # the controller's last measurement
+    measurements: Measurements = field(default_factory=Measurements)  # since its last change
     frame: Frame = field(default_factory=Frame)  # as of now
     points: tuple[Point, ...] = ()
     step: int = 1  # epochs of a point
@@ -533,6 +540,9 @@ def _apply_event(state: RunState, values: Mapping[str, Any]) -> RunState:
     changes: dict[str, Any] = {"last_s": max(state.last_s or 0.0, line.at_s)}
     if kind == "LoadMeasured":
         changes["measured"] = line
+        event = event_from_dict(values)
+        if isinstance(event, LoadMeasured):
+            changes["measurements"] = state.measurements.after(event)
     if kind in DECISIONS:
         changes["decision_lines"] = (*state.decision_lines, line)[-_MAX_EVENTS:]
     if kind in LIFECYCLE:
@@ -761,8 +771,14 @@ def _apply_decision(state: RunState, values: Mapping[str, Any], line: EventLine)
     if line.kind in ("DecisionJudged", "RebalancingJudged"):
         return _apply_judgement(state, values, line)
     decision = ShownDecision(
-        at_s=line.at_s, epoch=int(number(values["epoch"])), kind=line.kind, line=line.line
+        at_s=line.at_s,
+        epoch=int(number(values["epoch"])),
+        kind=line.kind,
+        line=line.line,
+        story=story_of(event_from_dict(values), state.measurements),
     )
+    if line.kind in _CHANGES:
+        state = replace(state, measurements=state.measurements.changed())
     if line.kind in _SCALINGS:
         pair = int(number(values["before"])), int(number(values["wanted"]))
         decision = replace(decision, number=pair)
@@ -813,12 +829,19 @@ def _apply_judgement(state: RunState, values: Mapping[str, Any], line: EventLine
             for d in state.decisions
             if d.kind == "RebalancingStarted" and d.expected == expected and not d.verdict
         ]
+    event = event_from_dict(values)
     if not candidates:
         alone = ShownDecision(
-            at_s=line.at_s, epoch=epoch, kind=line.kind, line=line.line, **judgement
+            at_s=line.at_s,
+            epoch=epoch,
+            kind=line.kind,
+            line=line.line,
+            story=story_of(event, state.measurements),
+            **judgement,
         )
         return replace(state, decisions=(*state.decisions, alone)[-_MAX_DECISIONS:])
     latest = candidates[-1]
+    judgement["story"] = judged_story(latest.story, event, state.measurements)
     judged = replace(latest, **judgement)
     return replace(state, decisions=tuple(judged if d is latest else d for d in state.decisions))
 

@@ -12,7 +12,7 @@ from benchmarks.control import steps
 from tests.support.controls import control_of
 
 from godwit.control import Budget
-from godwit.control.scaling import WantedExecutors, custom, latency
+from godwit.control.scaling import WantedExecutors, custom, latency, utilisation
 from godwit.model import events
 from godwit_lab.simulator import (
     CostModel,
@@ -294,3 +294,25 @@ def test_a_step_takes_two_decisions_at_most_to_the_fewest_executors_or_one_more(
     assert step.fewest is not None
     assert 0 <= step.executors - step.fewest <= 1
     assert 1 <= step.decisions <= 2
+
+
+@pytest.mark.parametrize(("scaling", "seed"), [(latency("2 seconds"), 2), (utilisation(0.7), 2)])
+def test_noise_of_half_the_rate_makes_one_decision_at_most(scaling: Any, seed: int) -> None:
+    """Without a test at its standard error, six and four decisions moved 176 and 166 key groups."""
+    machine = Machine()
+    scenario = Scenario(
+        cluster=SimulatedCluster(
+            machines=(machine,) * 4, added=machine, pool=Pool(start_s=(1.0, 2.0))
+        ),
+        components=(SimulatedComponent(name="w", key_groups=128, row_ms=1.0, key_bytes=10_000),),
+        rate=Rate(rows_per_s=2400, noise=0.5),
+        keys=Keys(number=20_000, zipf=0.4),
+        duration_s=340.0,
+        trigger_s=0.5,
+        longest_epoch_s=5.0,
+    )
+    control = control_of(scaling=scaling)
+    history = Simulation(scenario, seed=seed, control=controlled_by(control)).run()
+    assert len(scaled(history)) <= 1
+    late = [event for event in history.of_kind(events.RebalancingStarted) if event.at_s > 60]
+    assert not late

@@ -1,13 +1,16 @@
 """`godwit advise`: what a Spark streaming run lost to uneven state partitions.
 
-Of a checkpoint of Godwit it says whether the number of key groups is too small.
+Of a checkpoint of Godwit it says what holds the query up, by the controller's last measurements,
+and whether the number of key groups is too small.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter, deque
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.commit_log import CommitLog
@@ -20,12 +23,13 @@ from godwit.ops.advise.stage_advice import advise
 from godwit.ops.arguments import save_picture
 from godwit.ops.console import figures_table, tell, wide_console
 from godwit.ops.entries import count as whole
-from godwit.ops.entries import mapping, text
+from godwit.ops.entries import mapping, number, text
+from godwit.ops.stories import remedy
 from godwit.placement.granularity import too_few_key_groups
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 
 _JOURNAL_ENTRIES = 2_000
+_PERIODS = 9
+"""Last periods of the controller by which the bottleneck is named."""
 
 
 def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +50,9 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
         "took, what the same partitions would have taken on the same slots had they been placed "
         "freely (longest first), and the mean, which key groups finer than partitions come close "
         "to. The log may be compressed, rolled, cut short or still being written. Of a checkpoint "
-        "of Godwit: say whether its number of key groups is too small. Exit status 0; 2 if there "
-        "is nothing to advise on."
+        "of Godwit: name what holds its query up (executors, one key group, the driver, the source "
+        "or a sink), if a controller measured it, and say whether its number of key groups is too "
+        "small. Exit status 0; 2 if there is nothing to advise on."
     )
     parser.add_argument(
         "path",
@@ -83,13 +90,16 @@ def _run_advise(args: argparse.Namespace) -> int:
 
 
 def _advise_on_checkpoint(args: argparse.Namespace) -> int:
-    """Print whether a checkpoint has too few key groups; return status 0."""
+    """Print what holds a query up, and whether it has too few key groups; return status 0."""
     storage = CheckpointStorage.open(args.path)
     log = CommitLog.open_read_only(storage)
     count = log.chains.num_key_groups
     advice: dict[str, dict[str, Any]] = {}
+    held_up: deque[tuple[str, float]] = deque(maxlen=_PERIODS)
     for entry in read_tail(storage, _JOURNAL_ENTRIES):  # what the controller has measured
         event = mapping(entry.get("event"))
+        if event.get("kind") == "LoadMeasured":
+            held_up.append((text(event.get("held_up_by", "")), number(event.get("held_up"))))
         if event.get("kind") == "KeyGroupsTooFew" and event.get("key_groups") == count:
             advice[text(event.get("component"))] = {
                 "reason": text(event.get("reason")),
@@ -100,10 +110,16 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
         if too_few is not None:
             advice[name] = asdict(too_few)
     if args.json:
-        print(json.dumps({"num_key_groups": count, "components": advice}, indent=2))
+        part, share = _bottleneck(held_up)
+        slowest = {"part": part, "share": share, "remedy": remedy(part)} if part else None
+        values = {"num_key_groups": count, "components": advice, "bottleneck": slowest}
+        print(json.dumps(values, indent=2))
         return 0
     console = wide_console()
     tell(console, f"{log.identity.name}: {counted(count, 'key group')}")
+    part, share = _bottleneck(held_up)
+    if part:
+        tell(console, f"{part} took {share:.0%} of the time lately: {remedy(part)}.")
     for name, values in sorted(advice.items()):
         tell(console, f"{printable(name)}: too few, since {values['reason']}")
     if advice:
@@ -116,6 +132,16 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
     else:
         tell(console, "They suffice for the lanes and for the loads that were measured.")
     return 0
+
+
+def _bottleneck(held_up: Collection[tuple[str, float]]) -> tuple[str, float]:
+    """Return what held a query up in most of the last periods, and the share of time it took.
+
+    Empty if nothing did. `held_up`: what did in each of them, and the share.
+    """
+    parts = Counter(part for part, _ in held_up)
+    part = parts.most_common(1)[0][0] if parts else ""
+    return part, median([share for name, share in held_up if name == part] or [0.0])
 
 
 def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:

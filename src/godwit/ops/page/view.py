@@ -199,6 +199,7 @@ def _decision_json(decision: ShownDecision) -> dict[str, Any]:
         "measured": _round_numbers(decision.measured),
         "verdict": decision.verdict,
         "judged": decision.judged,
+        "story": decision.story.lines,
     }
 
 

@@ -311,10 +311,15 @@ function drawDecisions() {
   if (!rows.length) { nothing("decisions", "No decision so far. Without control=gw.Control(...) nobody decides; with it, a decision needs a few epochs of measurement."); return; }
   const value = (one, name) => known(one[name]) ? (one.figure === "load distance" ? percent(one[name]) : short(one[name])) : "–";
   table("decisions", ["", "time", "decision and its reason", "expected", "came", "verdict"], rows.reverse().map((one) => ({
-    cells: [one.number, when(one.atS), el("span", {}, el("span", { class: "tag" }, words(one.kind)), ` ${one.line}`),
+    cells: [one.number, when(one.atS), el("span", {}, el("span", { class: "tag" }, words(one.kind)), ` ${one.line}`, story(one)),
       el("span", { title: one.figure }, known(one.before) ? `${value(one, "before")} → ${value(one, "expected")}` : value(one, "expected")),
       el("span", { title: one.figure }, value(one, "measured")), one.verdict ? el("span", { class: one.verdict === "no help" ? "tag alarm" : "tag" }, one.verdict) : "–"],
   })), [0, 3, 4]);
+}
+// What was seen, taken for noise and expected, what came, and what it would take: as `godwit why`.
+function story(one) {
+  const told = (one.story || []).filter(([name]) => name !== "came" || one.verdict);
+  return told.length ? el("details", {}, el("summary", {}, "why"), el("dl", {}, ...told.flatMap(([name, line]) => [el("dt", {}, name), el("dd", {}, line)]))) : "";
 }
 const words = (kind) => kind.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
 

@@ -1,0 +1,80 @@
+r"""Arrival rates that noise leaves possible, from the last periods.
+
+Rows of a second stray, so a period's rate is an estimate with a standard error: what intervals
+stray by, over the root of their number.  A number of executors is changed only if every rate that
+noise leaves possible asks for it.  One period shows a step in the rate, or a stream with little
+noise, at once; what a period cannot tell from noise several together may, so the last 1, 2, 3, 4,
+… periods are tested, and the strictest test counts.
+
+Who looks for an hour finds the unlikely.  So the k-th look since the rate last changed may be
+wrong with a chance of :math:`\alpha / (k (k + 1))`, divided by the number of lengths, which sums up
+to at most :math:`\alpha`, however long a stream runs (sequential tests that spend their error; Lan
+and DeMets, "Discrete sequential boundaries for clinical trials", 1983).
+
+What intervals stray by is measured from each to the next, so neither a step nor a drift passes for
+noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import NormalDist, median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ALPHA = 0.05
+"""Chance that noise alone exceeds a bound, on either side, between two changes of the rate."""
+_PERIODS = np.array((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))
+"""Numbers of last periods that are tested together."""
+_MOST = int(_PERIODS[-1])
+_TELLING = 4
+"""Bends of the rate, from period to period, that tell what it strays by."""
+_MAD_TO_SIGMA = 1.4826
+
+
+class RateBounds:
+    """Least and greatest arrival rate that the last periods leave possible."""
+
+    def __init__(self) -> None:
+        # rate in rows a second, and its standard error, of each
+        self._periods: deque[tuple[float, float]] = deque(maxlen=_MOST)
+        self._rates: deque[float] = deque(maxlen=_MOST)
+        self._looks = 0
+        self.low, self.high = 0.0, math.inf
+
+    def add(self, rate: float, error: float) -> None:
+        """Add a period: its rate in rows a second, and the rate's standard error as a share."""
+        self._rates.append(rate)
+        error = max(rate * error, _strays(self._rates))
+        self._periods.append((rate, error))
+        self._looks += 1
+        self._bound()
+        if self.low > self.high:  # the last periods and those before had different rates
+            self._periods = deque([(rate, error)], maxlen=_MOST)
+            self._looks = 1
+            self._bound()
+
+    def _bound(self) -> None:
+        """Bound the rate by the last periods."""
+        share = _ALPHA / len(_PERIODS) / (self._looks * (self._looks + 1))
+        errors = NormalDist().inv_cdf(1 - share)
+        rates, stray = np.array(self._periods)[::-1].T
+        counts = _PERIODS[len(rates) >= _PERIODS]
+        mean = np.cumsum(rates)[counts - 1] / counts
+        most = errors * np.sqrt(np.cumsum(stray**2)[counts - 1]) / counts
+        self.low, self.high = max(0.0, float((mean - most).max())), float((mean + most).min())
+
+
+def _strays(rates: Iterable[float]) -> float:
+    """Return what rates of periods stray by from a steady or a steadily changing one.
+
+    0 if they are too few to tell.
+    """
+    series = list(rates)
+    bends = [abs(a - 2 * b + c) for a, b, c in zip(series, series[1:], series[2:], strict=False)]
+    return _MAD_TO_SIGMA * median(bends) / math.sqrt(6) if len(bends) >= _TELLING else 0.0
