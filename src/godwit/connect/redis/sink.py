@@ -83,8 +83,10 @@ class RedisSink(TargetSink):
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The prefix of the keys, after server and number of the database."""
+        """The prefix of the keys, after server and number of the database; empty: a socket."""
         known = redis.ConnectionPool.from_url(self._url).connection_kwargs
+        if "path" in known:
+            return ()
         server = f"redis://{known.get('host', 'localhost')}:{known.get('port', 6379)}"
         return (f"{server}/{known.get('db', 0)}.{self._prefix}",)
 
