@@ -51,7 +51,7 @@ __all__ = ["simulated"]
 
 _EXECUTORS, _FIRST, _KEYS, _KEY_GROUPS = 6, 2, 400, 96
 _ROW_MS, _TARGET_S, _TRIGGER_S = 1.0, 2.5, 1.0
-_LEAD_S = 40.0  # until the query has certainly begun
+_LEAD_S = 90.0  # until the query has certainly begun
 _SEEDS = 3
 _BASE_PER_S = 800.0
 # share of the run at which it begins, share at which it ends, rows a second besides the base
@@ -188,6 +188,8 @@ def simulated(run_s: float = 90.0, autoscalers: Sequence[str] = ("godwit", "ds2"
     for load, blocks in _BLOCKS.items():
         for autoscaler in autoscalers:
             heard = _on_spark(blocks, autoscaler, run_s)
+            if not heard.epochs:
+                raise RuntimeError(f"{load}, {autoscaler}: Spark ran no epoch; free the machine")
             ended_s, rows, mean_s, took_s = map(list, zip(*heard.epochs, strict=True))
             early = [i for i, at_s in enumerate(ended_s) if 5 <= at_s <= blocks[0][0] * run_s]
             fixed_s = float(

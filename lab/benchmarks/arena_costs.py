@@ -21,7 +21,7 @@ import godwit as gw
 from godwit.migration.outcome import EpochOutcome
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import nexmark
+import nexmark  # type: ignore[import-not-found]
 
 QUERIES = ("q1", "q3", "q5", "q8", "q11")
 
