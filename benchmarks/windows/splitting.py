@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 FORMS: tuple[WindowLayout, ...] = ("split", "combined")
+_SILENCE_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +52,12 @@ class Case:
     keys: int
     windows: int
     migrations: int
+    length: int = 4  # of a run, in eights of epochs
 
     @property
     def epochs(self) -> int:
         """Epochs of a run: whole periods."""
-        return 4 * -(-8 // self.windows) * self.windows
+        return self.length * -(-8 // self.windows) * self.windows
 
 
 CASES = (
@@ -140,6 +142,15 @@ def play(case: Case, form: WindowLayout, turns: Connection) -> None:
         turns.send(run.compared[-1])
 
 
+def _answer(end: Connection) -> Any:
+    """Give a player its turn, and return what it says; raise if it is silent for too long."""
+    end.send(None)
+    if not end.poll(_SILENCE_S):
+        msg = f"an epoch has not ended in {_SILENCE_S} s"
+        raise TimeoutError(msg)
+    return end.recv()
+
+
 def measure(case: Case) -> tuple[dict[WindowLayout, float], dict[WindowLayout, LayoutsCompared]]:
     """CPU milliseconds a period in either form, and what the model made of it."""
     fresh = get_context("spawn")
@@ -149,15 +160,12 @@ def measure(case: Case) -> tuple[dict[WindowLayout, float], dict[WindowLayout, L
         ends[form], theirs = fresh.Pipe()
         players.append(fresh.Process(target=play, args=(case, form, theirs), daemon=True))
         players[-1].start()
+        theirs.close()  # so that the end of a player is seen
     spent: dict[WindowLayout, list[float]] = {form: [] for form in FORMS}
     for epoch in range(case.epochs):
         for form in FORMS if epoch % 2 else FORMS[::-1]:
-            ends[form].send(None)
-            spent[form].append(ends[form].recv())
-    told = {}
-    for form, end in ends.items():
-        end.send(None)
-        told[form] = end.recv()
+            spent[form].append(_answer(ends[form]))
+    told = {form: _answer(end) for form, end in ends.items()}
     for player in players:
         player.join()
     periods = {form: np.reshape(of, (-1, case.windows)).sum(axis=1) for form, of in spent.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def _run_reproduce(args: argparse.Namespace) -> int:
     if args.off:
         runnable = _with_mechanism(runnable)
     settings = FigureRun(
-        quick=args.quick, seed=args.seed, off=args.off, data=args.data, progress=_progress
+        quick=args.quick, seed=args.seed, off=args.off, data=args.data, progress=_Progress()
     )
     results, failed = _run_all(runnable, settings, args.out, again=args.again)
     _print_summary(results, failed, args.out)
@@ -131,9 +132,9 @@ def _run_all(
             else:
                 print(f"[{number}/{len(entries)}] {entry.name}: {entry.load().title}", flush=True)
                 result = reproduce(entry, settings, out)
-                _progress("")
+                settings.progress("")
         except KeyboardInterrupt:
-            _progress("")
+            settings.progress("")
             print(
                 f"Stopped. {len(results)} of {len(entries)} figures are whole in {out}, and "
                 f"nothing of {entry.name}; the same command continues with it.",
@@ -151,10 +152,22 @@ def _run_all(
     return results, failed
 
 
-def _progress(text: str) -> None:
-    """Show the progress of a figure, on one line of a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{printable(text)[:100]}", end="", file=sys.stderr, flush=True)
+class _Progress:
+    """Progress of figures: on one line of a terminal, elsewhere a line every half minute."""
+
+    def __init__(self) -> None:
+        self._shown_s = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Show a text; an empty one ends the line."""
+        if sys.stderr.isatty():
+            print(f"\r\033[K{printable(text)[:100]}", end="", file=sys.stderr, flush=True)
+        elif text and time.monotonic() - self._shown_s > _SILENT_S:
+            self._shown_s = time.monotonic()
+            print(f"    {printable(text)}", file=sys.stderr, flush=True)
+
+
+_SILENT_S = 30.0
 
 
 def _print_list(chosen: Sequence[Entry]) -> None:
@@ -186,11 +199,14 @@ def _print_result(entry: Entry, result: Result, out: Path) -> None:
             shown(check.paper, check.unit),
             shown(check.ours, check.unit),
             shown(check.ratio),
-            "yes" if check.holds else "NO",
+            check.outcome,
         )
         for check in result.checks
     ]
-    print(table(("  check (* decisive)", "expected", "paper", "ours", "ratio", "holds"), rows))
+    print(table(("  clause (* decisive)", "expected", "paper", "ours", "ratio", "holds"), rows))
+    for check in result.checks:
+        if check.unchecked:
+            print(f"  not checked: {check.claim}, since {check.unchecked}")
     if result.verdict is not Verdict.AGREES and figure.reason and not result.off:
         print(f"  why: {figure.reason}")
     place = place_of(out, entry, off=result.off)

@@ -1,21 +1,22 @@
-"""A figure of a paper as a value: its claim, how it is run, and checks that can fail.
+"""A figure of a paper as a value: the clauses of its claim, how it is run, and what decides each.
 
 A script of ``experiments/paper1`` has the figures of one experiment: functions named as the figures
-and decorated by `figure`.  Each returns rows (the data), and checks of the shape that the paper
-shows.  Every check compares two numbers, so that it can fail and the page can show by how much;
-*decisive* ones are what it is there for.
+and decorated by `figure`.  Each returns data.  What the paper says is a list of clauses: each has a
+number that decides it, computed from the figure's own data and compared with a bound, or stands as
+not checked, with the reason.  *Decisive* ones are what the figure is there for.
 
-Invariant: a verdict follows from the checks alone.
+Invariant: the claim that a reader sees is that of the clauses, and a verdict follows from them and
+the data alone.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
 Row = Mapping[str, float | str]
 """One row of a figure's data, by column."""
 Value = TypeVar("Value")
+_DIGITS = 6
+"""Significant digits that data are kept with."""
 
 
 class RunsOn(StrEnum):
-    """Engine that a figure runs on."""
+    """What runs to make a figure."""
 
     SPARK = "on Spark"
     PROCESS = "in one process"
-    SIMULATED = "simulated"
-    PLANNERS = "planners only"
+    SIMULATED = "simulator"
+    PLANNERS = "planners on arrays"
+    WORKLOAD = "a workload only"
 
 
 class Verdict(StrEnum):
@@ -45,18 +49,180 @@ class Verdict(StrEnum):
     DISAGREES = "does not agree"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One comparison of the paper's figure with the result here."""
+class Data:
+    """Rows of a figure, by column; every clause is decided by them alone.
 
-    claim: str
-    expected: str  # bound that it must keep, such as "≤ 2 ms"
-    ours: float | None  # None: it could not be computed, and does not hold
-    holds: bool
-    paper: float | None = None  # number that the paper gives
+    Numbers have six significant digits, so that data that were written are those that are read.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        listed = [dict(row) for row in rows]
+        names = list(dict.fromkeys(name for row in listed for name in row))
+        self._columns = {name: [_kept(row.get(name)) for row in listed] for name in names}
+        self._length = len(listed)
+
+    @property
+    def columns(self) -> Mapping[str, Sequence[float | str | None]]:
+        """Values by column; ``None`` where a row has none, or a number that is not finite."""
+        return self._columns
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, without what they do not have."""
+        return [
+            {
+                name: value
+                for name, values in self._columns.items()
+                if (value := values[place]) is not None
+            }
+            for place in range(self._length)
+        ]
+
+    def column(self, name: str, **where: float | str) -> np.ndarray:
+        """Return the numbers of a column, of the rows that have the values `where` in others."""
+        values = [self._columns[name][place] for place in self._where(where)]
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+
+    def one(self, name: str, **where: float | str) -> float:
+        """Return the number of the only row that has the values `where`; NaN if there is none."""
+        chosen = self.column(name, **where)
+        return float(chosen[0]) if len(chosen) == 1 else math.nan
+
+    def values(self, name: str, **where: float | str) -> tuple[Any, ...]:
+        """Return the different values of a column, in order, of the rows that have `where`."""
+        chosen = (self._columns[name][place] for place in self._where(where))
+        return tuple(dict.fromkeys(value for value in chosen if value is not None))
+
+    def table(self, *keys: str, column: str, **where: float | str) -> dict[Any, float]:
+        """Return value of the column `keys` (several: a tuple) → number in `column`."""
+        chosen = {}
+        for place in self._where(where):
+            key = tuple(self._columns[name][place] for name in keys)
+            value = self._columns[column][place]
+            if value is not None:
+                chosen[key if len(keys) > 1 else key[0]] = float(value)
+        return chosen
+
+    def _where(self, where: Mapping[str, float | str]) -> list[int]:
+        """Return the positions of the rows that have some values."""
+        columns = [(self._columns[name], value) for name, value in where.items()]
+        return [
+            place
+            for place in range(self._length)
+            if all(column[place] == value for column, value in columns)
+        ]
+
+
+def _kept(value: float | str | None) -> float | str | None:
+    """Return a value as it is kept: a number with few digits, ``None`` if it is not finite."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return float(f"{float(value):.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """One clause of what the paper says about a figure, and what decides it."""
+
+    says: str  # the paper's; several clauses of the same words are one sentence of the claim
+    what: str = ""  # number that decides it
+    number: Callable[..., Any] | None = None  # of `Data`; None: nothing decides it
+    bound: float = 0.0
+    sign: Literal["≤", "≥"] = "≤"
+    unchecked: str = ""  # why nothing decides it
     unit: str = ""
+    paper: float | None = None  # number that the paper gives
     decisive: bool = False  # without it the figure does not agree, whatever else holds
     measure: str = ""  # name in the table of numbers that the papers give; empty: not in it
+    beyond: bool = False  # not the paper's: something of Godwit's that must hold besides
+
+    def check(self, data: Data) -> Check:
+        """Decide the clause by a figure's data."""
+        text = f"{self.says}: {self.what}" if self.what else self.says
+        if self.number is None:
+            return Check(claim=text, decisive=self.decisive, unchecked=self.unchecked)
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of NumPy, about nothing
+                ours = float(self.number(data))
+        except (ArithmeticError, LookupError, ValueError):
+            ours = math.nan  # the data that it is about are missing
+        return Check(
+            claim=text,
+            expected=f"{self.sign} {self.bound:.4g} {self.unit}".rstrip(),
+            ours=ours if math.isfinite(ours) else None,
+            holds=math.isfinite(ours)
+            and bool(ours <= self.bound if self.sign == "≤" else ours >= self.bound),
+            paper=self.paper,
+            unit=self.unit,
+            decisive=self.decisive,
+            measure=self.measure,
+        )
+
+
+class _About(TypedDict, total=False):
+    """Fields of a clause that its numbers do not tell."""
+
+    unit: str
+    paper: float | None
+    decisive: bool
+    measure: str
+    beyond: bool
+
+
+def at_most(
+    says: str, what: str, number: Callable[..., Any], bound: float, **about: Unpack[_About]
+) -> Clause:
+    """Return the clause that our number is at most a bound; `about`: further fields."""
+    return Clause(says=says, what=what, number=number, bound=bound, sign="≤", **about)
+
+
+def at_least(
+    says: str, what: str, number: Callable[..., Any], bound: float, **about: Unpack[_About]
+) -> Clause:
+    """Return the clause that our number is at least a bound; `about`: further fields."""
+    return Clause(says=says, what=what, number=number, bound=bound, sign="≥", **about)
+
+
+def unchecked(says: str, reason: str) -> Clause:
+    """Return a clause that nothing decides here, with the reason; the figure cannot agree."""
+    return Clause(says=says, unchecked=reason)
+
+
+def acts(names: Sequence[str], *, by: str, column: str = "moves", **where: float | str) -> Clause:
+    """Return the condition that every system that is compared did something.
+
+    Where one of `names`, values of the column `by`, has nothing in `column` in the rows that have
+    the values `where`, a comparison says nothing about it, and the figure does not agree.
+    """
+    here = "".join(f", {name} {value}" for name, value in where.items())
+    return at_least(
+        "all that are compared do something",
+        f"fewest {column} of {', '.join(names)}{here}",
+        lambda data: min(
+            float(np.nansum(data.column(column, **{by: name, **where}))) for name in names
+        ),
+        1.0,
+        decisive=True,
+        beyond=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A clause that was decided, or stands as not checked."""
+
+    claim: str
+    expected: str = ""  # bound that it must keep, such as "≤ 2 ms"
+    ours: float | None = None  # None: it could not be computed, and does not hold
+    holds: bool = False
+    paper: float | None = None
+    unit: str = ""
+    decisive: bool = False
+    measure: str = ""
+    unchecked: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -65,37 +231,21 @@ class Check:
             return None
         return self.ours / self.paper
 
-
-class _About(TypedDict, total=False):
-    """Fields of a check that its numbers do not tell."""
-
-    unit: str
-    paper: float | None
-    decisive: bool
-    measure: str
+    @property
+    def outcome(self) -> str:
+        """Outcome in a word or two."""
+        return "not checked" if self.unchecked else "yes" if self.holds else "NO"
 
 
-def at_most(claim: str, ours: float, bound: float, **about: Unpack[_About]) -> Check:
-    """Return the check that our number is at most a bound; `about`: further fields."""
-    return _bounded("≤", claim, ours, bound, holds=ours <= bound, **about)
+def verdict_of(checks: Sequence[Check]) -> Verdict:
+    """Return the verdict: agrees if all clauses hold, and none stands as not checked.
 
-
-def at_least(claim: str, ours: float, bound: float, **about: Unpack[_About]) -> Check:
-    """Return the check that our number is at least a bound; `about`: further fields."""
-    return _bounded("≥", claim, ours, bound, holds=ours >= bound, **about)
-
-
-def _bounded(
-    sign: str, claim: str, ours: float, bound: float, *, holds: bool, **about: Unpack[_About]
-) -> Check:
-    """Return the check of our number against a bound; `sign`: "≤" or "≥"."""
-    return Check(
-        claim=claim,
-        expected=f"{sign} {bound:.4g} {about.get('unit', '')}".rstrip(),
-        ours=float(ours) if math.isfinite(ours) else None,
-        holds=bool(holds),
-        **about,
-    )
+    No, if a decisive one fails or none holds; otherwise partly.
+    """
+    decisive = any(check.decisive and not check.holds for check in checks)
+    if decisive or not any(check.holds for check in checks):
+        return Verdict.DISAGREES
+    return Verdict.AGREES if all(check.holds for check in checks) else Verdict.PARTLY
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
@@ -142,29 +292,10 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureResult:
-    """Data and checks of one run of a figure."""
+    """Data of one run of a figure."""
 
     rows: Sequence[Row]
-    checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()  # what a reader must know of this run, such as generated data
-
-    @property
-    def verdict(self) -> Verdict:
-        """Verdict of the checks: agrees with the paper, partly, or no."""
-        return verdict_of(self.checks)
-
-
-def verdict_of(checks: Sequence[Check]) -> Verdict:
-    """Return the verdict: agrees if all checks hold, no if a decisive one fails or none holds.
-
-    Otherwise partly.
-    """
-    if checks and all(check.holds for check in checks):
-        return Verdict.AGREES
-    decisive = any(check.decisive and not check.holds for check in checks)
-    if decisive or not any(check.holds for check in checks):
-        return Verdict.DISAGREES
-    return Verdict.PARTLY
 
 
 def _show_no_progress(_text: str) -> None:
@@ -195,7 +326,7 @@ class Figure:
     """One figure or table of a paper."""
 
     title: str
-    claim: str  # of the paper, one sentence
+    clauses: tuple[Clause, ...]  # what the paper says about it, and what must hold besides
     workload: str  # of the run here, and where it differs from the paper's
     place: RunsOn
     run: Callable[[FigureRun], FigureResult]
@@ -203,6 +334,17 @@ class Figure:
     mechanism: str = ""  # what ``--off`` switches off; empty: there is no such switch
     # where ours cannot be as the paper's, and why: shown beside the verdict
     reason: str = ""
+
+    @property
+    def claim(self) -> str:
+        """Claim of the paper: the words of its clauses."""
+        said = list(dict.fromkeys(clause.says for clause in self.clauses if not clause.beyond))
+        text = "; ".join(said)
+        return f"{text[0].upper()}{text[1:]}."
+
+    def judge(self, data: Data) -> tuple[Check, ...]:
+        """Decide every clause by data of the figure."""
+        return tuple(clause.check(data) for clause in self.clauses)
 
 
 def figure(**about: Any) -> Callable[[Callable[[FigureRun], FigureResult]], Figure]:
@@ -226,15 +368,3 @@ def sweep(
         run.progress(", ".join(f"{name} {value}" for name, value in values_now.items()))
         rows.append({**values_now, **measure(**values_now)})
     return rows
-
-
-def look_up(rows: Iterable[Row], *keys: str, column: str) -> dict[Any, float]:
-    """Return value of the column `keys` (several: a tuple) → number in `column`."""
-    key_of = itemgetter(*keys)
-    return {key_of(row): float(row[column]) for row in rows}
-
-
-def column_of(rows: Iterable[Row], name: str, **where: float | str) -> np.ndarray:
-    """Return a column of numbers, of the rows that have the values `where` in other columns."""
-    chosen = (row for row in rows if where.items() <= row.items())
-    return np.array([float(row[name]) for row in chosen])

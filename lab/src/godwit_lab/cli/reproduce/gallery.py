@@ -1,6 +1,7 @@
 """The gallery: one page with every figure, the paper's claim beside ours.
 
-Written from the results that are there; a figure without one keeps its place, with the reason.
+The page follows from the results beside it, in ``gallery/``; a figure without one keeps its place,
+with the reason.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from godwit.model.errors import GodwitError
-from godwit.model.text import counted
+import msgspec
+from msgspec.structs import replace
+
 from godwit_lab.cli.reproduce.command import shown
 from godwit_lab.cli.reproduce.figure import Verdict
-from godwit_lab.cli.reproduce.running import place_of, stored
+from godwit_lab.cli.reproduce.running import place_of, read, stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,15 +26,15 @@ if TYPE_CHECKING:
 _LARGEST_PICTURE = 60_000
 """Bytes of a picture from which on the page names the command instead of showing it."""
 
-_CHECKS = "| check | expected | paper | ours | holds |"
-
 _HEAD = """\
 # Gallery: the papers' figures, redrawn
 
 Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Each figure is run with
 fixed seeds, on the machine at hand: on Spark, in one process, in the [simulator](simulator.md), or
-by the planners alone. A verdict follows from checks that can fail; those marked * decide. The
-papers are in the [bibliography](../../docs/bibliography.md).
+by planners on arrays. Every clause of the paper's claim has a number of the figure's data that
+decides it, or stands as *not checked*; a figure agrees only if all clauses hold. Those marked *
+decide: without them it does not agree. The papers are in the
+[bibliography](../../docs/bibliography.md).
 
 """
 
@@ -40,42 +42,48 @@ papers are in the [bibliography](../../docs/bibliography.md).
 def write(
     directory: Path, out: Path, entries: Sequence[Entry], papers: Mapping[str, Paper]
 ) -> Path:
-    """Write ``gallery.md`` and its pictures to a directory, and return the page's path.
+    """Put new results and their pictures into a directory's ``gallery``, and write ``gallery.md``.
 
-    Raises `GodwitError` if the existing page has results that `out` does not have.
+    Results that are there and were not made again stay. Returns the page's path.
     """
-    results = {entry.name: stored(out, entry) for entry in entries}
+    beside = directory / "gallery"
+    beside.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        result = None if entry.reason else stored(out, entry)
+        if result is not None:
+            bare = replace(result, checks=())  # they follow from the data
+            (beside / f"{_name(entry)}.json").write_bytes(msgspec.json.encode(bare) + b"\n")
+            picture = place_of(out, entry) / "figure.svg"
+            if picture.stat().st_size < _LARGEST_PICTURE:
+                shutil.copyfile(picture, beside / f"{_name(entry)}.svg")
+            else:
+                (beside / f"{_name(entry)}.svg").unlink(missing_ok=True)
     path = directory / "gallery.md"
-    lost = [name for name in _with_results(path) if name in results and results[name] is None]
-    if lost:
-        raise GodwitError(
-            f"{path} has results of {counted(len(lost), 'figure')} that {out} has none of, such as "
-            f"{lost[0]}; they would be lost.",
-            remedy="Run all figures (godwit reproduce --quick --gallery ...), or write the page "
-            "into another directory.",
-            path=str(path),
-        )
-    pictures = directory / "gallery"
-    pictures.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(beside, entries, papers), "utf-8")
+    return path
+
+
+def page(beside: Path, entries: Sequence[Entry], papers: Mapping[str, Paper]) -> str:
+    """Return the page of the results and pictures in a directory, each judged by its data."""
+    results = {
+        entry.name: None if entry.reason else read(beside / f"{_name(entry)}.json", entry)
+        for entry in entries
+    }
     text = [_HEAD, _totals_text(entries, results), _measured(results)]
     seen: dict[str, str] = {}
     for name, paper in papers.items():
         text.append(f"## {name.capitalize().replace('Paper', 'Paper ')}: {paper.title}\n\n")
         text += [
-            _figure_section(entry, results[entry.name], out, pictures, seen)
+            _figure_section(entry, results[entry.name], beside, seen)
             for entry in entries
             if entry.paper == name
         ]
-    path.write_text("".join(text).rstrip() + "\n", "utf-8")
-    return path
+    return "".join(text).rstrip() + "\n"
 
 
-def _with_results(page: Path) -> list[str]:
-    """Return the names of a page's figures that have results."""
-    if not page.exists():
-        return []
-    sections = page.read_text("utf-8").split("\n### ")[1:]
-    return [section.partition("\n")[0] for section in sections if _CHECKS in section]
+def _name(entry: Entry) -> str:
+    """Return the name of a figure's files."""
+    return entry.name.replace("/", "-")
 
 
 def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None]) -> str:
@@ -86,8 +94,13 @@ def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None])
         for verdict, words in zip(Verdict, ("agree", "agree partly", "do not agree"), strict=True)
     ]
     missing = sum(bool(entry.reason) for entry in entries)
+    checks = [check for result in figures for check in result.checks]
+    unchecked = sum(bool(check.unchecked) for check in checks)
     waiting = len(entries) - len(figures) - missing
-    text = f"{len(figures)} figures and tables: {', '.join(parts)}. {missing} cannot be redrawn."
+    text = (
+        f"{len(figures)} figures and tables: {', '.join(parts)}. {missing} cannot be redrawn. Of "
+        f"{len(checks)} clauses {unchecked} are not checked."
+    )
     return text + (f" {waiting} were not run for this page.\n\n" if waiting else "\n\n")
 
 
@@ -106,9 +119,7 @@ def _measured(results: Mapping[str, Result | None]) -> str:
     return "## Numbers that the papers give\n\n" + "\n".join(lines) + "\n\n"
 
 
-def _figure_section(
-    entry: Entry, result: Result | None, out: Path, pictures: Path, seen: dict[str, str]
-) -> str:
+def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dict[str, str]) -> str:
     """Return the page's section about a figure: title, picture, checks, verdict.
 
     ``seen`` maps texts of earlier sections to the figure that has them first.
@@ -123,13 +134,18 @@ def _figure_section(
         command = f"godwit reproduce {entry.name}"
         lines += [f"**Not run** for this page; `{command}` runs it.", ""]
         return "\n".join(lines) + "\n"
-    lines += [_picture(entry, out, pictures), ""]
-    lines += [_CHECKS, "|---|---|---|---|---|"]
+    lines += [_picture(entry, beside), ""]
+    lines += ["| clause | expected | paper | ours | holds |", "|---|---|---|---|---|"]
     lines += [
         f"| {check.claim}{' *' if check.decisive else ''} | {check.expected} | "
         f"{shown(check.paper, check.unit)} | {shown(check.ours, check.unit)} | "
-        f"{'yes' if check.holds else '**no**'} |"
+        f"{'yes' if check.holds else f'**{check.outcome.lower()}**'} |"
         for check in result.checks
+    ]
+    lines += [
+        f"\nNot checked: {check.claim}, since {check.unchecked}."
+        for check in result.checks
+        if check.unchecked
     ]
     why = f" {_once(figure.reason, entry.name, seen)}" if figure.reason else ""
     lines += ["", f"**{str(result.verdict).capitalize()}.**{why}", ""]
@@ -144,11 +160,8 @@ def _once(text: str, name: str, seen: dict[str, str]) -> str:
     return text if first == name else f"as [{first}](#{first.replace('/', '')})."
 
 
-def _picture(entry: Entry, out: Path, pictures: Path) -> str:
-    """Copy the picture next to the page if it is small; return the Markdown that shows it."""
-    drawn = place_of(out, entry) / "figure.svg"
-    if not drawn.exists() or drawn.stat().st_size >= _LARGEST_PICTURE:
-        return f"(The picture is large: `godwit reproduce {entry.name}` draws it.)"
-    name = entry.name.replace("/", "-") + ".svg"
-    shutil.copyfile(drawn, pictures / name)
-    return f"![{entry.name}](gallery/{name})"
+def _picture(entry: Entry, beside: Path) -> str:
+    """Return the Markdown that shows a picture, or says how to draw it."""
+    if (beside / f"{_name(entry)}.svg").exists():
+        return f"![{entry.name}](gallery/{_name(entry)}.svg)"
+    return f"(The picture is large: `godwit reproduce {entry.name}` draws it.)"

@@ -3,6 +3,8 @@
 A result is a directory: ``result.json``, ``data.csv``, ``figure.png`` and ``figure.svg``.  It is
 written under another name and renamed, so whatever stops a run leaves no half of one.  A result
 that was made by the same scripts with the same settings is not made again.
+
+Invariant: a result that is read is judged by its data; a verdict in the file counts for nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from godwit import __version__
 from godwit.model.errors import GodwitError
 from godwit_lab.cli.reproduce.dependencies import digest
-from godwit_lab.cli.reproduce.figure import Check, Verdict, verdict_of
+from godwit_lab.cli.reproduce.figure import Check, Data, Verdict, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +46,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     scripts: str  # digest of the script that made it, and of all that it imports
     seconds: float
-    checks: tuple[Check, ...]
+    columns: dict[str, list[float | int | str | None]]  # data, by column
+    checks: tuple[Check, ...] = ()  # for who reads the file; they follow from the data
     notes: tuple[str, ...] = ()
     data: str = ""  # directory of data sets that it was given
 
@@ -51,6 +55,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> Verdict:
         """Verdict of the checks: agrees with the paper, partly, or no."""
         return verdict_of(self.checks)
+
+    @property
+    def table(self) -> Data:
+        """Data of the figure."""
+        names = list(self.columns)
+        rows = zip(*self.columns.values(), strict=True)
+        return Data(
+            {n: v for n, v in zip(names, row, strict=True) if v is not None} for row in rows
+        )
 
     def answers(self, entry: Entry, run: FigureRun) -> bool:
         """Return whether this result is of the same figure, options, data and scripts as a run."""
@@ -78,10 +91,15 @@ def place_of(out: Path, entry: Entry, *, off: bool = False) -> Path:
 
 def stored(out: Path, entry: Entry, *, off: bool = False) -> Result | None:
     """Return a figure's stored result (`off`: without its mechanism); ``None`` if incomplete."""
-    path = place_of(out, entry, off=off) / RESULT
+    return read(place_of(out, entry, off=off) / RESULT, entry)
+
+
+def read(path: Path, entry: Entry) -> Result | None:
+    """Read a figure's result and judge its data; ``None`` if the file is missing or damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Result)
-    except (OSError, msgspec.DecodeError):
+        result = msgspec.json.decode(path.read_bytes(), type=Result)
+        return replace(result, checks=entry.load().judge(result.table))
+    except (OSError, msgspec.DecodeError, ValueError):
         return None  # it is made again
 
 
@@ -104,6 +122,7 @@ def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
         raise no_mechanism(entry)
     began = time.perf_counter()
     outcome = figure.run(run)
+    data = Data(outcome.rows)
     result = Result(
         figure=entry.name,
         title=figure.title,
@@ -114,7 +133,8 @@ def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
         version=__version__,
         scripts=digest(entry.script),
         seconds=round(time.perf_counter() - began, 2),
-        checks=outcome.checks,
+        columns={name: list(values) for name, values in data.columns.items()},
+        checks=figure.judge(data),
         notes=outcome.notes,
         data=_path_text(run.data),
     )

@@ -13,7 +13,7 @@ def use_benchmarks() -> None:
 
     Raises `GodwitError` where there is only the installed package.
     """
-    root = home().parent
+    root = home().parents[3]  # of lab/src/godwit_lab/experiments
     if not (root / "benchmarks").is_dir():
         raise GodwitError(
             "This figure is measured by a benchmark, which the package does not hold.",

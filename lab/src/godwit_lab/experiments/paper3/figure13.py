@@ -15,18 +15,23 @@ from godwit_lab.cli.reproduce.figure import (
     FigureRun,
     Row,
     RunsOn,
+    acts,
     at_least,
     figure,
 )
 from godwit_lab.simulator import Simulation, controlled_by
 from godwit_lab.simulator.cluster import Machine, SimulatedCluster
+from godwit_lab.simulator.costs import CostModel
 from godwit_lab.simulator.flow import SimulatedComponent
 from godwit_lab.simulator.scenario import Scenario
 from godwit_lab.simulator.workload import DrawnRows, Keys, Rate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from godwit.control.loop import Controller
     from godwit.migration.messages import MigrationRequested
+    from godwit_lab.cli.reproduce.figure import Data
     from godwit_lab.simulator import History
     from godwit_lab.simulator.workload import Batch
 
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
 _NODES, _KEY_GROUPS, _KEYS_OF_ONE, _KEY_BYTES = 6, 60, 5_000, 1_000
 _LOAD, _STILL_MIN, _RISE_MIN, _TURN_MIN = 0.7, 5, 3, 5
 _ROW_MS = 0.2
+_RESIDENT_MS, _TRIGGER_S = 12.0, 0.1
+"""Fixed time of an epoch in resident lanes (`python -m benchmarks.resident`), and of one to the
+next: shorter ones would make no difference to a mean of seconds, but to the time of this run."""
 _SYSTEMS = {  # name → seconds from one decision to the next
     "instant, continuously": 10.0,
     "disruptive, every minute": 60.0,
@@ -83,6 +91,8 @@ def _play(name: str, minutes: int, run: FigureRun) -> History:
         keys=Keys(number=_KEY_GROUPS * _KEYS_OF_ONE),
         duration_s=60.0 * minutes,
         longest_epoch_s=10.0,
+        trigger_s=_TRIGGER_S,
+        costs=replace(CostModel.calibrated(), fixed_ms=_RESIDENT_MS),
     )
     settings = Control(
         planner="milp",
@@ -112,48 +122,68 @@ def _play(name: str, minutes: int, run: FigureRun) -> History:
     return simulation.run()
 
 
+_INSTANT, _OFTEN, _SELDOM = _SYSTEMS
+
+
+def _slower(of: str, to: str) -> Callable[[Data], float]:
+    """Return what tells the mean latency of a system over that of another, once load changes."""
+
+    def number(data: Data) -> float:
+        means = []
+        for name in (of, to):
+            rows, latency_s = (data.column(c, system=name) for c in ("rows", "latency_s"))
+            changing = (data.column("minute", system=name) >= _STILL_MIN) & (rows > 0)
+            means.append(float(np.average(latency_s[changing], weights=rows[changing])))
+        return means[0] / means[1]
+
+    return number
+
+
 @figure(
     title="Latency under changing load, instant against disruptive",
-    claim="Disruptive migrations every five minutes leave nodes overloaded; every minute they are "
-    "better, and instant migration is ten times better still.",
+    clauses=(
+        at_least("disruptive migrations every five minutes leave nodes overloaded",
+                 "longest mean latency of fifteen seconds over that before load changes",
+                 lambda data: np.nanmax(data.column("latency_s", system=_SELDOM))
+                 / np.nanmean(data.column("latency_s", system=_SELDOM)[4 : 4 * _STILL_MIN]), 10.0),
+        at_least("every minute they are better", "mean latency, every five minutes over every one",
+                 _slower(_SELDOM, _OFTEN), 1.05, decisive=True),
+        at_least("and instant migration is better still", "mean latency, every minute over instant",
+                 _slower(_OFTEN, _INSTANT), 1.05, decisive=True),
+        at_least("by a factor of ten", "mean latency, every minute over instant",
+                 _slower(_OFTEN, _INSTANT), 10.0, paper=10.0,
+                 measure="latency, disruptive over instant migration"),
+        acts(tuple(_SYSTEMS), by="system"),
+    ),
     workload="Six nodes of a core, loaded to 70 %; after five minutes the key groups of one node "
     "get half as many rows again within three minutes, and five minutes later those of another. "
     "60 key groups of 5 MB: the paper's 50,000 keys, of 100 bytes. The simulator has no slots of "
-    "windows: an instant migration is one at once of key groups without state.",
+    "windows: an instant migration is one at once of key groups without state. "
+    "Epochs are those of resident lanes, ten a second.",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="minute", y="latency_s", by="system", x_label="minute",
               y_label="mean latency (s)", log_y=True),
     ),
     mechanism="instant migration",
-    reason="Rows wait for the end of their epoch, which is a quarter of a second at least, "
-    "whatever migrates.",
+    reason="Rows wait for the end of their epoch, a tenth of a second, whatever migrates.",
 )  # fmt: skip
 def figure13(run: FigureRun) -> FigureResult:
-    minutes = run.pick(20, 35)
+    minutes = run.pick(15, 35)
     rows: list[Row] = []
-    mean_s: dict[str, float] = {}
     for name in _SYSTEMS:
         run.progress(name)
         history = _play(name, minutes, run)
-        rows += [
-            {
-                "system": name,
-                "minute": at / 4,
-                "latency_s": history.between(15.0 * at, 15.0 * (at + 1)).delays().mean_s,
-            }
-            for at in range(4 * minutes)
-        ]
-        mean_s[name] = history.between(60.0 * _STILL_MIN, 60.0 * minutes).delays().mean_s
-    instant, often, seldom = mean_s.values()
-    return FigureResult(
-        rows=[row for row in rows if np.isfinite(float(row["latency_s"]))],
-        checks=(
-            at_least("disruptive migration every five minutes is slower than every minute: ratio "
-                     "of the mean latencies", seldom / often, 1.05, decisive=True),
-            at_least("disruptive migration every minute is slower than instant: ratio",
-                     often / instant, 1.05, decisive=True),
-            at_least("by a factor of ten", often / instant, 10.0, paper=10.0,
-                     measure="latency, disruptive over instant migration"),
-        ),
-    )  # fmt: skip
+        for at in range(4 * minutes):
+            slice_ = history.between(15.0 * at, 15.0 * (at + 1))
+            delays = slice_.delays()
+            rows.append(
+                {
+                    "system": name,
+                    "minute": at / 4,
+                    "rows": delays.rows,
+                    "moves": float(slice_.column("moves").sum()),
+                    **({"latency_s": delays.mean_s} if delays.rows else {}),
+                }
+            )
+    return FigureResult(rows=rows)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from godwit.migration import Strategy
 from godwit_lab.cli.reproduce.figure import (
@@ -18,14 +21,38 @@ from godwit_lab.cli.reproduce.figure import (
     figure,
     rank_correlation,
     sweep,
+    unchecked,
 )
 from godwit_lab.experiments.paper3.checkout import use_benchmarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit_lab.cli.reproduce.figure import Data
+
+
+def _largest(data: Data, strategy: str) -> float:
+    """Return the pause with the largest state."""
+    return float(data.column("pause_ms", strategy=strategy)[-1])
 
 
 @figure(
     title="Size of state against the latency of a migration",
-    claim="Instant migration has negligible latency; that of disruptive migration grows with the "
-    "size of the state.",
+    clauses=(
+        at_most("instant migration has negligible latency", "largest state: ratio to disruptive",
+                lambda data: _largest(data, "instant") / _largest(data, "disruptive"), 0.2,
+                decisive=True),
+        at_least("that of disruptive migration grows with the size of the state",
+                 "rank correlation",
+                 lambda data: rank_correlation(
+                     data.column("keys", strategy="disruptive").tolist(),
+                     data.column("pause_ms", strategy="disruptive").tolist()), 0.9),
+        at_most("the larger the state, the more efficient is an instant one",
+                "ratio to disruptive with the largest state over that with the smallest",
+                lambda data: _largest(data, "instant") / _largest(data, "disruptive")
+                / (data.column("pause_ms", strategy="instant")[0]
+                   / data.column("pause_ms", strategy="disruptive")[0]), 1.0),
+    ),
     workload="All key groups of one of three executors migrate while a window is open; the real "
     "coordinator, lanes and stores in one process, without Spark. The pause is what the three "
     "epochs after the migration take longer than others.",
@@ -47,32 +74,45 @@ def figure10(run: FigureRun) -> FigureResult:
         "disruptive": Strategy.DISRUPTIVE,
     }
     keys = run.pick((100_000, 400_000, 2_000_000), (10_000, 100_000, 1_000_000, 5_000_000))
-    found: dict[str, list[float]] = {name: [] for name in strategies}
 
     def measure(keys: int, strategy: str) -> Row:
         with tempfile.TemporaryDirectory() as directory:
             pause, size = pause_ms(Path(directory), strategies[strategy], keys, 2_000)
-        found[strategy].append(pause)
         return {"mib": size / 2**20, "pause_ms": max(pause, 0.1)}
 
     rows = sweep(run, measure, keys=keys, strategy=strategies)
     return FigureResult(
         rows=rows,
-        checks=(
-            at_least("disruptive migration pauses longer with more state (rank correlation)",
-                     rank_correlation(keys, found["disruptive"]), 0.9),
-            at_most("instant migration is negligible with the largest state: ratio to disruptive",
-                    found["instant"][-1] / max(found["disruptive"][-1], 1e-9), 0.2,
-                    decisive=True),
-        ),
         notes=("pauses are CPU times on the machine at hand, medians of three streams",),
-    )  # fmt: skip
+    )
+
+
+_MOVED = "disruptive migration"
+
+
+def _share(action: str) -> Callable[[Data], float]:
+    """Return what tells a pause over that of a disruptive migration, with most keys."""
+    return lambda data: float(
+        data.column("pause_ms", action=action)[-1] / data.column("pause_ms", action=_MOVED)[-1]
+    )
 
 
 @figure(
     title="Overhead of split and combine",
-    claim="A component is split without a pause. Combining it pauses as long as a disruptive "
-    "migration of its state, or not at all but until the longest window has ended.",
+    clauses=(
+        at_most("a component is always split very efficiently", "ratio to a disruptive migration, "
+                "most keys", _share("split"), 0.3, decisive=True),
+        at_most("combining smoothly incurs no latency", "ratio to a disruptive migration, most "
+                "keys", _share("combine"), 0.3, decisive=True),
+        at_most("but lasts, at most until the longest window, of thirty seconds, has ended",
+                "epochs of a second", lambda data: data.column("epochs", action="combine").max(),
+                30.0),
+        at_least("combining disruptively pauses relative to the state",
+                 "rank correlation of its migration with the keys",
+                 lambda data: rank_correlation(
+                     data.column("keys", action=_MOVED).tolist(),
+                     data.column("pause_ms", action=_MOVED).tolist()), 0.9),
+    ),
     workload="Windows of 20 and 30 seconds that are open; they are split, all key groups of one of "
     "three executors migrate instantly, and they are combined, while epochs of a second go on. The "
     "real coordinator, lanes and stores in one process, without Spark.",
@@ -91,44 +131,49 @@ def figure11(run: FigureRun) -> FigureResult:
     from benchmarks.windows.regrouping import pauses_ms
 
     rows: list[Row] = []
-    pause: dict[tuple[str, int], float] = {}
-    epochs: list[int] = []
     counts = run.pick((100_000, 1_000_000), (10_000, 100_000, 1_000_000))
     for keys in counts:
         run.progress(f"{keys:,} keys")
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
             disruptive, _ = pause_ms(place / "moved", Strategy.DISRUPTIVE, keys, 2_000)
-            found = {"disruptive migration": (disruptive, 1)}
+            found = {_MOVED: (disruptive, 1)}
             found |= pauses_ms(place / "regrouped", keys)
         for name, (ms, took) in found.items():
             # Switched off, a change of layout is a disruptive migration of the state.
-            pause[name, keys] = disruptive if run.off else ms
-            epochs.append(took)
-            rows.append({"keys": keys, "action": name, "pause_ms": max(pause[name, keys], 0.1)})
-    most = counts[-1]
-    return FigureResult(
-        rows=rows,
-        checks=(
-            at_most("splitting pauses a fraction of a disruptive migration: ratio with most keys",
-                    pause["split", most] / pause["disruptive migration", most], 0.3, decisive=True),
-            at_most("combining does so, too: ratio with most keys",
-                    pause["combine", most] / pause["disruptive migration", most], 0.3,
-                    decisive=True),
-            at_most("combining ends within the longest window, of thirty seconds: epochs",
-                    float(max(epochs)), 30.0),
-        ),
-        notes=("pauses are CPU times on the machine at hand",),
-    )  # fmt: skip
+            pause = max(disruptive if run.off else ms, 0.1)
+            rows.append({"keys": keys, "action": name, "pause_ms": pause, "epochs": took})
+    return FigureResult(rows=rows, notes=("pauses are CPU times on the machine at hand",))
 
 
 _STRATEGIES = {"instant": Strategy.INSTANT, "disruptive": Strategy.DISRUPTIVE}
 
 
+def _overhead(strategy: str) -> Callable[[Data], np.ndarray]:
+    """Return what tells the overhead of a strategy by share, none where it is negative."""
+    return lambda data: np.maximum(data.column("overhead", strategy=strategy), 0)
+
+
 @figure(
     title="Overhead of instant and disruptive migration by share of the state",
-    claim="Both cost about the same in all, the more the larger the share of the state that "
-    "migrates: what instant migration does not move, it consolidates later.",
+    clauses=(
+        at_most("both cost about the same in all", "largest difference",
+                lambda data: np.abs(_overhead("instant")(data)
+                                    - _overhead("disruptive")(data)).max(), 15.0,
+                unit="percentage points", decisive=True),
+        *(
+            at_least("the more the larger the share of the state that migrates",
+                     f"{name}: overhead with all of it over that with none",
+                     lambda data, name=name: _overhead(name)(data)[-1] - _overhead(name)(data)[0],
+                     0.1, unit="percentage points")
+            for name in _STRATEGIES
+        ),
+        unchecked("what instant migration does not move, it consolidates later",
+                  "only the sum of both is measured"),
+        at_most("instant migration of all of it costs little in all", "overhead",
+                lambda data: data.one("overhead", strategy="instant", share=100.0), 30.0, unit="%",
+                beyond=True),
+    ),
     workload="Two windows in a row with a row of every key; while the first is open, 0 to 100 % of "
     "the key groups of one of three executors migrate. CPU time until both windows have come out; "
     "the real coordinator, lanes and stores in one process, without Spark.",
@@ -158,19 +203,12 @@ def figure12(run: FigureRun) -> FigureResult:
         {"strategy": name, "share": 100 * share, "overhead": percent}
         for (name, share), percent in over.items()
     ]
-    apart = [abs(max(over["instant", s], 0) - max(over["disruptive", s], 0)) for s in shares]
     return FigureResult(
         rows=rows,
-        checks=(
-            at_most("the overhead of both is similar: largest difference", max(apart), 15.0,
-                    unit="percentage points", decisive=True),
-            at_most("instant migration of all of it costs little in all",
-                    over["instant", 1.0], 30.0, unit="%"),
-        ),
         notes=(
             (
                 "CPU times are medians of few rounds on the machine at hand; an executor without "
                 "key groups costs less than one with few, which counts as no overhead"
             ),
         ),
-    )  # fmt: skip
+    )

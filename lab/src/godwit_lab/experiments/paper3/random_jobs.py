@@ -16,13 +16,13 @@ from godwit_lab.cli.reproduce.figure import (
     at_least,
     at_most,
     figure,
-    look_up,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from godwit.control.planners.fusion import Score
+    from godwit_lab.cli.reproduce.figure import Data
 
 
 OPERATORS = (50, 100, 150)
@@ -91,16 +91,31 @@ def fuse(run: FigureRun) -> list[Row]:
     return rows
 
 
-def ratios(rows: Sequence[Row], column: str, of: str, to: str) -> list[float]:
-    """Ratio of two scores' figures for every number of operators."""
-    found = look_up(rows, "score", "operators", column=column)
-    return [found[of, n] / max(found[to, n], 1e-9) for n in OPERATORS]
+def ratios(column: str, of: str, to: str) -> Callable[[Data], list[float]]:
+    """Return what tells the ratios of two scores' figures for every number of operators."""
+
+    def number(data: Data) -> list[float]:
+        measured = data.table("score", "operators", column=column)
+        return [measured[of, n] / max(measured[to, n], 1e-9) for n in OPERATORS]
+
+    return number
+
+
+_BASELINE, _PA, _COMM = SCORES
 
 
 @figure(
     title="Number of components after fusion",
-    claim="The score that minimises communication forms the most components, the score by "
-    "attributes few.",
+    clauses=(
+        at_least("the score that minimises communication forms the largest number of components",
+                 "smallest ratio to PA", lambda data: min(ratios("components", _COMM, _PA)(data)),
+                 1.0, decisive=True),
+        at_least("the score that minimises communication forms the largest number of components",
+                 "smallest ratio to the baseline",
+                 lambda data: min(ratios("components", _COMM, _BASELINE)(data)), 1.0),
+        at_most("the score by attributes minimises it", "largest ratio of PA to the baseline",
+                lambda data: max(ratios("components", _PA, _BASELINE)(data)), 1.0),
+    ),
     workload=WORKLOAD,
     place=RunsOn.PLANNERS,
     charts=(
@@ -111,24 +126,18 @@ def ratios(rows: Sequence[Row], column: str, of: str, to: str) -> list[float]:
     "one component after the other, and a large one soon shares no attribute with its neighbours.",
 )  # fmt: skip
 def figure14(run: FigureRun) -> FigureResult:
-    rows = fuse(run)
-    return FigureResult(
-        rows=rows,
-        checks=(
-            at_least("COMM forms most components: smallest ratio to PA",
-                     min(ratios(rows, "components", "score = COMM", "score = PA")), 1.0,
-                     decisive=True),
-            at_least("COMM forms more than the baseline: smallest ratio",
-                     min(ratios(rows, "components", "score = COMM", "baseline")), 1.0),
-            at_most("PA forms fewer than the baseline: largest ratio",
-                    max(ratios(rows, "components", "score = PA", "baseline")), 1.0),
-        ),
-    )  # fmt: skip
+    return FigureResult(rows=fuse(run))
 
 
 @figure(
     title="Communication between components after fusion",
-    claim="The score that minimises communication leaves the least of it between components.",
+    clauses=tuple(
+        at_most("the score that minimises communication leaves the least of it between components",
+                f"largest ratio to {name}",
+                lambda data, other=other: max(ratios("between_percent", _COMM, other)(data)),
+                0.999, decisive=True)
+        for name, other in (("PA", _PA), ("the baseline", _BASELINE))
+    ),
     workload=WORKLOAD,
     place=RunsOn.PLANNERS,
     charts=(
@@ -138,15 +147,4 @@ def figure14(run: FigureRun) -> FigureResult:
     mechanism="the score by communication (the baseline in its place)",
 )  # fmt: skip
 def figure15(run: FigureRun) -> FigureResult:
-    rows = fuse(run)
-    return FigureResult(
-        rows=rows,
-        checks=(
-            at_most("COMM leaves less between components than PA: largest ratio",
-                    max(ratios(rows, "between_percent", "score = COMM", "score = PA")), 0.999,
-                    decisive=True),
-            at_most("COMM leaves less than the baseline: largest ratio",
-                    max(ratios(rows, "between_percent", "score = COMM", "baseline")), 0.999,
-                    decisive=True),
-        ),
-    )  # fmt: skip
+    return FigureResult(rows=fuse(run))

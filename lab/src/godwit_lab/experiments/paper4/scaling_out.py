@@ -29,7 +29,7 @@ from godwit_lab.cli.reproduce.figure import (
     figure,
 )
 from godwit_lab.experiments.paper4.streams import (
-    RANGE,
+    OWN,
     SUBSTREAMS,
     SYSTEMS,
     assign,
@@ -37,7 +37,10 @@ from godwit_lab.experiments.paper4.streams import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from godwit.placement.arrays import FloatArray
+    from godwit_lab.cli.reproduce.figure import Data
 
 
 CAP, MOST = 1000.0, 15
@@ -50,6 +53,8 @@ WORKLOAD = (
     "process."
 )
 _WINDOWS, _WINDOW_S = 4, 60.0
+_SPREAD = 0.1
+"""Half of the range that ELB keeps: instances have little more than they need."""
 _FIXED_S, _STATE_PER_S, _SERVICE_S = 0.05, 15_000.0, 1 / CAP
 
 
@@ -85,7 +90,7 @@ def scale_out(system: str, run: FigureRun, used: float) -> list[Step]:
                 method, rows = "UHLB" if run.off else system, known * rate
                 after = assign(
                     method, rows, rows[-1], current, hashing,
-                    instances=instances, high=RANGE / 2, due=not window,
+                    instances=instances, spread=_SPREAD, due=not window,
                 )  # fmt: skip
             if (after != current).any():
                 state = known[-1] * rate * _WINDOW_S / 10
@@ -124,110 +129,147 @@ def _serve(load: float, free_s: float, rng: np.random.Generator) -> tuple[FloatA
     return ends - arrives, max(0.0, float(last) - _WINDOW_S)
 
 
+def _fluctuation(system: str) -> Callable[[Data], float]:
+    """Return the deviation of the steps of a system's ratio, from one number to the next."""
+    return lambda data: float(np.std(np.diff(np.log(data.column("ratio", system=system)))))
+
+
+def _rougher(of: str) -> Callable[[Data], float]:
+    return lambda data: (
+        _fluctuation(of)(data) / max(_fluctuation("ELB")(data), _fluctuation(OWN)(data))
+    )
+
+
+_REASON = (
+    "Queues are a model; how long a pause lasts is chosen by the paper's longest latency. CLB is "
+    "Godwit's own, whose sets are evened out; the paper's sets alone, shown beside it, leave a "
+    "few instances with several times the mean of these words."
+)
+
+
 @figure(
     title="Ratio of processing latency by the number of instances",
-    claim="UHLB and PKG fluctuate more severely than CLB and ELB.",
+    clauses=(
+        at_least("UHLB fluctuates more severely than CLB and ELB", "ratio of the deviations",
+                 _rougher("UHLB"), 1.1, decisive=True),
+        at_least("so does PKG", "ratio of the deviations", _rougher("PKG"), 1.1),
+    ),
     workload=WORKLOAD.format("a quarter"),
-    place=RunsOn.PROCESS,
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="instances", y="ratio", by="system", x_label="instances",
               y_label="latency of one instance / latency", log_y=True),
     ),
-    reason="Queues are a model; how long a pause lasts is chosen by the paper's longest latency.",
+    reason=_REASON,
 )  # fmt: skip
 def figure5(run: FigureRun) -> FigureResult:
     steps = {system: scale_out(system, run, FOR_LATENCY) for system in SYSTEMS}
     one = steps["CLB"][0].mean_ms
-    ratio = {name: [one / step.mean_ms for step in told] for name, told in steps.items()}
-    rows: list[Row] = [
-        {"system": name, "instances": step.instances, "ratio": one / step.mean_ms}
-        for name, told in steps.items()
-        for step in told
-    ]
-    spread = {name: float(np.std(np.diff(np.log(values)))) for name, values in ratio.items()}
-    calm = max(spread["ELB"], spread["CLB"], 1e-9)
     return FigureResult(
-        rows=rows,
-        checks=(
-            at_least("UHLB and PKG fluctuate more than CLB and ELB: ratio of the deviations",
-                     min(spread["UHLB"], spread["PKG"]) / calm, 1.0, decisive=True),
-        ),
-    )  # fmt: skip
+        rows=[
+            {"system": name, "instances": step.instances, "ratio": one / step.mean_ms}
+            for name, told in steps.items()
+            for step in told
+        ]
+    )
+
+
+def _last(system: str) -> Callable[[Data], float]:
+    """Return a system's speed-up with most instances, as a share of the ideal one."""
+    return lambda data: data.one("speedup", system=system, instances=MOST) / MOST
+
+
+def _longest_stage(system: str) -> Callable[[Data], float]:
+    """Return the least step of a system's speed-up over the largest, between two numbers."""
+
+    def number(data: Data) -> float:
+        steps = np.diff(data.column("speedup", system=system))
+        return float(steps.min() / steps.max())
+
+    return number
 
 
 @figure(
     title="Speed-up of the throughput",
-    claim="The speed-ups of ELB and CLB are nearly linear; those of PKG and UHLB are not, as "
-    "balancing pauses the stream for the state that it moves.",
+    clauses=(
+        at_least("the speed-up of ELB is nearly linear", "share of the ideal with 15 instances",
+                 _last("ELB"), 0.9, decisive=True),
+        at_least("so is that of CLB", "share of the ideal", _last(OWN), 0.9),
+        at_most("that of UHLB is not, as balancing pauses the stream for the state that it moves",
+                "share of the ideal", _last("UHLB"), 0.9),
+        at_most("nor that of PKG", "share of the ideal", _last("PKG"), 0.9),
+        at_most("UHLB and PKG improve in stages, with jumps between them",
+                "smallest step over the largest, the larger of the two",
+                lambda data: max(_longest_stage(name)(data) for name in ("UHLB", "PKG")), 0.5),
+        at_most("CLB deviates from the ideal as it scales out, and all others outperform it with "
+                "15", "its speed-up over the least of the others",
+                lambda data: _last(OWN)(data)
+                / min(_last(name)(data) for name in ("ELB", "PKG", "UHLB")), 1.0),
+    ),
     workload=WORKLOAD.format("16/15"),
-    place=RunsOn.PROCESS,
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="instances", y="speedup", by="system", x_label="instances", y_label="speed-up"),
     ),
-    reason="Queues are a model; how long a pause lasts is chosen by the paper's longest latency.",
-)
+    reason=_REASON,
+)  # fmt: skip
 def figure6(run: FigureRun) -> FigureResult:
     rows: list[Row] = [
         {"system": "ideal", "instances": n, "speedup": float(n)} for n in range(1, MOST + 1)
     ]
-    last: dict[str, float] = {}
     for system in SYSTEMS:
         run.progress(system)
-        steps = scale_out(system, run, FOR_THROUGHPUT)
-        speedups = [step.rows_per_s / CAP for step in steps]
-        last[system] = speedups[-1] / MOST
         rows += [
-            {"system": system, "instances": step.instances, "speedup": speedup}
-            for step, speedup in zip(steps, speedups, strict=True)
+            {"system": system, "instances": step.instances, "speedup": step.rows_per_s / CAP}
+            for step in scale_out(system, run, FOR_THROUGHPUT)
         ]
-    return FigureResult(
-        rows=rows,
-        checks=(
-            at_least("the speed-up of ELB is nearly linear: share of the ideal with 15 instances",
-                     last["ELB"], 0.9, decisive=True),
-            at_least("the speed-up of CLB is nearly linear: share of the ideal", last["CLB"], 0.9),
-            at_most("that of UHLB is not: share of the ideal", last["UHLB"], 0.9),
-            at_most("that of PKG is not: share of the ideal", last["PKG"], 0.9),
-        ),
-    )  # fmt: skip
+    return FigureResult(rows=rows)
+
+
+def _below_baseline(system: str) -> Callable[[Data], float]:
+    """Return by how much percent a system's mean latency is below that of the better baseline."""
+
+    def number(data: Data) -> float:
+        mean = data.table("system", column="ms", figure="mean")
+        return 100 * (1 - mean[system] / min(mean["UHLB"], mean["PKG"]))
+
+    return number
 
 
 @figure(
     title="Processing latencies while instances are added",
-    claim="Most rows take less than 1.89 ms, a few up to 1.5 s, since balancing pauses; CLB "
-    "reduces the mean by 17 % and ELB by up to 50 %.",
+    clauses=(
+        at_most("most rows take less than 1.89 ms", "95th percentile, largest of ELB and CLB",
+                lambda data: max(data.one("ms", system=n, figure="95 %") for n in ("ELB", OWN)),
+                1.89, unit="ms", paper=1.89),
+        at_most("a few up to 1.5 s, since balancing pauses", "longest latency of all",
+                lambda data: data.column("ms", figure="maximum").max() / 1000, 1.5, unit="s",
+                paper=1.5),
+        at_least("CLB reduces the mean by 17 %", "below the better baseline",
+                 _below_baseline(OWN), 17.0, unit="%", paper=17.0,
+                 measure="mean latency, reduction by CLB"),
+        at_least("ELB by up to 50 %", "below the better baseline", _below_baseline("ELB"), 50.0,
+                 unit="%", paper=50.0, decisive=True, measure="mean latency, reduction by ELB"),
+    ),
     workload=WORKLOAD.format("a quarter"),
-    place=RunsOn.PROCESS,
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="figure", y="ms", by="system", kind="bars", x_label="latency",
               y_label="latency (ms)", log_y=True),
     ),
     mechanism="ELB and CLB (universal hashing in their place)",
-    reason="Queues are a model here; CLB and the baselines balance once in a scale-out, ELB in "
-    "every window.",
+    reason=f"{_REASON} CLB and the baselines balance once in a scale-out, ELB in every window; "
+    "UHLB moves 89 % of the state and PKG 14 %, where the paper's moved 24 % and 21 %.",
 )  # fmt: skip
 def table2(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
-    mean: dict[str, float] = {}
     for system in SYSTEMS:
         run.progress(system)
         steps = scale_out(system, run, FOR_LATENCY)
-        mean[system] = float(np.mean([step.mean_ms for step in steps]))
         figures = {
-            "mean": mean[system],
+            "mean": float(np.mean([step.mean_ms for step in steps])),
             "95 %": float(np.mean([step.p95_ms for step in steps])),
             "maximum": max(step.max_ms for step in steps),
         }
         rows += [{"system": system, "figure": name, "ms": ms} for name, ms in figures.items()]
-    baseline = min(mean["UHLB"], mean["PKG"])
-    return FigureResult(
-        rows=rows,
-        checks=(
-            at_least("mean latency of ELB below the better baseline",
-                     100 * (1 - mean["ELB"] / baseline), 50.0, unit="%", paper=50.0,
-                     decisive=True, measure="mean latency, reduction by ELB"),
-            at_least("mean latency of CLB below the better baseline",
-                     100 * (1 - mean["CLB"] / baseline), 17.0, unit="%", paper=17.0,
-                     measure="mean latency, reduction by CLB"),
-        ),
-    )  # fmt: skip
+    return FigureResult(rows=rows)

@@ -4,6 +4,10 @@ S1 has Gaussian partition keys, S2 Zipf ones, of equal mean; both have 100 subst
 arrivals with λ = 10,000 rows a second.  A statistic window is a minute.  The tweets are not public:
 words are drawn with Zipf frequencies whose order changes slowly, or taken from ``tweets.parquet``
 where ``--data`` has it.  State is one tenth of a window's rows.  Substreams are our key groups.
+
+CLB is the paper's, whose sets are left as they are; Godwit's own evens them out besides.  The paper
+does not give ELB's range of loads.  Here it is, of ±2, ±5, ±10 and ±20 % of the mean, the widest
+whose movement of state is as near to the paper's 14.5 % as any, to a hundredth, whatever follows.
 """
 
 from __future__ import annotations
@@ -24,21 +28,27 @@ from godwit_lab.cli.reproduce.figure import (
     at_least,
     at_most,
     figure,
-    look_up,
     sweep,
+    unchecked,
 )
 from godwit_lab.planners.balancing import plan_clb, plan_elb
 from godwit_lab.planners.baselines import hash_choice, plan_pkg, plan_universal_hashing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from godwit.placement.arrays import FloatArray
+    from godwit_lab.cli.reproduce.figure import Data
 
 
 WINDOWS, SUBSTREAMS, RATE, INSTANCES = 120, 100, 10_000.0, 10
-SYSTEMS = ("UHLB", "PKG", "ELB", "CLB")
+OWN = "CLB, evened out"
+"""Godwit's own CLB."""
+SYSTEMS = ("UHLB", "PKG", "ELB", "CLB", OWN)
 CLB_EVERY = 24
 """Windows from one balancing of CLB to the next: five in two hours, as in the paper."""
-RANGE = 0.2
+RANGES = (0.02, 0.05, 0.1, 0.2)
+RANGE = 0.05
 """Half of the range of loads [v, u] that ELB keeps, as a share of the mean."""
 _WINDOW_S = 60.0
 
@@ -122,18 +132,8 @@ class Balanced:
     variance: FloatArray  # of the instances' loads in every window
     moved: FloatArray  # share of the state that moved before every window
 
-    @property
-    def moved_in_a_balancing(self) -> float:
-        """Mean share of the state that a balancing moves."""
-        return float(self.moved[self.moved > 0].mean()) if (self.moved > 0).any() else 0.0
 
-    @property
-    def moved_in_a_window(self) -> float:
-        """Mean share of the state that is moved in a window."""
-        return float(self.moved.mean())
-
-
-def balance(system: str, stream: Stream, run: FigureRun) -> Balanced:
+def balance(system: str, stream: Stream, run: FigureRun, *, spread: float = RANGE) -> Balanced:
     """Let a system assign substreams before every window, by the windows before it.
 
     Switched off, all of them are universal hashing.
@@ -146,8 +146,8 @@ def balance(system: str, stream: Stream, run: FigureRun) -> Balanced:
         if window:
             known = histograms[max(0, window - CLB_EVERY) : window]
             used = "UHLB" if run.off else system
-            due = used != "CLB" or (window % CLB_EVERY == 0 and len(known) > 1)
-            after = assign(used, known, known[-1] / 10, current, rng, high=RANGE, due=due)
+            due = used not in ("CLB", OWN) or (window % CLB_EVERY == 0 and len(known) > 1)
+            after = assign(used, known, known[-1] / 10, current, rng, spread=spread, due=due)
         state = histograms[max(window - 1, 0)] / 10
         moved.append(float(state[after != current].sum() / state.sum()))
         current = after
@@ -164,12 +164,12 @@ def assign(
     rng: np.random.Generator,
     *,
     instances: int = INSTANCES,
-    high: float,
+    spread: float,
     due: bool,
 ) -> np.ndarray:
     """Plan by the measured windows so far; only ELB plans where no balancing is due.
 
-    `high`: what ELB lets an instance have beyond the mean, as a share of it.
+    `spread`: what ELB lets an instance have beyond the mean and below it, as a share of it.
     """
     mean = float(known[-1].sum()) / instances
     problem = Problem(
@@ -178,7 +178,7 @@ def assign(
         state_bytes=state,
         current=current,
         history=known,
-        limits=Limits(load_low=(1 - RANGE) * mean, load_high=(1 + high) * mean)
+        limits=Limits(load_low=(1 - spread) * mean, load_high=(1 + spread) * mean)
         if system == "ELB"
         else Limits(),
     )
@@ -187,6 +187,8 @@ def assign(
     if not due:
         return current
     if system == "CLB":
+        return plan_clb(problem, refine=0).assignment
+    if system == OWN:
         return plan_clb(problem).assignment
     if system == "PKG":
         return plan_pkg(problem).assignment
@@ -202,137 +204,205 @@ def rows_of(balanced: dict[str, Balanced]) -> list[Row]:
             "variance": float(variance),
             "moved_percent": 100 * float(moved),
         }
-        for name, found in balanced.items()
-        for window, (variance, moved) in enumerate(zip(found.variance, found.moved, strict=True))
+        for name, measured in balanced.items()
+        for window, (variance, moved) in enumerate(
+            zip(measured.variance, measured.moved, strict=True)
+        )
     ]
+
+
+def settled(name: str, system: str, **where: str) -> Callable[[Data], FloatArray]:
+    """Return a column of a system from the second balancing of CLB on."""
+    return lambda data: data.column(name, system=system, **where)[CLB_EVERY:]
+
+
+_GAUSSIAN, _ZIPF = (settled("variance", system) for system in ("Gaussian-10", "Zipf-10"))
+
+
+def _apart(data: Data) -> float:
+    """Return the larger of the mean imbalances over the smaller."""
+    means = [_GAUSSIAN(data).mean(), _ZIPF(data).mean()]
+    return float(max(means) / min(means))
 
 
 @figure(
     title="Imbalance over time, by skew",
-    claim="CLB's imbalance has about equal means on both streams, and varies more on the Zipf "
-    "stream, whose range holds that of the Gaussian one.",
+    clauses=(
+        at_most("CLB's imbalance has about equal means on both streams", "larger mean over smaller",
+                _apart, 1.1, paper=2.08983 / 2.08325),
+        at_least("it varies more on the Zipf stream", "ratio of the deviations",
+                 lambda data: _ZIPF(data).std() / _GAUSSIAN(data).std(), 1.0,
+                 paper=7.92797 / 6.76016, decisive=True),
+        at_least("whose range holds that of the Gaussian one", "ratio of the maxima",
+                 lambda data: _ZIPF(data).max() / _GAUSSIAN(data).max(), 1.0),
+        at_most("whose range holds that of the Gaussian one", "ratio of the minima",
+                lambda data: _ZIPF(data).min() / _GAUSSIAN(data).min(), 1.0),
+    ),
     workload="The paper's S1 and S2: 100 substreams, 10 instances, λ = 10,000 rows a second, 120 "
     "windows of a minute, a balancing in every 24.",
-    place=RunsOn.PROCESS,
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="window", y="variance", by="system", x_label="window (min)",
               y_label="variance of loads (rows²)", log_y=True),
     ),
-    reason="The means differ here, as the paper's can be equal only if no substream of the Zipf "
-    "stream is larger than an instance's share.",
+    reason="The means can be equal only if no substream of the Zipf stream is larger than an "
+    "instance's share; with the exponent 1 the largest has twice of it, and the paper does not "
+    "give the exponent.",
 )  # fmt: skip
 def figure2(run: FigureRun) -> FigureResult:
-    found = {
-        "Gaussian-10": balance("CLB", synthetic(run, "gaussian"), run),
-        "Zipf-10": balance("CLB", synthetic(run, "zipf"), run),
-    }
-    # From the second balancing on; before, the assignment is the one at the start.
-    gaussian, zipf = (b.variance[CLB_EVERY:] for b in found.values())
-    return FigureResult(
-        rows=rows_of(found),
-        checks=(
-            at_least("imbalance varies more on the skewed stream: ratio of the deviations",
-                     float(zipf.std() / gaussian.std()), 1.0, paper=7.92797e8 / 6.76016e8,
-                     decisive=True),
-            at_least("its range holds that of the other: ratio of the maxima",
-                     float(zipf.max() / gaussian.max()), 1.0),
-        ),
-    )  # fmt: skip
+    streams = {"Gaussian-10": "gaussian", "Zipf-10": "zipf"}
+    measured = {name: balance("CLB", synthetic(run, kind), run) for name, kind in streams.items()}
+    return FigureResult(rows=rows_of(measured))
+
+
+def _mean(system: str) -> Callable[[Data], float]:
+    """Return what tells a system's mean imbalance."""
+    return lambda data: float(settled("variance", system)(data).mean())
+
+
+def _ratio(of: str, to: str) -> Callable[[Data], float]:
+    return lambda data: _mean(of)(data) / _mean(to)(data)
 
 
 @figure(
     title="Imbalance over time",
-    claim="UHLB and PKG are an order of magnitude more even than CLB; ELB is between them.",
-    workload="Words of tweets in 100 substreams on 10 instances, 120 windows of a minute.",
-    place=RunsOn.PROCESS,
+    clauses=(
+        at_least("UHLB is an order of magnitude more even than CLB", "ratio of the mean imbalances",
+                 _ratio("CLB", "UHLB"), 10.0),
+        at_least("so is PKG", "ratio", _ratio("CLB", "PKG"), 10.0),
+        at_most("ELB is more even than CLB", "ratio", _ratio("ELB", "CLB"), 1.0, decisive=True),
+        at_most("UHLB is more even than ELB", "ratio", _ratio("UHLB", "ELB"), 1.0),
+        at_most("so is PKG", "ratio to ELB", _ratio("PKG", "ELB"), 1.0),
+        at_most("Godwit's own CLB is more even than the paper's", "ratio", _ratio(OWN, "CLB"), 1.0,
+                beyond=True),
+    ),
+    workload="Words of tweets in 100 substreams on 10 instances, 120 windows of a minute; "
+    "means are from the first balancing of CLB on.",
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="window", y="variance", by="system", x_label="window (min)",
               y_label="variance of loads (rows²)", log_y=True),
     ),
-    reason="Here ELB and CLB even out single substreams after their sets are made, and a hash "
-    "function without regard to loads is not even: both are better than in the paper, and UHLB is "
-    "worse.",
+    reason="ELB keeps every load within its range here, which no hash function does: it is more "
+    "even than in the paper, whose range is not given.",
 )  # fmt: skip
 def figure3(run: FigureRun) -> FigureResult:
     stream = words_of_tweets(run)
-    found = {name: balance(name, stream, run) for name in SYSTEMS}
-    mean = {name: float(balanced.variance[1:].mean()) for name, balanced in found.items()}
-    return FigureResult(
-        rows=rows_of(found),
-        checks=(
-            at_most("ELB is more even than CLB: ratio of the mean imbalances",
-                    mean["ELB"] / mean["CLB"], 1.0, decisive=True),
-            at_least("CLB is at least ten times less even than PKG: ratio",
-                     mean["CLB"] / mean["PKG"], 10.0),
-            at_least("CLB is at least ten times less even than UHLB: ratio",
-                     mean["CLB"] / mean["UHLB"], 10.0),
-        ),
-        notes=(stream.note,),
-    )  # fmt: skip
+    measured = {name: balance(name, stream, run) for name in SYSTEMS}
+    return FigureResult(rows=rows_of(measured), notes=(stream.note,))
 
 
 _PAPER = {"UHLB": 24.2, "PKG": 21.2, "ELB": 14.5, "CLB": 1.6}
 
 
+def _moved(system: str, column: str = "moved_percent") -> Callable[[Data], float]:
+    """Return what a system moves in a window, or in a balancing, in percent of the state."""
+    return lambda data: data.one(column, system=system, who="here")
+
+
+def _moves_over(of: str, to: str) -> Callable[[Data], float]:
+    return lambda data: _moved(of)(data) / _moved(to)(data)
+
+
 @figure(
     title="State moved by balancing",
-    claim="On average PKG moves 21.2 % of the state, UHLB 24.2 %, ELB 14.5 %, and CLB 48.4 % in a "
-    "balancing, which is 1.6 % of a window's.",
+    clauses=(
+        at_most("ELB moves far less state than PKG", "ratio", _moves_over("ELB", "PKG"),
+                14.5 / 21.2, paper=14.5 / 21.2, decisive=True),
+        at_most("and than UHLB", "ratio", _moves_over("ELB", "UHLB"), 14.5 / 24.2,
+                paper=14.5 / 24.2, decisive=True),
+        at_most("ELB moves 14.5 % of it in a window", "mean", _moved("ELB"), 14.5, unit="%",
+                paper=14.5, measure="mean state movement of ELB"),
+        at_most("PKG 21.2 %", "distance from the paper's, as a share of it",
+                lambda data: abs(_moved("PKG")(data) / 21.2 - 1), 0.5),
+        at_most("UHLB 24.2 %", "distance from the paper's, as a share of it",
+                lambda data: abs(_moved("UHLB")(data) / 24.2 - 1), 0.5),
+        at_most("CLB moves 48.4 % in a balancing", "mean",
+                _moved("CLB", "balancing_percent"), 48.4, unit="%", paper=48.4,
+                measure="state movement of one balancing of CLB"),
+        at_most("which is 1.6 % of a window's", "mean", _moved("CLB"), 1.6, unit="%", paper=1.6,
+                measure="mean state movement of CLB, amortised"),
+        at_most("negligible beside the other three", "ratio to ELB", _moves_over("CLB", "ELB"),
+                0.25, paper=1.6 / 14.5),
+        at_most("Godwit's own CLB moves no more in a balancing than the paper's", "mean",
+                _moved(OWN, "balancing_percent"), 48.4, unit="%", paper=48.4, beyond=True,
+                measure="state movement of one balancing of Godwit's own CLB"),
+        at_most("and no more in a window", "mean", _moved(OWN), 1.6, unit="%", paper=1.6,
+                beyond=True, measure="mean state movement of Godwit's own CLB, amortised"),
+        at_most("ELB's range is the one that moves most nearly the paper's 14.5 %",
+                "its distance from that over the least of all ranges",
+                lambda data: (14.5 - _moved("ELB")(data))
+                / (14.5 - np.nanmax(data.column("range_percent"))), 1.01, beyond=True),
+    ),
     workload="Words of tweets in 100 substreams on 10 instances, 120 windows of a minute; CLB "
-    "balances in every 24th.",
-    place=RunsOn.PROCESS,
+    "balances in every 24th. ELB keeps loads within ±5 % of the mean.",
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="system", y="moved_percent", by="who", kind="bars", x_label="system",
               y_label="state moved in a window (%)"),
     ),
     mechanism="ELB and CLB (universal hashing in their place)",
-    reason="ELB moves nothing while loads are within its range, and CLB only what lowers the "
-    "imbalance by a twentieth; a new hash function moves nine tenths of ten instances' state, and "
-    "why it is 24.2 % in the paper, the paper does not say.",
+    reason="ELB moves so little here that CLB's few large balancings are not negligible beside it; "
+    "a new hash function moves nine tenths of ten instances' state, and why it is 24.2 % in the "
+    "paper, the paper does not say.",
 )  # fmt: skip
 def figure4(run: FigureRun) -> FigureResult:
     stream = words_of_tweets(run)
-    found = {name: balance(name, stream, run) for name in SYSTEMS}
-    a_window = {name: 100 * balanced.moved_in_a_window for name, balanced in found.items()}
-    return FigureResult(
-        rows=[
-            {"system": name, "who": who, "moved_percent": moved}
-            for who, shares in (("here", a_window), ("paper", _PAPER))
-            for name, moved in shares.items()
-        ],
-        checks=(
-            at_most("ELB moves less than PKG: ratio", a_window["ELB"] / a_window["PKG"], 0.999,
-                    paper=14.5 / 21.2, decisive=True),
-            at_most("ELB moves less than UHLB: ratio", a_window["ELB"] / a_window["UHLB"], 0.999,
-                    paper=14.5 / 24.2, decisive=True),
-            at_most("CLB moves least, amortised: ratio to ELB",
-                    a_window["CLB"] / max(a_window["ELB"], 1e-9), 1.0, paper=1.6 / 14.5),
-            at_most("state that ELB moves in a window", a_window["ELB"], 14.5, unit="%",
-                    paper=14.5, measure="mean state movement of ELB"),
-            at_most("state that CLB moves in a window, amortised", a_window["CLB"], 1.6, unit="%",
-                    paper=1.6, measure="mean state movement of CLB, amortised"),
-            at_most("state that CLB moves in a balancing",
-                    100 * found["CLB"].moved_in_a_balancing, 48.4, unit="%", paper=48.4,
-                    measure="state movement of one balancing of CLB"),
-        ),
-        notes=(stream.note,),
-    )  # fmt: skip
+    measured = {name: balance(name, stream, run) for name in SYSTEMS}
+    rows: list[Row] = [
+        {
+            "system": name,
+            "who": "here",
+            "moved_percent": 100 * float(balanced.moved.mean()),
+            "balancing_percent": 100 * float(balanced.moved[balanced.moved > 0].mean()),
+        }
+        for name, balanced in measured.items()
+    ]
+    rows += [{"system": name, "who": "paper", "moved_percent": moved}
+             for name, moved in _PAPER.items()]  # fmt: skip
+    rows += [
+        {"range": spread, "range_percent": 100 * float(
+            balance("ELB", stream, run, spread=spread).moved.mean())}
+        for spread in RANGES
+    ]  # fmt: skip
+    return FigureResult(rows=rows, notes=(stream.note,))
+
+
+_STREAMS = ("S1", "S2", "tweets")
+
+
+def _of_all(of: str, to: str) -> Callable[[Data], list[float]]:
+    """Return the ratios of two systems' mean imbalances, stream by stream."""
+    return lambda data: [
+        data.one("mean", stream=stream, system=of) / data.one("mean", stream=stream, system=to)
+        for stream in _STREAMS
+    ]
 
 
 @figure(
     title="Mean and standard deviation of the imbalance",
-    claim="Table 1 gives both for every algorithm; UHLB and PKG have the least imbalance, CLB the "
-    "most.",
-    workload="S1, S2 and words of tweets, 10 instances; from the first balancing of CLB on. The "
-    "text of the paper at hand has lost the table's numbers.",
-    place=RunsOn.PROCESS,
+    clauses=(
+        unchecked("table 1 gives both for every algorithm",
+                  "the text of the paper at hand has lost the table's numbers"),
+        *(
+            at_most(f"{better} is more even than {worse}", "largest ratio of the three streams",
+                    lambda data, pair=(better, worse): max(_of_all(*pair)(data)), 1.0)
+            for better in ("UHLB", "PKG")
+            for worse in ("ELB", "CLB")
+        ),
+        at_most("ELB is more even than CLB", "largest ratio of the three streams",
+                lambda data: max(_of_all("ELB", "CLB")(data)), 1.0, decisive=True),
+    ),
+    workload="S1, S2 and words of tweets, 10 instances; from the first balancing of CLB on.",
+    place=RunsOn.PLANNERS,
     charts=(
         Chart(x="stream", y="mean", by="system", kind="bars", x_label="stream",
               y_label="mean variance of loads (rows²)", log_y=True),
         Chart(x="stream", y="deviation", by="system", kind="bars", x_label="stream",
               y_label="standard deviation of it (rows²)", log_y=True),
     ),
-    reason="A hash function without regard to loads is not more even than ELB here.",
+    reason="A hash function without regard to loads is not more even than ELB here, and PKG's two "
+    "choices are not, either.",
 )  # fmt: skip
 def table1(run: FigureRun) -> FigureResult:
     streams = {
@@ -346,14 +416,4 @@ def table1(run: FigureRun) -> FigureResult:
         return {"mean": float(variance.mean()), "deviation": float(variance.std())}
 
     rows = sweep(run, measure, stream=streams, system=SYSTEMS)
-    mean = look_up(rows, "stream", "system", column="mean")
-    return FigureResult(
-        rows=rows,
-        checks=(
-            at_most("ELB is more even than a new hash function, on every stream: largest ratio",
-                    max(mean[s, "ELB"] / mean[s, "UHLB"] for s in streams), 1.0, decisive=True),
-            at_most("ELB is more even than CLB on tweets: ratio",
-                    mean["tweets", "ELB"] / mean["tweets", "CLB"], 1.0),
-        ),
-        notes=(streams["tweets"].note,),
-    )  # fmt: skip
+    return FigureResult(rows=rows, notes=(streams["tweets"].note,))

@@ -1,59 +1,101 @@
-"""Checks, verdicts and pictures of a figure."""
+"""Clauses, verdicts and pictures of a figure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from godwit_lab.cli.reproduce import drawing
 from godwit_lab.cli.reproduce.figure import (
     Chart,
-    Check,
+    Clause,
+    Data,
     Figure,
     FigureResult,
     FigureRun,
     RunsOn,
     Verdict,
+    acts,
     at_least,
     at_most,
     rank_correlation,
+    unchecked,
     verdict_of,
 )
 
-HOLDS, FAILS = at_most("a", 1, 2), at_most("b", 3, 2)
-DECIDES = at_most("c", 3, 2, decisive=True)
+if TYPE_CHECKING:
+    from godwit_lab.cli.reproduce.figure import Row
+
+
+NOTHING = Data([])
+
+
+def of(number: float, bound: float = 2, **about: Any) -> Clause:
+    return at_most("it is small", "number", lambda _data: number, bound, **about)
+
+
+HOLDS, FAILS = of(1), of(3)
+DECIDES = of(3, decisive=True)
+LEFT_OUT = unchecked("it is beautiful", "it has no number")
 
 
 @pytest.mark.parametrize(
-    ("checks", "verdict"),
+    ("clauses", "verdict"),
     [
         ((HOLDS, HOLDS), Verdict.AGREES),
         ((HOLDS, FAILS), Verdict.PARTLY),
+        ((HOLDS, LEFT_OUT), Verdict.PARTLY),
         ((HOLDS, DECIDES), Verdict.DISAGREES),
         ((FAILS, FAILS), Verdict.DISAGREES),
+        ((LEFT_OUT,), Verdict.DISAGREES),
         ((), Verdict.DISAGREES),
     ],
 )
-def test_a_verdict_follows_from_the_checks(checks: tuple[Check, ...], verdict: Verdict) -> None:
-    assert verdict_of(checks) is verdict
+def test_a_verdict_follows_from_the_clauses(clauses: tuple[Clause, ...], verdict: Verdict) -> None:
+    assert verdict_of([clause.check(NOTHING) for clause in clauses]) is verdict
 
 
 def test_a_number_that_could_not_be_computed_holds_nothing() -> None:
     for number in (math.nan, math.inf):
-        check = at_most("x", number, 1)
+        check = of(number).check(NOTHING)
         assert not check.holds
         assert check.ours is None
         assert check.ratio is None
-    assert not at_least("x", math.nan, 1).holds
+    assert not at_least("x", "y", lambda _data: math.nan, 1).check(NOTHING).holds
+    assert not at_most("x", "y", lambda data: data.one("gone"), 1).check(NOTHING).holds
+    assert not at_most("x", "y", lambda _data: 1 / 0, 1).check(NOTHING).holds
 
 
 def test_a_ratio_is_ours_over_the_papers() -> None:
-    assert at_most("x", 3, 4, paper=6).ratio == 0.5
-    assert at_most("x", 3, 4).ratio is None
-    assert at_most("x", 3, 4, paper=0).ratio is None
+    assert of(3, 4, paper=6).check(NOTHING).ratio == 0.5
+    assert of(3, 4).check(NOTHING).ratio is None
+    assert of(3, 4, paper=0).check(NOTHING).ratio is None
+
+
+def test_systems_that_did_nothing_are_not_compared() -> None:
+    rows: list[Row] = [{"policy": "a", "moves": 3, "at": 1}, {"policy": "b", "moves": 0, "at": 1}]
+    clause = acts(("a", "b"), by="policy")
+    assert not clause.check(Data(rows)).holds
+    more: list[Row] = [*rows, {"policy": "b", "moves": 1, "at": 2}]
+    assert clause.check(Data(more)).holds
+    assert not acts(("a", "b"), by="policy", at=1).check(Data(more)).holds
+    assert verdict_of([HOLDS.check(NOTHING), clause.check(Data(rows))]) is Verdict.DISAGREES
+
+
+def test_data_are_looked_up_by_the_values_of_columns() -> None:
+    rows: list[Row] = [{"n": n, "who": who, "ms": n / 3} for n in (1, 2) for who in ("us", "them")]
+    rows.append({"n": 3, "ms": math.nan})
+    data = Data(rows)
+    assert data.column("ms", who="us").tolist() == [0.333333, 0.666667]
+    assert data.one("ms", who="us", n=2) == 0.666667
+    assert math.isnan(data.one("ms", who="us"))
+    assert data.values("who") == ("us", "them")
+    assert data.table("who", "n", column="ms")["them", 1] == 0.333333
+    assert data.table("n", column="ms", who="us") == {1: 0.333333, 2: 0.666667}
+    assert Data(data.rows).columns == data.columns
 
 
 def test_rank_correlation_knows_trends_ties_and_constants() -> None:
@@ -78,16 +120,17 @@ def test_a_picture_has_a_panel_a_chart_with_labels_and_series(
     rows = [{"n": n, "who": who, "ms": n * 2.0} for n in (1, 2, 4) for who in ("ours", "theirs")]
     figure = Figure(
         title="t",
-        claim="c",
+        clauses=(HOLDS, of(2), LEFT_OUT, replace(FAILS, says="ours", beyond=True)),
         workload="w",
         place=RunsOn.PLANNERS,
-        run=lambda _run: FigureResult(rows=rows, checks=(HOLDS,)),
+        run=lambda _run: FigureResult(rows=rows),
         charts=(
             replace(chart, kind=kind, paper=3.0),
             replace(chart, only=("who", "ours"), log_x=True, log_y=True),
             Chart(x="who", y="ms", x_label="who", y_label="time (ms)", kind="bars"),
         ),
     )
+    assert figure.claim == "It is small; it is beautiful."
     axes = drawing.draw(figure, rows).axes
     assert [panel.get_ylabel() for panel in axes] == ["time (ms)"] * 3
     legend = axes[0].get_legend()

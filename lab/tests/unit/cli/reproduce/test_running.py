@@ -31,14 +31,14 @@ FILES = {"result.json", "data.csv", "figure.png", "figure.svg"}
 
 def play(run: FigureRun) -> FigureResult:
     rows = [{"n": n, "ms": float(n + run.seed)} for n in range(3)]
-    return FigureResult(
-        rows=rows, checks=(at_most("small", 1.0, 2.0, paper=2.0),), notes=("drawn",)
-    )
+    return FigureResult(rows=rows, notes=("drawn",))
 
 
 FIGURE = Figure(
     title="A figure",
-    claim="It is small.",
+    clauses=(
+        at_most("it is small", "first", lambda data: data.one("ms", n=0) / 4, bound=2.0, paper=2.0),
+    ),
     workload="None.",
     place=RunsOn.PLANNERS,
     run=play,
@@ -66,6 +66,19 @@ def test_a_result_has_data_pictures_and_checks(tmp_path: Path) -> None:
     found = stored(tmp_path, ENTRY)
     assert found == result
     assert found.checks[0].ratio == 0.5
+    assert found.table.column("ms").tolist() == [4.0, 5.0, 6.0]
+
+
+def test_a_verdict_that_somebody_wrote_is_not_believed(tmp_path: Path) -> None:
+    reproduce(ENTRY, FigureRun(seed=4), tmp_path)
+    path = place_of(tmp_path, ENTRY) / "result.json"
+    written = path.read_text().replace('"ms": [\n      4', '"ms": [\n      400')
+    assert '"holds": true' in written
+    path.write_text(written)
+    found = stored(tmp_path, ENTRY)
+    assert found is not None
+    assert found.checks[0].ours == 100
+    assert found.verdict is Verdict.DISAGREES
 
 
 def test_equal_runs_draw_equal_pictures(tmp_path: Path) -> None:
