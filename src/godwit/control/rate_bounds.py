@@ -32,6 +32,12 @@ _ALPHA = 0.05
 _PERIODS = np.array((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))
 """Numbers of last periods that are tested together."""
 _MOST = int(_PERIODS[-1])
+_NOISY = 0.04
+"""Standard error of a period's rate from which on it is tested.
+
+Below it, the range between too few and too many executors is wider than noise.
+"""
+_PERIODS_OF_NOISE = 16
 _TELLING = 4
 """Bends of the rate, from period to period, that tell what it strays by."""
 _MAD_TO_SIGMA = 1.4826
@@ -44,6 +50,7 @@ class RateBounds:
         # rate in rows a second, and its standard error, of each
         self._periods: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self._rates: deque[float] = deque(maxlen=_MOST)
+        self._errors: deque[float] = deque(maxlen=_PERIODS_OF_NOISE)  # as shares
         self._looks = 0
         self.low, self.high = 0.0, math.inf
 
@@ -51,6 +58,7 @@ class RateBounds:
         """Add a period: its rate in rows a second, and the rate's standard error as a share."""
         self._rates.append(rate)
         error = max(rate * error, _strays(self._rates))
+        self._errors.append(error / rate if rate > 0 else 0.0)
         self._periods.append((rate, error))
         self._looks += 1
         self._bound()
@@ -58,6 +66,11 @@ class RateBounds:
             self._periods = deque([(rate, error)], maxlen=_MOST)
             self._looks = 1
             self._bound()
+
+    @property
+    def noisy(self) -> bool:
+        """True if a period's rate is so uncertain that it needs the test."""
+        return median(self._errors) > _NOISY
 
     def _bound(self) -> None:
         """Bound the rate by the last periods."""

@@ -210,7 +210,8 @@ class Pace:
         self._answered = self._answered or (steady and not missed and not behind)
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
         spare = spare and not catching_up
-        if spare and paced and not wanted.unattainable:
+        noisy = self._rates.noisy
+        if noisy and spare and paced and not wanted.unattainable:
             # As far as noise lets the rate be known, these may be needed.
             needed = answer_at(self._rates.high) or wanted
             roomy = max(roomy, min(max(needed.executors, needed.comfortable), have))
@@ -219,7 +220,7 @@ class Pace:
         self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
-            above = answer_at(self._rates.high)
+            above = answer_at(self._rates.high) if noisy else None
             fewest = fewest if above is None else min(max(fewest, above.executors), have)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             spare, fewer, roomy = True, True, max(fewest, bounded)
@@ -234,7 +235,7 @@ class Pace:
             as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
             if as_decided and self._more_in_a_row < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
-            if paced and not (lost or behind or self._missed_in_a_row > 1):
+            if noisy and paced and not (lost or behind or self._missed_in_a_row > 1):
                 below = answer_at(self._rates.low)
                 if below is not None and below.executors <= coming:
                     return ScalingStep(kind="stay", executors=have, reason=_NOISE)
