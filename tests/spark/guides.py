@@ -159,7 +159,7 @@ def _delivered(spark: SparkSession) -> Namespace:
         made = _flow(spark)
         made["by_plane"] = made["flights"].key_by("tailnum").compute(total=gw.sum("arr_delay"))
         if not again:
-            sink = gw.sinks.parquet("out/by_plane")
+            sink = gw.sinks.parquet("out/by_plane", manifest="1 minute")
             made["flow"].sink("by_plane", made["by_plane"], sink)
             query = made["flow"].start(checkpoint="end", trigger={"availableNow": True})
             query.awaitTermination()

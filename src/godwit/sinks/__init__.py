@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from godwit.connect.sql import sql as sql
     from godwit.sinks.parquet_directory import delivered_files, latest_epoch
     from godwit.sinks.parquet_sink import ParquetSink
+    from godwit.time.durations import Duration
 
 __all__ = [
     "EpochOutput",
@@ -116,6 +117,7 @@ def parquet(
     max_partitions: int = MAX_PARTITIONS,
     lane_bytes: int = LANE_BYTES,
     lane_files: int = LANE_FILES,
+    manifest: Duration | None = None,
     rejects: Sink | None = None,
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
@@ -157,6 +159,10 @@ def parquet(
         Number of partitions up to which a lane writes files of a sixteenth of `lane_bytes` on
         average; with more, they must have `lane_bytes` on average, or the driver writes one file
         for the rows of all such lanes in a partition.
+    manifest
+        Time from one writing of ``<path>/_manifest/files.parquet`` to the next, such as
+        ``"1 minute"``: a list of the files of delivered epochs, for readers without Godwit. It is
+        written beside the epochs, and at the end of the query. ``None``: there is none.
     rejects
         Sink of the rows that Parquet or a directory's name cannot take, with the text columns
         ``sink``, ``reason``, ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails

@@ -303,18 +303,22 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
 
 def _publish_marker(filesystem: pafs.FileSystem, path: str) -> None:
     """Rename an owner file at a temporary path to its final name."""
-    marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
+    replace_file(filesystem, path, f"{path.rsplit('/', 1)[0]}/{_MARKER}")
+
+
+def replace_file(filesystem: pafs.FileSystem, path: str, final: str) -> None:
+    """Rename a file to a name that may be taken; on HDFS there is no file for a moment."""
     for attempt in range(_ATTEMPTS):
         try:
-            filesystem.move(path, marker)
+            filesystem.move(path, final)
             break
         except OSError:
             if attempt == _ATTEMPTS - 1:
                 raise
             # HDFS renames onto nothing that is there, and another delivery may be doing the same.
             with contextlib.suppress(FileNotFoundError):
-                filesystem.delete_file(marker)
-    if here := local_path(filesystem, marker):
+                filesystem.delete_file(final)
+    if here := local_path(filesystem, final):
         _force_parents(here.parent)
 
 
@@ -427,15 +431,27 @@ def delivered_files(
     """
     opened, root = open_file_system(os.fspath(path), filesystem)
     base = root if filesystem is not None else destination_of(os.fspath(path)).partition("?")[0]
+    return [f"{base}/{inner}" for _, inner, _ in delivered_in(opened, root)]
+
+
+def delivered_in(
+    filesystem: pafs.FileSystem, root: str, folder: str = ""
+) -> list[tuple[int, str, int]]:
+    """Return epoch, path below `root` and size of each delivered file, in order of epochs.
+
+    `folder`: directory of an epoch, if only its files are asked for.
+    """
     # Listed twice: what has its mark in the first list has all its files in the second.
-    delivered = {inner for inner in files_under(opened, root) if inner.endswith("/_SUCCESS")}
-    files: list[tuple[int, str]] = []
-    for inner in files_under(opened, root):
-        directory = inner.partition("/")[0]
-        epoch = _EPOCH.fullmatch(directory)
-        if epoch and f"{directory}/_SUCCESS" in delivered and inner.endswith(".parquet"):
-            files.append((int(epoch[1]), f"{base}/{inner}"))
-    return [file for _, file in sorted(files)]
+    directory = f"{root}/{folder}".rstrip("/")
+    marks = {info.path for info in _files(filesystem, directory) if info.base_name == "_SUCCESS"}
+    files: list[tuple[int, str, int]] = []
+    for info in _files(filesystem, directory):
+        inner = info.path.removeprefix(f"{root}/")
+        top = inner.partition("/")[0]
+        epoch = _EPOCH.fullmatch(top)
+        if epoch and f"{root}/{top}/_SUCCESS" in marks and inner.endswith(".parquet"):
+            files.append((int(epoch[1]), inner, int(info.size)))
+    return sorted(files)
 
 
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:
@@ -455,12 +471,14 @@ def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
 
 def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
     """Return the files below a directory by relative path, ascending."""
+    return sorted(info.path.removeprefix(f"{directory}/") for info in _files(filesystem, directory))
+
+
+def _files(filesystem: pafs.FileSystem, directory: str) -> list[pafs.FileInfo]:
+    """Return the files below a directory."""
     selector = pafs.FileSelector(directory, recursive=True, allow_not_found=True)
-    return sorted(
-        info.path.removeprefix(f"{directory}/")
-        for info in filesystem.get_file_info(selector)
-        if info.type == pafs.FileType.File
-    )
+    infos = filesystem.get_file_info(selector)
+    return [info for info in infos if info.type == pafs.FileType.File]
 
 
 def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:

@@ -8,6 +8,7 @@
                  _godwit.json                    whose directory this is
                  _delivered.json                 the last epoch, even if its directory is removed
                  _staging/                       files of lanes, incomplete epochs
+                 _manifest/                      with ``manifest=``, the files of delivered epochs
 
 Readers of Parquet (Spark, pandas, DuckDB) pass over names that begin with ``_`` and read the rest
 as a table partitioned by ``epoch``.
@@ -51,6 +52,7 @@ from godwit.sinks.file_systems import (
     renames_directories,
     try_directory,
 )
+from godwit.sinks.maintenance import Maintained, Maintenance
 from godwit.sinks.parquet_directory import (
     ParquetDirectory,
     belongs_to,
@@ -71,6 +73,7 @@ from godwit.sinks.parquet_files import (
     require_types,
     write_file,
 )
+from godwit.sinks.parquet_manifest import Manifest
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -79,16 +82,23 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
 )
-from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
+from godwit.sinks.target_sink import (
+    RESERVED_NAMES,
+    TargetSink,
+    is_shared,
+    point_without_history,
+)
 from godwit.sinks.writing import Writing
+from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
+    from godwit.time.durations import Duration
 
 _opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bucket's region
 
@@ -183,6 +193,7 @@ class ParquetSink(TargetSink):
     """Writes each epoch to a directory of its own (see `godwit.sinks.parquet`)."""
 
     failures = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+    reserved_names = RESERVED_NAMES | {"_manifest"}
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
     def __init__(
@@ -197,6 +208,7 @@ class ParquetSink(TargetSink):
         max_partitions: int,
         lane_bytes: int,
         lane_files: int,
+        manifest: Duration | None,
         rejects: Sink | None,
     ) -> None:
         self._writing = Writing(mode=mode)
@@ -208,6 +220,15 @@ class ParquetSink(TargetSink):
             )
         if keep is not None and keep < 1:
             raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
+        if keep is not None and manifest is not None:
+            raise SinkError(
+                "A manifest would name files of epochs that keep= removes.",
+                remedy="Leave one of them out; gw.sinks.latest_epoch finds the newest epoch.",
+            )
+        if manifest is not None:
+            seconds(manifest, "manifest of gw.sinks.parquet")
+        self._manifest_every = manifest
+        self._manifest: Manifest | None = None
         self._path = os.fspath(path)
         if filesystem is None:
             self._path = spelled_location(self._path, error=SinkError)
@@ -228,6 +249,36 @@ class ParquetSink(TargetSink):
 
     def __repr__(self) -> str:
         return f"gw.sinks.parquet({self._shown_path!r})"
+
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """How often the manifest is written; nothing else is maintained."""
+        every = self._manifest_every
+        return None if every is None else Maintenance(every=every)
+
+    def maintain(self) -> Maintained:
+        """Write the manifest if epochs were delivered since."""
+        if self._manifest is not None:
+            with self._writing_manifest():
+                self._manifest.write_if_due(self._complete_to)
+        return Maintained()
+
+    def close(self) -> None:
+        """Write the manifest of all that was delivered."""
+        manifest, self._manifest = self._manifest, None
+        if manifest is not None:
+            with self._writing_manifest():
+                manifest.write(self._complete_to)
+
+    @contextlib.contextmanager
+    def _writing_manifest(self) -> Iterator[None]:
+        """Context that translates errors of the manifest; raises if the directory is another's."""
+        with self._translating_errors(
+            f"the manifest of {self._shown_path} cannot be written",
+            "Check permissions and free space. Nothing is lost: the next one has all epochs.",
+        ):
+            self._directory.check_claim(self._marker(), self._target_error)
+            yield
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that Parquet or names of directories cannot hold."""
@@ -315,6 +366,19 @@ class ParquetSink(TargetSink):
             self._directory.remove_staged(lambda name: name.startswith("_"))
             self._last_point = self._directory.last_point()
             self._last = self._noted = -1 if self._last_point is None else self._last_point.epoch
+            self._complete_to = self._last
+            manifest = Manifest(self._directory, self._manifest_uri())
+            if self._manifest_every is None:
+                manifest.remove()  # it would be of epochs long ago
+            else:
+                self._manifest = manifest
+
+    def _manifest_uri(self) -> str | None:
+        """Return the URI that the lines of the manifest begin with; ``None``: no such form."""
+        if self._filesystem is not None or self._partition_by:
+            return None
+        uri = self.destination.partition("?")[0]
+        return uri if "://" in uri else f"file://{uri}"
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the directory's last epoch, as found when it was opened or rolled back."""
@@ -342,6 +406,8 @@ class ParquetSink(TargetSink):
             left = -1 if last is None else last.epoch
             if self._keep is None and left < min_epoch:
                 raise self._rollback_error(left, min_epoch)
+            if self._manifest is not None:
+                self._manifest.write(left)
             for epoch in gone:
                 self._fs.delete_file(f"{self._root}/epoch={epoch}/_SUCCESS")
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
@@ -368,7 +434,8 @@ class ParquetSink(TargetSink):
     def _record_last(self, point: HistoryPoint) -> None:
         """Record in the directory that an epoch is the last delivered one."""
         self._directory.record_last(point)
-        self._last_point, self._last, self._noted = point, point.epoch, point.epoch
+        self._last_point = point
+        self._last = self._noted = self._complete_to = point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's directory unless it exists.
@@ -394,6 +461,7 @@ class ParquetSink(TargetSink):
                 # Also what attempts left that were given up.
                 epoch = output.epoch
                 self._directory.remove_staged(lambda name: _epoch_of_attempt(name) <= epoch)
+        self._complete_to = max(self._complete_to, output.epoch)  # the manifest may have it
 
     def _assemble_epoch(self, output: EpochOutput, final: str) -> None:
         """Write the epoch's directory `final`; raise if files that lanes wrote are gone."""
