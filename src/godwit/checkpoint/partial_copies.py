@@ -213,9 +213,9 @@ class PartialCopies:
         """
         chains = StoredChains(segments, snapshots, key_groups)
         if (
-            not self._storage.maps
-            or not max(FROM_BYTES, 1) <= chains.size_bytes.sum()
+            not max(FROM_BYTES, 1) <= chains.size_bytes.sum()
             or chains.num_blocks > _MAX_BLOCKS
+            or not self._storage.maps
         ):
             return False
         known = self._known()

@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -168,7 +168,11 @@ class CheckpointStorage(ABC):
     """
 
     uri: str  # as given, without its secrets: for messages
-    maps: ClassVar[bool] = False  # whether reading maps files, which are in memory only in part
+
+    @property
+    def maps(self) -> bool:
+        """Whether files that were read stay readable, without a copy, after they are deleted."""
+        return False
 
     @staticmethod
     def open(
@@ -334,6 +338,37 @@ class PosixDisk:
             os.close(descriptor)
 
 
+_OWN_DISKS: Final = frozenset(
+    ("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs")
+)
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+def is_on_own_disk(path: Path, *, mounts: Path = _MOUNTS) -> bool:
+    """Return whether only this machine changes the files of a file system.
+
+    These stay as they are while they are mapped, even without a name. On others, such as NFS, CIFS
+    and most of FUSE, a page of a file that another machine has deleted cannot be read, and SIGBUS
+    ends the process. Unknown types, and platforms that do not tell them, count as such.
+
+    `mounts`: the kernel's table of mounts, as in proc_pid_mountinfo(5).
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            about = Path(f"/proc/self/fdinfo/{descriptor}").read_text().split()
+        finally:
+            os.close(descriptor)
+        mount = about[about.index("mnt_id:") + 1]
+        for line in mounts.read_text().splitlines():
+            own, _, of_file_system = line.partition(" - ")
+            if own.split()[0] == mount:
+                return of_file_system.split()[0] in _OWN_DISKS
+    except (OSError, ValueError):
+        pass
+    return False
+
+
 def create_file(disk: PosixDisk, path: Path) -> int:
     """Create a file for writing, with its missing directories (durably); return its descriptor."""
     try:
@@ -368,8 +403,6 @@ _LOCK = ".lock"
 class LocalStorage(CheckpointStorage):
     """Checkpoint on a mounted file system."""
 
-    maps = True
-
     def __init__(self, root: str | Path, *, disk: PosixDisk | None = None) -> None:
         self._root = Path(root).absolute()
         self.disk = PosixDisk() if disk is None else disk
@@ -377,6 +410,10 @@ class LocalStorage(CheckpointStorage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LocalStorage, disk=self.disk), (self.uri,)
+
+    @property
+    def maps(self) -> bool:
+        return is_on_own_disk(self._root)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a file atomically, by linking a temporary one.

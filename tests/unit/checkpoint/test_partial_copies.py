@@ -183,6 +183,16 @@ def test_the_first_epoch_reads_touched_keys_alone_and_later_ones_complete_the_co
     assert {key: row[0] for key, row in held(local).items()} == history.truth
 
 
+def test_what_another_machine_may_delete_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.checkpoint.storage.is_on_own_disk", lambda _: False)
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none())
+    assert not (local.bases >= 0).any()
+    assert {key: row[0] for key, row in held(local).items()} == history.truth
+
+
 def test_entries_of_a_partial_copy_are_never_read_as_all(tmp_path: Path) -> None:
     history, local = filled(tmp_path), new_store(tmp_path / "local")
     history.bring(local, KEYS, none())

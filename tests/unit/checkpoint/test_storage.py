@@ -4,17 +4,21 @@ import errno
 import os
 import pickle
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs
 import pytest
 
-from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk, RemoteStorage
+from godwit.checkpoint.storage import (
+    CheckpointStorage,
+    LocalStorage,
+    PosixDisk,
+    RemoteStorage,
+    is_on_own_disk,
+)
 from godwit.model.errors import CheckpointError, CorruptCheckpointError, StorageFullError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def mock_storage(*, renames: bool) -> RemoteStorage:
@@ -141,6 +145,47 @@ def test_a_file_uri_is_local(tmp_path: Path) -> None:
 def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
     with pytest.raises(CheckpointError, match=r"Cannot open ftp://host/x: .*s3://"):
         CheckpointStorage.open("ftp://host/x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        ("ext4", True),
+        ("xfs", True),
+        ("overlay", True),
+        ("nfs4", False),
+        ("cifs", False),
+        ("fuse.sshfs", False),
+        ("autofs", False),
+        ("not yet known", False),
+    ],
+)
+def test_files_stay_mapped_on_disks_of_this_machine_alone(
+    tmp_path: Path, kind: str, own: bool
+) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    about = Path(f"/proc/self/fdinfo/{descriptor}").read_text().split()
+    os.close(descriptor)
+    mount = int(about[about.index("mnt_id:") + 1])
+    other = "ext4" if kind == "nfs4" else "nfs4"
+    lines = [
+        f"{mount}1 1 0:50 / {tmp_path} rw shared:9 - {other} server:/x rw",
+        f"{mount} 1 0:51 /a /mnt/a\\040b rw,relatime shared:1 master:2 - {kind} source rw",
+        f"{mount + 1} 1 0:52 / {tmp_path}/checkpoint rw - {other} server:/y rw",
+    ]
+    mounts = tmp_path / "mounts"
+    mounts.write_text("\n".join(lines) + "\n")
+    assert is_on_own_disk(tmp_path, mounts=mounts) is own
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert is_on_own_disk(tmp_path / "link", mounts=mounts) is own
+    mounts.write_text(lines[0] + "\n")
+    assert not is_on_own_disk(tmp_path, mounts=mounts)
+
+
+def test_without_a_table_of_mounts_no_file_stays_mapped(tmp_path: Path) -> None:
+    assert not is_on_own_disk(tmp_path, mounts=tmp_path / "none")
+    assert not is_on_own_disk(tmp_path / "none")
+    assert not CheckpointStorage.open("mock:///a").maps
 
 
 def test_a_mapped_file_outlives_its_deletion(tmp_path: Path) -> None:
