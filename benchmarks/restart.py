@@ -3,8 +3,8 @@
 A checkpoint gets millions of keys of an aggregate, one million in each epoch. Then a new run, in
 a new process, takes epochs that touch some keys each. Printed are seconds of CPU of the process
 and seconds that passed, for the start and the first epoch together and for the epochs after it,
-and the most memory of the process, without mapped files. The runs with `--restore` whole and
-touched start from the same checkpoint, one after the other.
+and the most memory of the process, without mapped files. The runs with `Lanes(restore="whole")` and
+"touched" start from the same checkpoint, one after the other.
 
     python -m benchmarks.restart [--keys 1 5] [--touched 100000] [--epochs 24] [--rounds 1]
         [--directory DIRECTORY]
@@ -18,7 +18,7 @@ import json
 import multiprocessing
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,6 @@ from benchmarks.took import NoSinks
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint import partial_copies
 from godwit.engine.settings import Lanes
 from godwit.operators import aggregates as gw
 
@@ -54,9 +53,9 @@ def rows_of(keys: np.ndarray[Any, Any]) -> dict[int, list[pa.RecordBatch]]:
     return {0: [pa.record_batch({"k": pa.array(p), "v": pa.array(p % 97)}) for p in parts]}
 
 
-def start(directory: Path) -> NoSinks:
+def start(directory: Path, restore: Literal["touched", "whole"] = "touched") -> NoSinks:
     """Start a run from the checkpoint."""
-    settings = Lanes(local_dir=str(directory / "local"))
+    settings = Lanes(local_dir=str(directory / "local"), restore=restore)
     return NoSinks(flow(), directory, LANES, settings=settings)
 
 
@@ -67,13 +66,15 @@ def fill(directory: Path, millions: int) -> None:
         run.play(rows_of(np.arange(number * MILLION, (number + 1) * MILLION)))
 
 
-def restart(directory: Path, millions: int, touched: int, epochs: int) -> dict[str, Any]:
+def restart(
+    restore: Literal["touched", "whole"], directory: Path, millions: int, touched: int, epochs: int
+) -> dict[str, Any]:
     """Start again, and run some epochs; return what they took."""
     rng = np.random.default_rng(1)
     took: list[tuple[float, float]] = []
     at_s, cpu_s, run = time.perf_counter(), time.process_time(), None
     for _ in range(epochs):
-        run = run or start(directory)
+        run = run or start(directory, restore)
         run.play(rows_of(rng.integers(0, millions * MILLION, touched)))
         took.append((time.perf_counter() - at_s, time.process_time() - cpu_s))
         at_s, cpu_s = time.perf_counter(), time.process_time()
@@ -93,15 +94,6 @@ def child(work: Any, *arguments: Any) -> Any:
         return pool.apply(work, arguments)
 
 
-def measured(
-    restore: str, directory: Path, millions: int, touched: int, epochs: int
-) -> dict[str, Any]:
-    """Restart with a way to restore."""
-    if restore == "whole":
-        partial_copies.FROM_BYTES = 1 << 62
-    return restart(directory, millions, touched, epochs)
-
-
 def main() -> None:
     arguments = read_options(
         __doc__, keys=[1, 5], touched=100_000, epochs=24, rounds=1, directory=str
@@ -114,7 +106,7 @@ def main() -> None:
             for _ in range(arguments.rounds):
                 for restore in ("whole", "touched"):
                     numbers = arguments.touched, arguments.epochs
-                    took = child(measured, restore, directory, millions, *numbers)
+                    took = child(restart, restore, directory, millions, *numbers)
                     print(f"{millions:>4} M keys, {restore:>7}: {json.dumps(took)}", flush=True)
 
 

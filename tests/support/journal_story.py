@@ -58,6 +58,7 @@ def epoch(number: int, *, took_ms: float = 250.0, rows: int = 1000, **more: Any)
         "streams": [],
         "keyGroups": {"by_plane": {"a": 4, "b": 4}},
         "waitingKeyGroups": 0,
+        "unreadStateBytes": 0,
         "suspendedKeyGroups": 0,
         "inFlightKeyGroups": 0,
         "plannedMoves": 0,

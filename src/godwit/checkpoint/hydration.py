@@ -70,7 +70,7 @@ def bring_forward(
     gone: EntryRange | None = None,
     read: Callable[[SegmentRef], StateRows] | None = None,
     touched: Touched | None = None,
-) -> npt.NDArray[np.bool_]:
+) -> tuple[npt.NDArray[np.bool_], PartialCopies]:
     """Bring an executor's copies of a state's key groups up to the committed version.
 
     Arrays have shape ``(num_key_groups,)``.
@@ -91,7 +91,7 @@ def bring_forward(
     `touched`: keys whose entries alone are needed of some key groups; if much is missing, the
     others are fetched by later epochs (`godwit.checkpoint.partial_copies`).
 
-    Returns the mask of `needed` key groups that are not up to date.
+    Returns the mask of `needed` key groups that are not up to date, and the partial copies.
     """
     eligible = needed if keep_up is None else needed | keep_up
     key_groups = np.flatnonzero(eligible)
@@ -109,13 +109,12 @@ def bring_forward(
         local, layout=layout, storage=storage, recover=recover, homes=homes, gone=gone
     )
     few = np.zeros_like(needed) if touched is None else touched.key_groups & needed
-    began = False
     parts.complete(needed & ~few & (local.bases >= 0))
     if touched is not None:
         absent, from_nothing = few & (local.versions < 0), floor < 0
         parts.fetch(few & (local.bases >= 0), touched)
-        began = parts.begin(absent & from_nothing, touched, [s for s, _ in changelog], snapshots)
-        began |= parts.begin_loaded(absent & load & ~from_nothing, touched)
+        parts.begin(absent & from_nothing, touched, [s for s, _ in changelog], snapshots)
+        parts.begin_loaded(absent & load & ~from_nothing, touched)
     selected = eligible & (local.versions >= floor)
     short = needed & ~selected
     if keep_up is not None:
@@ -133,10 +132,8 @@ def bring_forward(
             _changelog(distinct.values()),
             key_group_mask(chains, len(floor)),
         )
-    if touched is not None and not began:
-        parts.complete_some(eligible & (local.bases >= 0))
     parts.release()
-    return short & ~missing
+    return short & ~missing, parts
 
 
 def rows_of_segment(

@@ -3,8 +3,9 @@
 After a restart, or the loss of an executor, an epoch needs the state of the keys that have rows.
 Reading all state into tables first would let all rows wait.  So the blocks of the checkpoint, which
 are mapped, are searched for the hashes of these keys, and their entries alone enter the tables.
-Later epochs fetch the keys that they touch in the same way, and complete a few key groups each,
-until no copy is partial.  A block is verified against its checksum before it is searched.
+Later epochs fetch the keys that they touch in the same way, and complete a few key groups each, for
+as long as their own work took, until no copy is partial.  A block is verified against its checksum
+before it is searched.
 
 Invariant: the entry of a key that a partial copy at version *v* lacks is that of the checkpoint at
 each version from its base up to *v*.  For a change puts its key into the table, and a removal
@@ -17,6 +18,7 @@ that.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -47,10 +49,6 @@ Mask = npt.NDArray[np.bool_]
 
 FROM_BYTES: int = 64 << 20
 """Bytes of missing state from which on copies begin as partial ones; less is read at once."""
-COMPLETED_BYTES: int = 32 << 20
-"""Bytes of state by which an epoch completes partial copies, at least one key group; more if more
-than `_COMPLETED_PARTS` times as much is missing."""
-_COMPLETED_PARTS: Final = 32
 _READ_BYTES: Final = 64 << 20  # of blocks, at once
 _MAX_BLOCKS: Final = 10_000  # each is a mapping of a process, which may have 65,530
 _AT_ONCE: Final = 1 << 17  # hashes that are searched at once, so that they stay in the cache
@@ -184,7 +182,7 @@ class PartialCopies:
     """Partial copies of one state on an executor; see the module.
 
     `recover`: returns key group → its full chain at the last committed epoch. `gone`: range of
-    event time whose entries have expired and are left out.
+    event time whose entries have expired and are left out. `began`: whether copies have begun.
     """
 
     def __init__(
@@ -199,6 +197,7 @@ class PartialCopies:
     ) -> None:
         self._local, self._layout, self._storage = local, layout, storage
         self._recover, self._homes, self._gone = recover, homes, gone
+        self.began = False
 
     def begin(
         self,
@@ -206,8 +205,8 @@ class PartialCopies:
         touched: Touched,
         segments: Iterable[SegmentRef],
         snapshots: Mapping[int, SnapshotRef],
-    ) -> bool:
-        """Fetch touched entries of absent key groups, if much is missing; return whether it is.
+    ) -> None:
+        """Fetch touched entries of absent key groups, if much is missing.
 
         `segments`, `snapshots`: from the beginning to the committed version of the key groups.
         """
@@ -217,17 +216,16 @@ class PartialCopies:
             or chains.num_blocks > _MAX_BLOCKS
             or not self._storage.maps
         ):
-            return False
+            return
+        self.began = True
         known = self._known()
         known.add(chains, chains.versions >= 0)
         self._fetch(np.flatnonzero(chains.versions >= 0), known, touched=touched)
-        return True
 
-    def begin_loaded(self, key_groups: Mask, touched: Touched) -> bool:
+    def begin_loaded(self, key_groups: Mask, touched: Touched) -> None:
         """Do as `begin` does, with chains from the checkpoint."""
-        if not key_groups.any():
-            return False
-        return self.begin(key_groups, touched, *self._recovered(key_groups))
+        if key_groups.any():
+            self.begin(key_groups, touched, *self._recovered(key_groups))
 
     def fetch(self, key_groups: Mask, touched: Touched) -> None:
         """Fetch the touched entries of partial copies that they lack."""
@@ -242,17 +240,30 @@ class PartialCopies:
         """Fetch all entries that partial copies lack."""
         self._reading(np.flatnonzero(key_groups), self._complete)
 
-    def complete_some(self, key_groups: Mask) -> None:
-        """Complete some partial copies, as many as an epoch may; see `COMPLETED_BYTES`."""
+    def complete_some(self, key_groups: Mask, until_s: float) -> int:
+        """Complete one partial copy, and more until a time; return the bytes that are missing then.
+
+        None is completed in the epoch that begins with partial copies. `until_s`: as
+        `time.perf_counter` has it.
+        """
+        missing = 0
 
         def complete(key_groups: Integers, known: _Known) -> None:
             """Complete the first of the key groups."""
-            sizes = known.values(key_groups, "size_bytes")
-            most = max(COMPLETED_BYTES, sizes.sum() / _COMPLETED_PARTS)
-            count = int(np.searchsorted(np.cumsum(sizes), most, side="right"))
-            self._complete(key_groups[: max(1, count)], known)
+            nonlocal missing
+            began_s, done = time.perf_counter(), 0
+            count = 0 if self.began else 1
+            while count:
+                self._complete(key_groups[done : done + count], known)
+                done = min(done + count, len(key_groups))
+                now_s = time.perf_counter()
+                fits = int((until_s - now_s) * done / max(now_s - began_s, 1e-6))
+                count = max(0, min(fits, done, len(key_groups) - done))
+            missing = int(known.values(key_groups[done:], "size_bytes").sum())
 
-        self._reading(np.flatnonzero(key_groups), complete)
+        self._reading(np.flatnonzero(key_groups & (self._local.bases >= 0)), complete)
+        self.release()
+        return missing
 
     def _reading(self, key_groups: Integers, read: Callable[[Integers, _Known], None]) -> None:
         """Call `read` for key groups, with chains that reach their bases."""

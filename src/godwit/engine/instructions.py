@@ -242,6 +242,7 @@ class Instructor:
             inline_bytes=self._settings.inline_limit(len(places)),
             compression=self._settings.compression,
             hot_keys=self._settings.hot_keys,
+            restore=self._settings.restore,
         )
 
     def _missing_tables(self, operator: KeyedOperator) -> list[StateInstruction]:

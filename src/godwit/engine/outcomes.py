@@ -184,6 +184,7 @@ def build_outcome(
         hot_keys={**hot_keys_of(reports), **heavy_keys_of(key_work, lanes)},
         key_work=key_work,
         held_twice=_duplicate_partials(reports),
+        unread_bytes=sum(of_lane.unread_bytes for of_lane in _operator_reports(reports)),
         empty=empty_slots(flow, chains),
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
@@ -443,6 +444,7 @@ def progress_of(
     JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
     (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``
     (of the key groups touched), ``totalStateBytes`` (component → state of all its key groups),
+    ``unreadStateBytes`` (state that lanes have begun to read, and have still to read),
     ``numKeys`` (distinct keys touched), ``loads`` (component →
     ``keyGroups`` touched, ``rows``, ``keys``, ``cpuMs``), ``streams`` (rows and bytes that
     operators made for one another: ``from``, ``to``, ``rows``, ``sizeBytes``),
@@ -478,6 +480,7 @@ def progress_of(
         "heldTwice": dict(outcome.held_twice),
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
         "totalStateBytes": dict(outcome.total_state_bytes),
+        "unreadStateBytes": outcome.unread_bytes,
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "loads": {
             name: {

@@ -53,6 +53,10 @@ class Lanes:
         executor. ``"auto"``: once many small epochs follow one another, as long as no other job
         of the session waits for task slots. ``True``: between all small epochs; the start fails
         if that is impossible. ``False``: never.
+    restore
+        State that lanes read before their first rows after a restart or the loss of an executor.
+        ``"touched"``: if much is missing, the state of the keys of these rows; later epochs read
+        the rest, and take longer until then. ``"whole"``: all state of these keys' key groups.
 
     Raises
     ------
@@ -72,6 +76,7 @@ class Lanes:
     compression: Literal["lz4", "zstd"] | None = None
     hot_keys: float = 0.1
     resident: bool | Literal["auto"] = "auto"
+    restore: Literal["touched", "whole"] = "touched"
 
     def __post_init__(self) -> None:
         if self.local_dir is not None and not isinstance(self.local_path, str):
@@ -110,6 +115,11 @@ class Lanes:
             raise InvalidFlowError(
                 f"The setting compression of lanes is {self.compression!r}.",
                 remedy='Give None, "lz4" or "zstd".',
+            )
+        if self.restore not in ("touched", "whole"):
+            raise InvalidFlowError(
+                f"The setting restore of lanes is {self.restore!r}.",
+                remedy='Give "touched" or "whole".',
             )
 
     def inline_limit(self, lanes: int) -> int:

@@ -86,6 +86,8 @@ class EpochOutcome:
     key_work: Mapping[str, OperatorWork] = field(default_factory=dict)
     # operator → partials of closed windows whose key was in two slots
     held_twice: Mapping[str, int] = field(default_factory=dict)
+    # of state that lanes have begun to read, and have still to read
+    unread_bytes: int = 0
     # state of a slot → key groups without entries
     empty: Mapping[Any, frozenset[int]] = field(default_factory=dict)
     # changelog_bytes, snapshot_bytes: bytes written

@@ -126,6 +126,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "godwit_crossed_bytes": Metric(
         "counter", "Sent between operators on different executors", (), "godwit.exchange.io", "By"
     ),
+    "godwit_state_unread_bytes": Metric(
+        "gauge", "State that lanes have still to read", (), "godwit.state.unread", "By"
+    ),
     "godwit_key_groups_waiting": Metric(
         "gauge", "Key groups with rows that wait", (), "godwit.key_groups.waiting", "{key_group}"
     ),
@@ -224,6 +227,7 @@ _COUNTED: Final = {
 }
 _SHOWN: Final = {
     "epoch": "godwit_last_epoch",
+    "unreadStateBytes": "godwit_state_unread_bytes",
     "waitingKeyGroups": "godwit_key_groups_waiting",
     "suspendedKeyGroups": "godwit_key_groups_suspended",
     "inFlightKeyGroups": "godwit_key_groups_in_flight",

@@ -94,7 +94,7 @@ def bring(
         assert chains is not None
         return {g: chains[g] for g in key_groups}
 
-    return bring_forward(
+    short, _ = bring_forward(
         local,
         needed,
         keep_up,
@@ -107,6 +107,7 @@ def bring(
         recover=recover,
         homes=np.zeros(NUM_KEY_GROUPS, np.int32),
     )
+    return short
 
 
 def mask(*key_groups: int) -> Any:

@@ -36,10 +36,8 @@ Entries = dict[str, int]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin with partial copies however little is missing, and complete one per epoch."""
+    """Begin with partial copies however little is missing."""
     monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
-    monkeypatch.setattr(partial_copies, "COMPLETED_BYTES", 0)
-    monkeypatch.setattr(partial_copies, "_COMPLETED_PARTS", 1 << 40)
 
 
 class History:
@@ -108,8 +106,11 @@ class History:
 
     def bring(
         self, local: LocalState, touched: Sequence[str] | None, floor: Any, *, whole: Any = ()
-    ) -> None:
-        """Bring copies forward as a lane does; `touched`: all entries if it is None."""
+    ) -> int:
+        """Bring copies forward as a lane does, and complete one; return the bytes missing then.
+
+        `touched`: all entries if it is None.
+        """
         mask = np.zeros(NUM_KEY_GROUPS, np.bool_)
         mask[[group_of(key) for key in touched or ()]] = True
         mask[list(whole)] = False
@@ -124,7 +125,7 @@ class History:
         floor = floor.copy()
         floor[list(snapshots)] = -1
         few = None if touched is None else Touched(hashes=hashes_of(touched), key_groups=mask)
-        cold = bring_forward(
+        cold, parts = bring_forward(
             local,
             needed,
             ALL,
@@ -139,6 +140,7 @@ class History:
             touched=few,
         )
         assert not cold.any()
+        return parts.complete_some(ALL, until_s=0.0)
 
 
 def counts_of(local: LocalState, keys: Sequence[str]) -> Entries:
@@ -169,7 +171,7 @@ def test_the_first_epoch_reads_touched_keys_alone_and_later_ones_complete_the_co
     tmp_path: Path,
 ) -> None:
     history, local = filled(tmp_path), new_store(tmp_path / "local")
-    history.bring(local, KEYS[:4], none())
+    missing = [history.bring(local, KEYS[:4], none())]
     assert counts_of(local, KEYS[:4]) == {"k0": 2, "k1": 1, "k2": 2, "k3": 1}
     begun = np.flatnonzero(local.bases >= 0).tolist()
     assert begun == sorted({group_of(key) for key in KEYS[:4]})
@@ -177,8 +179,10 @@ def test_the_first_epoch_reads_touched_keys_alone_and_later_ones_complete_the_co
     assert held_keys == 4
     floor = local.versions.copy()
     for left in reversed(range(len(begun))):
-        history.bring(local, KEYS[:1], floor)
+        missing.append(history.bring(local, KEYS[:1], floor))
         assert np.count_nonzero(local.bases >= 0) == left
+    assert missing == sorted(set(missing), reverse=True)
+    assert missing[-1] == 0
     history.bring(local, None, local.versions.copy())
     assert {key: row[0] for key, row in held(local).items()} == history.truth
 

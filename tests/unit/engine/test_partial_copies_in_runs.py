@@ -6,14 +6,22 @@ import datetime as dt
 import random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from tests.support.lane_flows import flow_of, rows_of, summed
+from tests.support.manual_run import ManualRun
 
 import godwit as gw
 from godwit.checkpoint import partial_copies
 from godwit.checkpoint.partial_copies import PartialCopies
+from godwit.engine.lane.lane_flow import LaneInput
+from godwit.engine.settings import Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
@@ -88,13 +96,33 @@ def test_drawn_runs_give_the_same_rows_and_state(
     begun: list[bool] = []
     begin = PartialCopies.begin
 
-    def counted(*arguments: Any) -> bool:
-        begun.append(begin(*arguments))
-        return begun[-1]
+    def counted(copies: PartialCopies, *arguments: Any) -> None:
+        begin(copies, *arguments)
+        begun.append(copies.began)
 
     monkeypatch.setattr(PartialCopies, "begin", counted)
     monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
-    monkeypatch.setattr(partial_copies, "COMPLETED_BYTES", 0)
-    monkeypatch.setattr(partial_copies, "_COMPLETED_PARTS", 1 << 40)
     assert outcome(seed) == expected
     assert any(begun)
+
+
+@pytest.mark.parametrize("restore", ["touched", "whole"])
+def test_state_that_is_still_to_be_read_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restore: Any
+) -> None:
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    rows: dict[LaneInput | str, list[pa.RecordBatch]] = {
+        LaneInput(index=0): rows_of(np.random.default_rng(1), 200, 100)
+    }
+    flow = flow_of(summed, 8)
+
+    def run() -> ManualRun:
+        return ManualRun(flow, tmp_path, {"e": 1}, settings=Lanes(restore=restore))
+
+    run().epoch(rows)
+    again, unread = run(), list[int]()
+    for _ in range(10):
+        unread.append(again.epoch(rows).unread_bytes)
+    assert (unread[0] > 0) is (restore == "touched")
+    assert unread == sorted(unread, reverse=True)
+    assert unread[-2:] == [0, 0]

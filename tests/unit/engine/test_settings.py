@@ -27,6 +27,7 @@ def test_lanes_share_what_a_commit_record_takes_unless_it_is_stated() -> None:
         ({"inline_bytes": "x"}, "inline_bytes of lanes is 'x', of type str. Give at least 0"),
         ({"snapshot_growth": -0.5}, "snapshot_growth of lanes is -0.5. Give at least 0"),
         ({"resident": "yes"}, r"resident of lanes is .yes.\. Give .auto., True or False"),
+        ({"restore": "lazily"}, r"restore of lanes is 'lazily'\. Give .touched. or .whole."),
         ({"snapshot_growth": None}, "snapshot_growth of lanes is None, of type NoneType"),
     ],
 )

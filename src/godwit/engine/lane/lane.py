@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.checkpoint.partial_copies import PartialCopies
     from godwit.checkpoint.records import StateId
     from godwit.engine.lane.lane_flow import LaneFlow, LaneOperator
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction
@@ -152,6 +153,8 @@ class _Lane:
         )
         # sender, receiver and its input → digest of the rows sent
         self.emitted: dict[tuple[int, int, int], int] = {}
+        # partial copies of each state, the lane's key groups, and the report of the operator
+        self.copies: list[tuple[PartialCopies, npt.NDArray[np.bool_], OperatorReport]] = []
         # index of an operator of this level → its rows from other operators of this lane
         self.handed_over: dict[int, list[tuple[Header, Payload]]] = {}
 
@@ -194,6 +197,14 @@ class _Lane:
             output = self._process(member, own, arrived, root)
             if output is not None:
                 yield from self._emit(member, output)
+        self._complete_copies()
+
+    def _complete_copies(self) -> None:
+        """Complete partial copies, for as long as the lane has worked in this epoch."""
+        now_s = time.perf_counter()
+        for copies, here, report in self.copies:
+            report.unread_bytes += copies.complete_some(here, 2 * now_s - self.started_s)
+        self.report.lap("apply", now_s)
 
     def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
@@ -373,7 +384,11 @@ class _Lane:
         needed |= instruction.resumed & here
         if operator.reads_all_keys(instruction.time):
             needed = here
-        touches = operator.reads_touched and not operator.reads_all_keys(instruction.time)
+        touches = (
+            epoch.restore == "touched"
+            and operator.reads_touched
+            and not operator.reads_all_keys(instruction.time)
+        )
         copies: dict[StateId, LocalState] = {}
         cold = np.zeros(num_key_groups, np.bool_)
         for state in instruction.states:
@@ -381,7 +396,7 @@ class _Lane:
             local = local_state(root, str(state.state), layout.schema, num_key_groups)
             copies[state.state] = local
             due = key_group_mask(state.to_snapshot, num_key_groups) & here
-            cold |= bring_forward(
+            missing, partial_copies = bring_forward(
                 local,
                 needed | due,
                 here,
@@ -396,6 +411,8 @@ class _Lane:
                 gone=gone,
                 touched=Touched(hashes=rows.hashes, key_groups=few & ~due) if touches else None,
             )
+            cold |= missing
+            self.copies.append((partial_copies, here, self.report.operators[-1]))
         if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(
                 f"Operator {operator.name!r} has windows or timers that are due, but the state of "

@@ -98,6 +98,8 @@ class EpochInstruction:
     compression: Literal["lz4", "zstd"] | None
     # a key is hot with this share of a lane's average rows; 0: no key is
     hot_keys: float = 0.0
+    # the part of much missing state that is read first: the touched keys, or their key groups
+    restore: Literal["touched", "whole"] = "touched"
 
     @property
     def levels(self) -> int:
@@ -127,6 +129,7 @@ class OperatorReport:
     # partials of closed windows whose key was in two slots
     duplicate_partials: int = 0
     waiting_deletes: int = 0  # of the keys with changes, those that wait for their rows
+    unread_bytes: int = 0  # of state that partial copies lack
     # hot keys of senders → number of their rows
     hot_keys: HotRows = field(default_factory=dict)
     key_work: OperatorWork | None = None  # keys with most work, if keys can be hot
