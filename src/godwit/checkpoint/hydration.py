@@ -132,7 +132,7 @@ def bring_forward(
             _changelog(distinct.values()),
             key_group_mask(chains, len(floor)),
         )
-    parts.release()
+    parts.release(eligible)
     return short & ~missing, parts
 
 

@@ -231,9 +231,17 @@ class PartialCopies:
         """Fetch the touched entries of partial copies that they lack."""
         self._reading(np.flatnonzero(key_groups), partial(self._fetch, touched=touched))
 
-    def release(self) -> None:
-        """Forget chains and unmap blocks if no copy is partial: they may have been collected."""
-        if not (self._local.bases >= 0).any():
+    def release(self, used: Mask) -> None:
+        """Forget chains and unmap blocks if no copy is partial: they may have been collected.
+
+        `used`: key groups of the epoch. Others may have been completed or dropped by other
+        processes of the executor since this one used them.
+        """
+        bases = self._local.bases
+        others = np.flatnonzero((bases >= 0) & ~used)
+        if others.size and not (bases[used] >= 0).any():
+            self._local.refresh(others)
+        if not (bases >= 0).any():
             _known.pop(self._local, None)
 
     def complete(self, key_groups: Mask) -> None:
@@ -262,7 +270,7 @@ class PartialCopies:
             missing = int(known.values(key_groups[done:], "size_bytes").sum())
 
         self._reading(np.flatnonzero(key_groups & (self._local.bases >= 0)), complete)
-        self.release()
+        self.release(key_groups)
         return missing
 
     def _reading(self, key_groups: Integers, read: Callable[[Integers, _Known], None]) -> None:

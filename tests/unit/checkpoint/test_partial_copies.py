@@ -15,7 +15,7 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
 from godwit.checkpoint.entries import EntryLayout, pack_entries
 from godwit.checkpoint.hydration import bring_forward, pack_copies, unpack_copies
-from godwit.checkpoint.partial_copies import Touched
+from godwit.checkpoint.partial_copies import PartialCopies, Touched
 from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import EpochFailedError
@@ -248,6 +248,24 @@ def test_blocks_that_are_gone_are_looked_up_again(tmp_path: Path) -> None:
     partial_copies._known[local].blocks._batches.clear()
     history.bring(local, KEYS[20:], floor, whole=range(0, NUM_KEY_GROUPS, 3))
     assert counts_of(local, KEYS[20:]) == {key: history.truth[key] for key in KEYS[20:]}
+
+
+def test_blocks_are_unmapped_though_another_process_has_dropped_the_partial_copies(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none())
+    assert local in partial_copies._known
+    new_store(tmp_path / "local").drop(np.flatnonzero(ALL))
+    PartialCopies(
+        local,
+        layout=EntryLayout(name="op", schema=COUNTS),
+        storage=history.storage,
+        recover=history.chains,
+        homes=np.zeros(NUM_KEY_GROUPS, np.int32),
+        gone=None,
+    ).release(~ALL)
+    assert local not in partial_copies._known
 
 
 @pytest.mark.parametrize("seed", range(5))
