@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", action="store_true")
     parser.add_argument("--written", action="store_true", help="the queries that are written")
+    parser.add_argument("--with", default="", dest="word", help="only queries that have this word")
     options = parser.parse_args()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     # The default one starts a process (chmod) for every file that it makes, twice.
@@ -41,6 +42,7 @@ def main() -> int:
     spark.sparkContext.setLogLevel("OFF")
     seeds = range(options.seed, options.seed + options.queries)
     cases = written_cases(options.seed) if options.written else drawn_cases(seeds)
+    cases = {name: case for name, case in cases.items() if options.word in name}
     outcome, begin, printed = Outcome(), time.monotonic(), 0.0
 
     def run(name: str) -> tuple[str, str] | None:
@@ -57,7 +59,7 @@ def main() -> int:
             if result is None:
                 continue
             outcome.add(*result)
-            if result[0] in outcome.different:
+            if result[0] in {*outcome.different, *outcome.failed}:
                 print(f"\n{result[0]}\n{result[1][:3000]}", flush=True)
             if time.monotonic() - printed > _BETWEEN_LINES_S:
                 printed = time.monotonic()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LINES = Path(__file__).with_suffix(".txt")
 _FUNCTIONS = Path(__file__).with_name("functions_with_state.py")
+_PROCESSORS = _FUNCTIONS.with_name("processors.py")
 _CHANCE = re.compile(
     r'"jvmId":"[^"]*"|(?<="createTime":)\d+|(?<=#)\d+|(?<="id":)\d+'
     r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=_)[0-9a-f]{32}|@[0-9a-f]{5,}"
@@ -59,9 +60,10 @@ def comparison(query: DataFrame, build: Callable[..., Any], *further: object) ->
     )
     sources = ""
     if re.search("Py|Pandas|LogicalRDD|udf|UDF|transformWithState", text):
-        sources = _source(inspect.getsourcefile(inspect.unwrap(_function(build)))) + _source(
-            str(_FUNCTIONS)
-        )
+        file = inspect.getsourcefile(inspect.unwrap(_function(build)))
+        sources = _source(file) + _source(str(_FUNCTIONS))
+        if file is not None and Path(file).parent == _FUNCTIONS.parent:
+            sources += _source(str(_PROCESSORS))
     return repr((pyspark.__version__, text, settings, sources, further))
 
 

@@ -25,13 +25,14 @@ class Outcome:
 
     same: int = 0
     by_spark: int = 0  # refused by Spark itself
+    failed: dict[str, str] = field(default_factory=dict)  # query → how Spark itself fails
     refused: Counter[str] = field(default_factory=Counter)  # reason → queries
     different: dict[str, str] = field(default_factory=dict)  # query → how it differs
 
     def __str__(self) -> str:
         return (
             f"{self.same} same, {len(self.different)} different, {self.refused.total()} refused, "
-            f"{self.by_spark} refused by Spark itself"
+            f"{self.by_spark} refused by Spark itself, {len(self.failed)} failed in Spark itself"
         )
 
     def add(self, name: str, text: str) -> None:
@@ -42,6 +43,8 @@ class Outcome:
             self.refused[re.sub(r"\(.*?\)|'[^']*'", "…", text)[:160]] += 1
         elif text.startswith("RefusedBySparkError"):
             self.by_spark += 1
+        elif text.startswith("FailedInSparkError"):
+            self.failed[name] = text
         else:
             self.different[name] = text
 

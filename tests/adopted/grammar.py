@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  as programs write it
 from tests.adopted.functions_with_state import Idle, Latest, counted
+from tests.adopted.processors import Clocked, Passing, Started, Timers
 from tests.adopted.written import written_of
-from tests.support.native import Case, Stream
+from tests.support.native import PROCESSORS, Case, Stream
 
 if TYPE_CHECKING:
     import random
@@ -529,6 +530,7 @@ def build_of(text: str) -> Callable[..., DataFrame]:
             names["lookup"] = session.sql(_LOOKUP)
         names["sql"] = lambda query: session.sql(query, **names)
         names |= {"Idle": Idle, "Latest": Latest, "counted": counted}
+        names |= {"Timers": Timers, "Clocked": Clocked, "Started": Started, "Passing": Passing}
         query: DataFrame = eval(text, {"F": F, **names})
         return query
 
@@ -554,6 +556,8 @@ def case_of(draw: random.Random, text: str, mode: str) -> tuple[str, Case]:
         streams["u"] = Stream(schema=COLUMNS, batches=others)
     settings = draw.choice(_SETTINGS) if draw.random() < 0.1 else {}
     further = [*(["restarted"] if parts > 1 else []), *(f"{k}={v}" for k, v in settings.items())]
+    if "transformWithState" in text:
+        settings = settings | PROCESSORS
     return f"{text} [{', '.join((mode, *further))}]", Case(
         build=build_of(text), streams=streams, mode=mode, parts=parts, settings=settings
     )
