@@ -330,8 +330,7 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
     table = spark.createDataFrame([("a", 1)], "k string, m int")
     double = sf.udf(lambda n: n and 2 * n, "bigint")
     refused = {
-        "'latestfirst' .* is not read": reader(latestFirst=True).load(place),
-        "'maxbytespertrigger' .* is not read": reader(maxBytesPerTrigger="1g").load(place),
+        "the option maxBytesPerTrigger is '1g'": reader(maxBytesPerTrigger="1g").load(place),
         "'maxfileage' .* is not read": reader(maxFileAge="1d").load(place),
         "'cleansource' .* is not read": reader(cleanSource="delete").load(place),
         "'recursivefilelookup' .*": reader(recursiveFileLookup=True).load(place),
@@ -385,10 +384,10 @@ def test_explain_says_which_scans_can_be_own_sources(spark: SparkSession, tmp_pa
     place = str(tmp_path / "in")
     counts = _rows_in(spark, tmp_path / "in").load(place).groupBy("k").count()
     assert f"own_sources(): would read Parquet files in {place}" in explained(counts, mode="update")
-    other = _rows_in(spark, tmp_path / "in").option("latestFirst", True).load(place)
+    other = _rows_in(spark, tmp_path / "in").option("maxFileAge", "1d").load(place)
     text = explained(other.groupBy("k").count(), mode="update")
     assert "own_sources(): not possible: " in text
-    assert "'latestfirst'" in text
+    assert "'maxfileage'" in text
 
 
 def test_a_checkpoint_goes_on_with_the_kind_of_sources_that_it_began_with(
