@@ -231,7 +231,7 @@ def test_a_run_whose_checkpoint_another_run_took_over_commits_nothing_more(
 # -- room ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["outputs", "commits"])  # written by a lane, and by the driver
+@pytest.mark.parametrize("part", ["blocks", "commits"])  # written by a lane, and by the driver
 def test_a_full_disk_fails_the_epoch_by_name_and_the_query_goes_on_once_there_is_room(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
