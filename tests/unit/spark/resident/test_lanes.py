@@ -435,7 +435,8 @@ def test_a_job_whose_slots_are_asked_for_in_an_epoch_ends_before_the_next_one(
         epoch.join()
         assert len(worked[0]) == 4
         assert s.epoch(11) is None
-        assert s.kinds == ["ResidentLanesStarted", "ResidentLanesEnded"]
+        # The thread that looks ends them, and announces it once they are no longer used.
+        eventually(lambda: s.kinds == ["ResidentLanesStarted", "ResidentLanesEnded"])
 
 
 def test_two_queries_of_a_session_both_have_resident_lanes_and_share_the_slots() -> None:
