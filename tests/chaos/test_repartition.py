@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,12 @@ PLAYS: list[dict[str, Any]] = [
         "moments": ["before", "record", "recovered", "after", "at once"],
     },
     {"own": False, "resident": False, "moments": ["record", "recovered", "at once"]},
-    {"own": True, "resident": False, "moments": ["before"]},
-    {"own": False, "resident": True, "moments": ["recovered"]},
 ]
+if "GODWIT_LONG" in os.environ:
+    PLAYS += [
+        {"own": True, "resident": False, "moments": ["before"]},
+        {"own": False, "resident": True, "moments": ["recovered"]},
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from tests.support.drawn_expressions import Comparison, compare_drawn
+from tests.support.long_tests import minutes_long
 
 from godwit.adopt.plan import Catalyst, analysed, to_list
 from godwit.adopt.stateless import read_stateless
@@ -36,7 +37,11 @@ def test_drawn_expressions_are_those_of_spark(
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("ansi", "zone", "seed"),
-    [(True, "America/New_York", 77), (False, "UTC", 78), (True, "Asia/Kolkata", 79)],
+    [
+        (True, "America/New_York", 77),
+        pytest.param(False, "UTC", 78, marks=minutes_long),
+        pytest.param(True, "Asia/Kolkata", 79, marks=minutes_long),
+    ],
 )
 def test_many_drawn_expressions_are_those_of_spark(
     spark: SparkSession, ansi: bool, zone: str, seed: int
