@@ -39,11 +39,9 @@ _RISEN = 1.1
 _LATENCY_PERIODS = 5
 """Periods that say how a quantile of latency compares with its mean."""
 _PARTS = {"plan": "driver", "commit": "driver", "stages": "source"}
-"""Phase of an epoch → what works in it outside the lanes."""
+"""Phase of an epoch → part of the system that works in it outside the lanes."""
 _MATTERS = 0.5
-"""Share of a period from which on something holds the stream up."""
-_ALONE = 0.5
-"""Share of the busiest lanes' time from which on a key group is named, and not executors."""
+"""Share of a period from which on a part, or a key group alone, holds the stream up."""
 _SHOWN = 2
 """Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
 
@@ -188,9 +186,9 @@ class PeriodStatistics:
         return ""
 
     def held_up_by(self) -> tuple[str, float]:
-        """Return what took most of the period, and its share of it; empty where rows were awaited.
+        """Return the part that took most of the period, and its share of the period.
 
-        See `godwit.model.events.LoadMeasured`.
+        Empty if the stream waited for rows most of the time; as in `events.LoadMeasured`.
         """
         took_s: dict[str, float] = {"executors": self.busiest_s}
         for part, each_s in self.outside_s.items():
@@ -201,12 +199,12 @@ class PeriodStatistics:
         if share < _MATTERS:
             return "", share
         if name == "executors":
-            heaviest = max(
-                ((float(c.busy_s.max()), int(c.busy_s.argmax()), n)
-                 for n, c in self.components.items()), default=(0.0, 0, "")
-            )  # fmt: skip
-            if heaviest[0] > _ALONE * self.busiest_s:
-                name = f"key group {heaviest[1]} of {heaviest[2]!r}"
+            busy_s = {n: c.busy_s for n, c in self.components.items()}
+            heaviest = max(busy_s, key=lambda n: float(busy_s[n].max()), default=None)
+            if heaviest is not None:
+                alone = float(busy_s[heaviest].max()) / max(self.period_s, 1e-9)
+                if alone >= _MATTERS:
+                    return f"key group {int(busy_s[heaviest].argmax())} of {heaviest!r}", alone
         return name, share
 
     @property

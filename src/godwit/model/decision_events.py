@@ -83,11 +83,13 @@ class LoadMeasured(Event):
         of the period that it took, not counting the busiest lanes, nor deliveries beside the next
         epoch.
     held_up_by
-        What took most of the period: ``"executors"``, ``"key group 7 of 'count'"``, ``"driver"``,
-        ``"source"`` (reading and exchanging rows) or ``"sink 'name'"``. Empty if the stream waited
-        for rows most of the time.
+        The part that took most of the period: ``"executors"`` (the busiest lanes), ``"driver"``,
+        ``"source"`` (reading and exchanging rows), ``"sink 'name'"``, or ``"key group 7 of
+        'count'"`` if that alone kept a lane busy for half of the period. Empty if the stream waited
+        for rows most of the time, and in events of versions that did not measure it.
     held_up
-        Share of the period that it took.
+        Share of the period that it took; if the stream waited for rows, the largest share that any
+        part took. 0 in events of versions that did not measure it.
     arrival_error
         Standard error of `arrival_per_s` by random noise, as a share of it; 0 if it is unknown.
     """

@@ -78,6 +78,36 @@ def test_the_delivery_that_the_next_epoch_waits_for_is_a_part_of_an_epoch() -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("busy_ms", "outside_s", "name", "share"),
+    [
+        ([400.0, 0.0, 400.0, 0.0], {}, "executors", 0.8),
+        ([600.0, 0.0, 200.0, 0.0], {}, "key group 0 of 'sum'", 0.6),
+        ([100.0, 0.0, 100.0, 0.0], {"plan": 0.3, "commit": 0.3}, "driver", 0.6),
+        ([100.0, 0.0, 100.0, 0.0], {"sink 'store'": 0.7, "plan": 0.1}, "sink 'store'", 0.7),
+        ([100.0, 0.0, 100.0, 0.0], {"stages": 0.8}, "source", 0.6),
+        ([300.0, 0.0, 100.0, 0.0], {"plan": 0.3}, "", 0.4),
+    ],
+)
+def test_the_part_that_took_most_of_a_period_holds_the_stream_up(
+    busy_ms: list[float], outside_s: dict[str, float], name: str, share: float
+) -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(3):
+        each = EpochOutcome(epoch=n, batch=0, rows_in=400, loads={"sum": load([100] * 4, busy_ms)})
+        views = {"sum": ComponentView(assignment=PLACES)}
+        statistics.observe(
+            CommittedEpoch(outcome=each, component_views=views, took_s=1.0, backlog_rows=None),
+            n + 1.0,
+        )
+        statistics.delivered(LatencyHistogram(), outside_s)
+    assert statistics.close(3.0).held_up_by() == (name, pytest.approx(share))
+
+
+def test_nothing_holds_a_period_without_epochs_up() -> None:
+    assert Statistics(ONE, 0.0, {}).close(3.0).held_up_by() == ("", 0.0)
+
+
 def test_loads_are_those_of_the_rows_that_arrive() -> None:
     statistics = Statistics(ONE, 0.0, {})
     for n in range(4):
