@@ -67,8 +67,10 @@ def count(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """Return a value as one short line of printable text."""
-    return printable(str(value)[:_MAX_TEXT]).replace("\n", " ")
+    """Return a value as one short line of printable text; it ends with "…" if it was longer."""
+    whole = str(value)
+    short = whole if len(whole) <= _MAX_TEXT else f"{whole[: _MAX_TEXT - 1]}…"
+    return printable(short).replace("\n", " ")
 
 
 def unix_time(value: Any) -> float:

@@ -32,16 +32,16 @@ REMEDIES: Mapping[str, str] = {
     "sink": "no executor helps a sink: make its target faster, write less to it, or give it "
     "larger epochs by a longer trigger",
 }
-"""What holds a stream up → what to do about it."""
+"""First words of a bottleneck (`LoadMeasured.held_up_by`) → advice that shortens its work."""
 _ORDER = ("seen", "noise", "expected", "came", "better")
 _FULL = 0.9
-"""Share of the time from which on what takes it is busy all the time."""
+"""Share of the time from which on a part counts as busy all the time."""
 _MATTERS = 0.02
 """Share of the mean from which a load distance is worth a word."""
 
 
 def remedy(held_up_by: str) -> str:
-    """Return what to do about what holds a stream up (`LoadMeasured.held_up_by`); may be empty."""
+    """Return the advice for a bottleneck (`LoadMeasured.held_up_by`); empty if there is none."""
     return next((say for part, say in REMEDIES.items() if held_up_by.startswith(part)), "")
 
 
@@ -74,12 +74,15 @@ class Measurements:
     lasted_s: float = 0.0
     rates: tuple[float, float] = (math.inf, 0.0)  # least and greatest
     distance: float = 0.0  # greatest
+    led_to_change: bool = False  # the last period did
 
     def after(self, event: events.LoadMeasured) -> Measurements:
         """Return the measurements with one more period."""
         last = self.last
         if last is None:
             return Measurements(last=event)
+        if self.led_to_change:
+            return Measurements(last=event, before=last)
         return replace(
             self,
             last=event,
@@ -92,10 +95,10 @@ class Measurements:
 
     def changed(self) -> Measurements:
         """Return the measurements after a change, from which on quiet periods are counted."""
-        return Measurements(last=self.last, before=self.before)
+        return Measurements(last=self.last, before=self.before, led_to_change=True)
 
     def seen_text(self) -> str:
-        """Return what the last period showed; empty if there is none."""
+        """Return the figures of the last period as text; empty if there is none."""
         last = self.last
         if last is None:
             return ""
@@ -129,7 +132,7 @@ class Measurements:
         return f" ({before.arrival_per_s:,.0f} in the period before)" if clear else ""
 
     def noise_text(self) -> str:
-        """Return what the periods before showed without changing anything."""
+        """Return the range of the periods before, which changed nothing, as text."""
         if not self.periods:
             return ""
         low, high = self.rates
@@ -164,8 +167,6 @@ def story_of(event: events.Event, measured: Measurements) -> Story:
             story = replace(
                 story,
                 decided=f"stayed at {counted(event.before, 'executor')}{wanted}: {event.reason}",
-                expected="nothing to be gained by another number of executors",
-                came="no change",
                 better="" if held_up_by == "executors" else remedy(held_up_by),
             )
         case events.RebalancingStarted():
@@ -212,8 +213,7 @@ def _expected_latency(numbers: Mapping[str, float], executors: int) -> str:
 
 
 def judged(story: Story, event: events.Event, measured: Measurements) -> Story:
-    """Return a story with what came of its decision (an event `…Judged`)."""
-    held_up_by = "" if measured.last is None else measured.last.held_up_by
+    """Return a story with the verdict on its decision (an event `…Judged`)."""
     if isinstance(event, events.DecisionJudged):
         came = "" if event.measured is None else f"{event.measured:.3g}, "
         missed = event.measured is not None and event.measured > event.target
@@ -225,12 +225,20 @@ def judged(story: Story, event: events.Event, measured: Measurements) -> Story:
     else:
         return story
     if missed or event.verdict == "no help":
-        story = replace(
-            story, better=remedy(held_up_by) or "a look at godwit ui: nothing stands out"
-        )
+        story = replace(story, better=_better(measured))
     elif event.verdict == "overtaken":
         story = replace(story, better="steadier periods to judge by, such as a longer period=")
     return _printable(story)
+
+
+def _better(measured: Measurements) -> str:
+    """Return what it would take to do better; empty if the bottleneck was not measured."""
+    last = measured.last
+    if last is None or not last.held_up:
+        return ""
+    return remedy(last.held_up_by) or (
+        "nothing took most of the time: godwit ui shows where rows waited"
+    )
 
 
 def quiet_story(measured: Measurements) -> Story:

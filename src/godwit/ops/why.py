@@ -34,8 +34,9 @@ def add_why_arguments(parser: argparse.ArgumentParser) -> None:
         "executors, one key group, the driver, the source or a sink. 'noise' is what the periods "
         "since the last change showed without changing anything. 'expected' is the model's "
         "prediction, 'came' the verdict two steady periods later; a decision without 'came' is not "
-        "judged yet. Only the checkpoint is read, so it works while the query runs and after it. "
-        "Exit status 0; 2 if there is no checkpoint, or no journal yet."
+        "judged, or not yet. It knows at most 200 decisions, of the last 4 MiB of the journal. "
+        "Only the checkpoint is read, so it works while the query runs and after it. Exit status "
+        "0; 2 if there is no checkpoint, or no journal yet."
     )
     add_checkpoint(parser)
     parser.add_argument(
@@ -73,15 +74,14 @@ def _run_why(args: argparse.Namespace) -> int:
 
 def why_json(state: RunState, last: int) -> dict[str, Any]:
     """Return the last decisions of a run as plain values."""
-    measured = state.measurements.last
+    measured, since = state.measurements.last, _story_since(state)
     return {
         "decisions": [
             {"at_s": d.at_s, "epoch": d.epoch, "kind": d.kind, "decided": d.story.decided}
             | dict(d.story.lines)
             for d in state.decisions[-last:]
         ],
-        "since": {"decided": quiet_story(state.measurements).decided}
-        | dict(quiet_story(state.measurements).lines),
+        "since": None if since is None else {"decided": since.decided} | dict(since.lines),
         "held_up_by": None if measured is None else measured.held_up_by,
     }
 
@@ -89,18 +89,32 @@ def why_json(state: RunState, last: int) -> dict[str, Any]:
 def why_text(state: RunState, last: int) -> str:
     """Return the last decisions of a run as text, the latest last."""
     shown = state.decisions[-last:]
-    parts = [
-        _told(f"{datetime.fromtimestamp(d.at_s).astimezone():%H:%M:%S}", d.story) for d in shown
-    ]
+    parts = [_story_text(_when(d.at_s, state.last_s or d.at_s), d.story) for d in shown]
     left = len(state.decisions) - len(shown)
     if left:
         parts.insert(0, f"({counted(left, 'earlier decision')}: --last {len(state.decisions)})")
-    if state.measurements.periods or not shown:
-        parts.append(_told("since then" if shown else "so far", quiet_story(state.measurements)))
+    since = _story_since(state)
+    if since is not None:
+        parts.append(_story_text("since then" if shown else "so far", since))
     return "\n\n".join(parts)
 
 
-def _told(when: str, story: Story) -> str:
+def _story_since(state: RunState) -> Story | None:
+    """Return the story of the time since the last decision; ``None`` if no period ended since."""
+    measured, decisions = state.measurements.last, state.decisions
+    if decisions and (measured is None or measured.at_s <= decisions[-1].at_s):
+        return None
+    return quiet_story(state.measurements)
+
+
+def _when(at_s: float, last_s: float) -> str:
+    """Return the local time of a decision; with its day, if the run's last entry is of another."""
+    decided, last = (datetime.fromtimestamp(s).astimezone() for s in (at_s, last_s))
+    same_day = decided.date() == last.date()
+    return f"{decided:%H:%M:%S}" if same_day else f"{decided:%m-%d %H:%M}"
+
+
+def _story_text(when: str, story: Story) -> str:
     """Return a story as lines of text."""
     lines = [(when, story.decided), *story.lines]
     return "\n".join(
