@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _JOURNAL_ENTRIES = 2_000
 _PERIODS = 9
-"""Last periods of the controller by which the bottleneck is named."""
+"""Number of the controller's last periods that name the bottleneck."""
 
 
 def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,15 +109,14 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
         too_few = too_few_key_groups(count, sum(assignment["lanes"]))
         if too_few is not None:
             advice[name] = asdict(too_few)
+    part, share = _bottleneck(held_up)
     if args.json:
-        part, share = _bottleneck(held_up)
         slowest = {"part": part, "share": share, "remedy": remedy(part)} if part else None
         values = {"num_key_groups": count, "components": advice, "bottleneck": slowest}
         print(json.dumps(values, indent=2))
         return 0
     console = wide_console()
     tell(console, f"{log.identity.name}: {counted(count, 'key group')}")
-    part, share = _bottleneck(held_up)
     if part:
         tell(console, f"{part} took {share:.0%} of the time lately: {remedy(part)}.")
     for name, values in sorted(advice.items()):
@@ -135,9 +134,9 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
 
 
 def _bottleneck(held_up: Collection[tuple[str, float]]) -> tuple[str, float]:
-    """Return what held a query up in most of the last periods, and the share of time it took.
+    """Return the most frequent bottleneck of the last periods, and its median share of the time.
 
-    Empty if nothing did. `held_up`: what did in each of them, and the share.
+    Empty if it is most often none. `held_up`: the bottleneck and its share in each of them.
     """
     parts = Counter(part for part, _ in held_up)
     part = parts.most_common(1)[0][0] if parts else ""

@@ -35,9 +35,9 @@ def test_a_slow_sink_is_named_with_what_to_do_about_it(
     out = " ".join(capsys.readouterr().out.split())
     assert "sink 'table' took 97% of the time lately: no executor helps a sink" in out
     assert main(["advise", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["bottleneck"]
-    assert (told["part"], told["share"]) == ("sink 'table'", 0.97)
-    assert "make its target faster" in told["remedy"]
+    bottleneck = json.loads(capsys.readouterr().out)["bottleneck"]
+    assert (bottleneck["part"], bottleneck["share"]) == ("sink 'table'", 0.97)
+    assert "make its target faster" in bottleneck["remedy"]
 
 
 def test_without_a_controller_nothing_is_said_of_a_bottleneck(
