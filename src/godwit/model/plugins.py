@@ -42,7 +42,8 @@ _LAB: Final = "godwit-lab"
 _ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     "commands": {
         **dict.fromkeys(("checkpoint", "export-state", "adopt", "demo", "top", "ui"), _OWN),
-        **dict.fromkeys(("report", "advise"), _OWN),
+        **dict.fromkeys(("report", "advise", "why", "status", "probe"), _OWN),
+        **dict.fromkeys(("run", "drain", "stop"), _OWN),
         **dict.fromkeys(("plan", "sim", "arena", "what-if", "reproduce"), _LAB),
     },
     "keyed_calls": dict.fromkeys(("transform_with_state", "apply_in_pandas_with_state"), _OWN),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,6 @@ from godwit.placement import PLANNERS, planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     Install = Callable[..., None]
 
@@ -105,3 +106,10 @@ def test_a_name_that_no_package_has_is_refused_with_those_there_are(install: Ins
     install("still-life", "policies", "still = still_life:Still")
     with pytest.raises(PluginError, match=r"There is no policy 'moving'. Known: .*still"):
         plugins.load("policies", "moving")
+
+
+@pytest.mark.parametrize("group", ["commands", "controllers", "observers"])
+def test_errors_know_which_distribution_has_each_name_of_this_one(group: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    own = {n for n, package in plugins._ELSEWHERE[group].items() if package == "godwit-streams"}
+    assert own == project["entry-points"][f"godwit.{group}"].keys()
