@@ -73,10 +73,10 @@ with gw.LocalCluster(workers=2, memory="512m") as cluster:
     while len(query.recentProgress) <= before:
         time.sleep(0.02)
     mark("first commit")
-    told = {"pid": os.getpid(), "marks": marks, "used": used}
-    hidden = directory / "_told.json"
-    hidden.write_text(json.dumps(told))
-    hidden.replace(directory / f"told-{os.getpid()}.json")
+    report = {"pid": os.getpid(), "marks": marks, "used": used}
+    hidden = directory / "_report.json"
+    hidden.write_text(json.dumps(report))
+    hidden.replace(directory / f"report-{os.getpid()}.json")
     query.awaitTermination()
 '''
 
@@ -94,7 +94,7 @@ def next_report(directory: Path, known: set[str]) -> dict[str, Any]:
     """Wait for the report of a process that has not reported before."""
     end_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < end_s:
-        for path in directory.glob("told-*.json"):
+        for path in directory.glob("report-*.json"):
             if path.name not in known:
                 known.add(path.name)
                 report: dict[str, Any] = json.loads(path.read_text())

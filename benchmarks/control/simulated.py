@@ -62,15 +62,15 @@ _BLOCKS = {
 
 
 @dataclass(slots=True)
-class Heard:
-    """What a query on Spark said."""
+class SparkRun:
+    """Epochs and decisions of a query on Spark, as its events report them."""
 
     began_s: float = 0.0
     epochs: list[tuple[float, int, float, float]] = field(default_factory=list)
     decisions: list[tuple[float, int]] = field(default_factory=list)
 
-    def hear(self, event: events.Event) -> None:
-        """Take epochs with rows, and decisions on the number of executors."""
+    def record(self, event: events.Event) -> None:
+        """Record an epoch with rows, or a decision on the number of executors."""
         at_s = event.at_s - self.began_s
         if isinstance(event, events.EpochCommitted) and event.rows_in and event.latency_ms:
             mean_s = event.latency_ms["mean"] / 1000
@@ -89,9 +89,11 @@ def _control(autoscaler: str) -> gw.Control:
     )
 
 
-def _on_spark(blocks: Sequence[tuple[float, float, float]], autoscaler: str, run_s: float) -> Heard:
+def _on_spark(
+    blocks: Sequence[tuple[float, float, float]], autoscaler: str, run_s: float
+) -> SparkRun:
     """Run the load on Spark."""
-    heard = Heard()
+    run = SparkRun()
     work = Path(tempfile.mkdtemp(prefix="godwit-simulated-"))
     try:
         with LocalCluster(_EXECUTORS, 1, memory="512m", work_dir=work / "cluster") as cluster:
@@ -100,7 +102,7 @@ def _on_spark(blocks: Sequence[tuple[float, float, float]], autoscaler: str, run
             module = sys.modules[slow_rows.__module__]
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
             began = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=_LEAD_S)
-            heard.began_s = began.timestamp()
+            run.began_s = began.timestamp()
             flow = gw.Flow("simulated", num_key_groups=_KEY_GROUPS)
             rows = flow.source("base", gw.sources.rate(_BASE_PER_S, num_keys=_KEYS, start=began))
             for number, (first, last, rate) in enumerate(blocks):
@@ -123,9 +125,9 @@ def _on_spark(blocks: Sequence[tuple[float, float, float]], autoscaler: str, run
                 trigger={"processingTime": f"{_TRIGGER_S} seconds"},
                 control=_control(autoscaler),
             )
-            query.add_listener(heard.hear)
+            query.add_listener(run.record)
             try:
-                while time.time() < heard.began_s + run_s:
+                while time.time() < run.began_s + run_s:
                     if (failure := query.exception()) is not None:
                         raise failure
                     time.sleep(0.1)
@@ -133,7 +135,7 @@ def _on_spark(blocks: Sequence[tuple[float, float, float]], autoscaler: str, run
                 query.stop()
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return heard
+    return run
 
 
 def _in_simulator(
@@ -187,10 +189,10 @@ def simulated(run_s: float = 90.0, autoscalers: Sequence[str] = ("godwit", "ds2"
     lines, latency_errors, missed_errors, decision_errors = [], [], [], []
     for load, blocks in _BLOCKS.items():
         for autoscaler in autoscalers:
-            heard = _on_spark(blocks, autoscaler, run_s)
-            if not heard.epochs:
+            real_run = _on_spark(blocks, autoscaler, run_s)
+            if not real_run.epochs:
                 raise RuntimeError(f"{load}, {autoscaler}: Spark ran no epoch; free the machine")
-            ended_s, rows, mean_s, took_s = map(list, zip(*heard.epochs, strict=True))
+            ended_s, rows, mean_s, took_s = map(list, zip(*real_run.epochs, strict=True))
             early = [i for i, at_s in enumerate(ended_s) if 5 <= at_s <= blocks[0][0] * run_s]
             fixed_s = float(
                 np.median([took_s[i] - rows[i] * _ROW_MS / 1000 / _FIRST for i in early])
@@ -220,7 +222,7 @@ def simulated(run_s: float = 90.0, autoscalers: Sequence[str] = ("godwit", "ds2"
             error = float(np.nanmedian(np.abs(model - real) / real))
             latency_errors.append(error)
             missed_errors.append(abs(float(np.mean(shares)) - missed))
-            decision_errors.append(abs(float(np.mean(decided)) - len(heard.decisions)))
+            decision_errors.append(abs(float(np.mean(decided)) - len(real_run.decisions)))
             lines.append(
                 (
                     load,
@@ -231,7 +233,7 @@ def simulated(run_s: float = 90.0, autoscalers: Sequence[str] = ("godwit", "ds2"
                     f"{np.nanmean(real):.2f} s",
                     f"{np.nanmean(model):.2f} s",
                     f"{error:.0%}",
-                    ", ".join(f"{n} at {at_s:.0f}" for at_s, n in heard.decisions) or "none",
+                    ", ".join(f"{n} at {at_s:.0f}" for at_s, n in real_run.decisions) or "none",
                     f"{np.mean(decided):.1f} ±{np.std(decided):.1f}",
                 )
             )

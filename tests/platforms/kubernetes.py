@@ -178,9 +178,9 @@ class Api(http.server.BaseHTTPRequestHandler):
         if "watch" in parameters:  # Spark polls, too
             self._answer(403, {"kind": "Status", "status": "Failure", "code": 403})
         elif name:
-            found = self.pods.pods.get(name) if kind == "pods" else None
-            found = found or self.pods.others.get(f"{kind}/{name}")
-            self._answer(200, found) if found else self._missing()
+            pod = self.pods.pods.get(name) if kind == "pods" else None
+            resource = pod or self.pods.others.get(f"{kind}/{name}")
+            self._answer(200, resource) if resource else self._missing()
         else:
             self._answer(200, self.pods.listed(kind, parameters.get("labelSelector", [""])[0]))
 
@@ -193,8 +193,8 @@ class Api(http.server.BaseHTTPRequestHandler):
         """Accept a change of labels."""
         kind, name, _ = self._asked()
         self._body()
-        found = self.pods.pods.get(name) if kind == "pods" else None
-        self._answer(200, found) if found else self._missing()
+        pod = self.pods.pods.get(name) if kind == "pods" else None
+        self._answer(200, pod) if pod else self._missing()
 
     def do_DELETE(self) -> None:
         """Delete a resource, or all of a kind with labels."""
@@ -356,7 +356,7 @@ def main() -> int:
 
         home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
         environment = {
-            **{n: v for n, v in os.environ.items() if not re.match("SPARK_LOCAL_IP", n)},
+            **{n: v for n, v in os.environ.items() if n != "SPARK_LOCAL_IP"},
             "SPARK_HOME": home,
             "PATH": f"{tini.parent}:{os.environ['PATH']}",
             "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT / "src")),

@@ -38,7 +38,7 @@ _USUAL = 4
 _LENGTHS = (1, 2, 4)
 """Numbers of intervals in a row by which noise is measured."""
 _TELLING = 4 * _LENGTHS[-1]
-"""Intervals that tell it; with fewer, it is what it was."""
+"""Min. number of epochs that measure noise; with fewer, the last measurement holds."""
 _LEAST_STEP = np.log(1.5)
 """A rise that ends the statistics period."""
 _LEAST_CHANGE = np.log(1.2)
@@ -64,7 +64,7 @@ class ArrivalCurve:
         self._taken, self._reported = 0.0, False
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
         # standard deviation of the rate over a second, as a share; 0: not known
-        self._strays = 0.0
+        self._deviation = 0.0
         self._changed: tuple[int | None] | None = None  # see `_last_changed`; ``None``: not known
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
@@ -102,23 +102,24 @@ class ArrivalCurve:
     def error_since(self, since_s: float) -> float:
         """Return the standard error of `rate_since`, as a share of it; 0 if it is unknown.
 
-        What rows stray by is measured by how much the rate bends from one interval to the next, in
-        intervals of several lengths, since deviations may last. Trends and steps are not noise.
+        Noise is measured by second differences of the rate, in intervals of several lengths, since
+        deviations may last: trends and steps are not noise.
         """
         times_s, rows = np.array(self._times_s), np.array(self._rows)
-        strays = 0.0
+        deviation = 0.0
         for length in _LENGTHS:
             rates = np.diff(rows[::-length]) / np.diff(times_s[::-length])
             if len(rates) > _USUAL:
                 bends = np.abs(np.diff(np.log(rates.clip(min=_RATE_FLOOR)), 2))
                 each_s = float(times_s[-1] - times_s[0]) * length / len(times_s)
-                strays = max(strays, _MAD_TO_SIGMA * _median(bends) * np.sqrt(each_s / 6))
+                sigma = _MAD_TO_SIGMA * _median(bends) * np.sqrt(each_s / 6)
+                deviation = max(deviation, sigma)
         if len(times_s) >= _TELLING:
-            self._strays = strays
-        if not self._strays or len(times_s) < 2:
+            self._deviation = deviation
+        if not self._deviation or len(times_s) < 2:
             return 0.0
         first = int(np.searchsorted(times_s, min(since_s, times_s[-1])))
-        return float(self._strays / np.sqrt(times_s[-1] - times_s[max(first - 1, 0)]))
+        return float(self._deviation / np.sqrt(times_s[-1] - times_s[max(first - 1, 0)]))
 
     @property
     def step_s(self) -> float | None:

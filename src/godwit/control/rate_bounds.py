@@ -1,18 +1,17 @@
 r"""Arrival rates that noise leaves possible, from the last periods.
 
-Rows of a second stray, so a period's rate is an estimate with a standard error: what intervals
-stray by, over the root of their number.  A number of executors is changed only if every rate that
-noise leaves possible asks for it.  One period shows a step in the rate, or a stream with little
-noise, at once; what a period cannot tell from noise several together may, so the last 1, 2, 3, 4,
+The rate of a period is an estimate with a standard error: the standard deviation of intervals, over
+the root of their number.  A number of executors is changed only if every rate that noise leaves
+possible asks for it.  One period shows a step in the rate, or a stream with little noise, at once;
+several together may show a change that one of them cannot tell from noise, so the last 1, 2, 3, 4,
 … periods are tested, and the strictest test counts.
 
-Who looks for an hour finds the unlikely.  So the k-th look since the rate last changed may be
-wrong with a chance of :math:`\alpha / (k (k + 1))`, divided by the number of lengths, which sums up
-to at most :math:`\alpha`, however long a stream runs (sequential tests that spend their error; Lan
-and DeMets, "Discrete sequential boundaries for clinical trials", 1983).
+A test that is repeated for an hour is wrong at some time.  So the k-th test since the rate last
+changed has an error probability of :math:`\alpha / (k (k + 1))`, divided by the number of lengths,
+which sums up to at most :math:`\alpha`, however long a stream runs (sequential tests that spend
+their error; Lan and DeMets, "Discrete sequential boundaries for clinical trials", 1983).
 
-What intervals stray by is measured from each to the next, so neither a step nor a drift passes for
-noise.
+The deviation is measured by second differences, so neither a step nor a drift passes for noise.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Below it, the range between too few and too many executors is wider than noise.
 """
 _PERIODS_OF_NOISE = 16
 _TELLING = 4
-"""Bends of the rate, from period to period, that tell what it strays by."""
+"""Min. number of second differences of the rate that measure its deviation."""
 _MAD_TO_SIGMA = 1.4826
 
 
@@ -57,7 +56,7 @@ class RateBounds:
     def add(self, rate: float, error: float) -> None:
         """Add a period: its rate in rows a second, and the rate's standard error as a share."""
         self._rates.append(rate)
-        error = max(rate * error, _strays(self._rates))
+        error = max(rate * error, _deviation(self._rates))
         self._errors.append(error / rate if rate > 0 else 0.0)
         self._periods.append((rate, error))
         self._looks += 1
@@ -75,16 +74,17 @@ class RateBounds:
     def _bound(self) -> None:
         """Bound the rate by the last periods."""
         share = _ALPHA / len(_PERIODS) / (self._looks * (self._looks + 1))
-        errors = NormalDist().inv_cdf(1 - share)
-        rates, stray = np.array(self._periods)[::-1].T
+        quantile = NormalDist().inv_cdf(1 - share)
+        rates, error = np.array(self._periods)[::-1].T
         counts = _PERIODS[len(rates) >= _PERIODS]
         mean = np.cumsum(rates)[counts - 1] / counts
-        most = errors * np.sqrt(np.cumsum(stray**2)[counts - 1]) / counts
-        self.low, self.high = max(0.0, float((mean - most).max())), float((mean + most).min())
+        margin = quantile * np.sqrt(np.cumsum(error**2)[counts - 1]) / counts
+        self.low = max(0.0, float((mean - margin).max()))
+        self.high = float((mean + margin).min())
 
 
-def _strays(rates: Iterable[float]) -> float:
-    """Return what rates of periods stray by from a steady or a steadily changing one.
+def _deviation(rates: Iterable[float]) -> float:
+    """Return the standard deviation of periods' rates from a steady or a steadily changing one.
 
     0 if they are too few to tell.
     """

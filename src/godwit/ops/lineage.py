@@ -221,7 +221,7 @@ def _fields(columns: Iterable[pa.Field]) -> list[schema_dataset.SchemaDatasetFac
 
 
 def _type_name(dtype: pa.DataType) -> str:
-    """Return the name of a type; what nested ones have within is told by fields."""
+    """Return the name of a type; of nested ones without the types of their fields."""
     kinds = {"struct": pa.types.is_struct, "array": _is_list, "map": pa.types.is_map}
     return next((name for name, is_kind in kinds.items() if is_kind(dtype)), str(dtype))
 

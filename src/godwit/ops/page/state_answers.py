@@ -39,7 +39,7 @@ _MAX_PARAMETERS: Final = 64
 _PARAMETERS: Final = frozenset({"state", "key", "prefix", "limit", "format", "epoch", "token"})
 _BAD: Final = "400 Bad Request"
 CHECKPOINT: Final = "checkpoint"
-"""Where answers are from that no running query gives: they may be behind it."""
+"""Origin of answers from the checkpoint alone, which a running query may be ahead of."""
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 """Keys that JSON has no numbers for, as text."""
 

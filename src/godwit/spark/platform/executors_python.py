@@ -68,7 +68,7 @@ def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
         try:
             place = imports.import_module("godwit.engine.lane.executor")
             executor = getattr(place, "executor_of_process", lambda: None)()
-        except ImportError:  # told below
+        except ImportError:  # the check of versions reports it
             executor = None
         yield {
             "executor": executor,
@@ -93,9 +93,9 @@ def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
 
 
 def _check_names(spark: SparkContext, names: list[str | None]) -> None:
-    """Raise if Python processes of executors know other names of these than the driver.
+    """Raise if Python processes read a stand-in for the names of their executors.
 
-    `names`: those that processes know. A lane that is told a wrong name finds no state, ever.
+    `names`: those that processes read; ``None``: nothing. A lane with a wrong name finds no state.
     """
     known = {name for name in names if name is not None}
     # Spark logs a warning of its own if it is asked for executors where there are none.
