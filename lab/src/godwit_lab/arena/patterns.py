@@ -246,18 +246,18 @@ PATTERNS: Mapping[str, Pattern] = {
 def trace(name: str, rates: Sequence[float] | np.ndarray, peak: float = 9.0) -> Pattern:
     """Return a pattern that follows measured rates, scaled in time to the run and to `peak` lanes.
 
-    Raises `InvalidProblemError` if there are no rates, or all are 0.
+    Raises `InvalidProblemError` if there are no rates, all are 0, or one is negative or not finite.
     """
     values = np.asarray(rates, np.float64)
-    if not len(values) or values.max() <= 0:
-        raise InvalidProblemError(
-            f"The trace {name!r} has no rates.",
-            remedy="Give rows per second, one value after another, some of them above 0.",
-            field="rates",
-        )
     points = int(DURATION_S / _GRID_S)
     width = max(len(values) // points, 1)
     coarse = values[: len(values) // width * width].reshape(-1, width).mean(axis=1)
+    if not len(coarse) or coarse.max() == 0 or not (np.isfinite(values) & (values >= 0)).all():
+        raise InvalidProblemError(
+            f"The trace {name!r} has no rates, or values that are none.",
+            remedy="Give rows per second, one value after another, none below 0 and some above.",
+            field="rates",
+        )
     scaled = np.maximum(coarse * (peak / coarse.max()), 0.2)
 
     def lanes(share: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from godwit.model.errors import InvalidProblemError
 from godwit.ops.arguments import save_picture
 from godwit.placement.preview import table
-from godwit_lab.arena.autoscalers import AUTOSCALERS
+from godwit_lab.arena.autoscalers import AUTOSCALERS, PERIOD_S
 from godwit_lab.arena.match import MECHANISMS, ORACLE, TARGET_S, Match
 from godwit_lab.arena.patterns import DURATION_S, PATTERNS, trace
 from godwit_lab.arena.queries import QUERIES
@@ -88,16 +89,17 @@ def add_arena_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_arena(args: argparse.Namespace) -> int:
     """Play the matches of `godwit arena`, and print or draw them; return the exit status."""
-    if args.seeds < 1 or not args.target > 0 or not args.duration > 0:
+    if args.seeds < 1 or not args.target > 0 or not PERIOD_S <= args.duration < math.inf:
         raise InvalidProblemError(
             f"{args.seeds} seeds, a target of {args.target:g} s and matches of {args.duration:g} s "
             "make no arena.",
-            remedy="Give at least one seed, and positive times.",
+            remedy="Give at least one seed, a positive target, and matches of a statistics period, "
+            f"{PERIOD_S:g} s, or more.",
             field="arguments",
         )
     patterns = [PATTERNS[name] for name in args.pattern or PATTERNS]
     if args.rates is not None:
-        patterns.append(trace("trace", [float(line) for line in args.rates.read_text().split()]))
+        patterns.append(trace("trace", _rates_of(args.rates)))
     matches = [
         Match(
             pattern=pattern,
@@ -130,6 +132,18 @@ def _run_arena(args: argparse.Namespace) -> int:
             "--plot",
         )
     return 0
+
+
+def _rates_of(path: Path) -> list[float]:
+    """Return the rates in a file."""
+    try:
+        return [float(text) for text in path.read_text("utf-8").split()]
+    except (OSError, ValueError) as error:
+        raise InvalidProblemError(
+            f"The rates in {path} cannot be read: {error}.",
+            remedy="Name a file with rows per second, a number a line.",
+            field="rates",
+        ) from error
 
 
 def _play(matches: Sequence[Match]) -> list[Figures]:

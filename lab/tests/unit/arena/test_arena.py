@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -179,8 +180,9 @@ def test_trace_is_squeezed_into_a_match_and_scaled_to_its_peak() -> None:
     pattern = trace("trace", [1.0, 3.0] * 600, peak=6.0)
     shares = [pattern.lanes(share) for share in np.linspace(0, 0.99, 50)]
     assert max(shares) == 6.0
-    with pytest.raises(InvalidProblemError, match="no rates"):
-        trace("trace", [])
+    for rates in ([], [0.0, 0.0], [1.0, -1.0], [1.0, math.nan]):
+        with pytest.raises(InvalidProblemError, match="no rates"):
+            trace("trace", rates)
 
 
 def test_command_prints_a_table_and_every_match_as_json(
@@ -206,6 +208,12 @@ def test_command_prints_a_table_and_every_match_as_json(
     assert [each["autoscaler"] for each in printed] == ["oracle", "ds2"]
     with pytest.raises(InvalidProblemError, match="at least one seed"):
         run("--seeds", "0")
+    with pytest.raises(InvalidProblemError, match="or more"):
+        run("--duration", "4")
+    (tmp_path / "rates").write_text("1 fast")
+    for name in ("rates", "none"):
+        with pytest.raises(InvalidProblemError, match="cannot be read"):
+            run("--rates", str(tmp_path / name))
 
 
 def test_query_costs_a_row_what_its_operators_cost() -> None:

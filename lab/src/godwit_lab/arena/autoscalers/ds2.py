@@ -1,7 +1,7 @@
 """DS2: three steps is all you need (Kalavri et al., OSDI 2018).
 
 The *true* rate of an operator is the rows that an instance processes in a second of useful time.
-The source rate, handed down through the selectivities, over the true rate is the parallelism that
+The source rate, propagated through the selectivities, over the true rate is the parallelism that
 an operator needs; one evaluation gives that of the whole dataflow.  Besides (§4.2): intervals
 after a change are ignored (warm-up), several evaluations may have to agree (activation), and
 where the observed source rate still stays behind, rates are corrected once by that ratio (target
