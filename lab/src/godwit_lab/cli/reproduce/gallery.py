@@ -150,6 +150,8 @@ def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dic
     why = f" {_once(figure.reason, entry.name, seen)}" if figure.reason else ""
     lines += ["", f"**{str(result.verdict).capitalize()}.**{why}", ""]
     notes = [note for note in result.notes if seen.setdefault(note, entry.name) == entry.name]
+    if not result.scripts:
+        notes.append("the data are of an earlier run, of scripts that it does not name.")
     lines += [f"Note: {note}" for note in notes] + ([""] if notes else [])
     return "\n".join(lines) + "\n"
 

@@ -23,10 +23,9 @@ from godwit_lab.cli.reproduce.figure import (
     FigureRun,
     Row,
     RunsOn,
-    at_least,
-    at_most,
     figure,
 )
+from godwit_lab.experiments.paper1.figure11 import live_or_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +110,7 @@ def _play(run: FigureRun, *, live: bool) -> tuple[list[tuple[float, float]], flo
 
 
 def _around(migration: str) -> Callable[[Data], float]:
-    """Return what tells the largest response time from the migration on."""
+    """Return a getter of the largest response time from the migration on."""
 
     def number(data: Data) -> float:
         at_s, ms = (data.column(name, migration=migration) for name in ("second", "response_ms"))
@@ -128,17 +127,7 @@ def _usual(data: Data) -> float:
 
 @figure(
     title="Response time around a migration, live and stopped, on Spark",
-    clauses=(
-        at_least("live migration reduces the response time around a migration by several orders of "
-                 "magnitude, against all nodes stopping, writing their state to a file server and "
-                 "reading it back", "stopped over live",
-                 lambda data: _around("stop everything")(data) / _around("live")(data), 100.0),
-        at_least("by one order of magnitude", "stopped over live",
-                 lambda data: _around("stop everything")(data) / _around("live")(data), 10.0,
-                 decisive=True, beyond=True),
-        at_most("a live migration hardly shows", "response time over that before",
-                lambda data: _around("live")(data) / _usual(data), 3.0, beyond=True),
-    ),
+    clauses=live_or_stopped(_around, _usual, 3.0),
     workload=f"{_ROWS_PER_S:.0f} rows a second of {_KEYS:,} keys on {_BEFORE} executors of one "
     f"core, then on {_AFTER}, processes of one machine. Stopped: the query and its application "
     "end, and start again from the checkpoint.",

@@ -86,18 +86,20 @@ def _mean_ms(every: Iterable[Waits]) -> float:
     return float(np.mean([each.mean_ms for each in every]))
 
 
-def _largest(of: str, to: str) -> Callable[[Data], float]:
-    """Return what tells the largest ratio of two strategies' delays, of all windows."""
+def _largest(strategy: str, baseline: str) -> Callable[[Data], float]:
+    """Return a getter of the largest ratio of two strategies' delays, of all windows."""
 
     def number(data: Data) -> float:
-        first, second = (data.column("delay_ms", panel="mean", strategy=n) for n in (of, to))
+        first, second = (
+            data.column("delay_ms", panel="mean", strategy=n) for n in (strategy, baseline)
+        )
         return float((first / second).max())
 
     return number
 
 
 def _grows(strategy: str) -> Callable[[Data], float]:
-    """Return what tells the rank correlation of a strategy's delay with the window."""
+    """Return a getter of the rank correlation of a strategy's delay with the window."""
     return lambda data: rank_correlation(
         _WINDOWS_S, data.column("delay_ms", panel="mean", strategy=strategy).tolist()
     )

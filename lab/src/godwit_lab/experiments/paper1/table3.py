@@ -41,16 +41,16 @@ _SSM, _OMS = "single-step (SSM)", "sequence (OMS)"
 
 def _compared(single: tuple[float, ...], sequence: tuple[float, ...], nodes: str) -> list[Row]:
     """Rows of both plans and of the paper's."""
-    found = {**_PAPER, _SSM: single, _OMS: sequence}
+    moves = {**_PAPER, _SSM: single, _OMS: sequence}
     return [
         {"plan": name, "migration": f"to {size} {nodes}", "tasks": moved}
-        for name, steps in found.items()
+        for name, steps in moves.items()
         for size, moved in zip((3, 4), steps, strict=True)
     ]
 
 
 def _tasks(plan: str) -> Callable[[Data], float]:
-    """Return what tells the tasks that a plan moves in all."""
+    """Return a getter of the tasks that a plan moves in all."""
     return lambda data: float(data.column("tasks", plan=plan).sum())
 
 

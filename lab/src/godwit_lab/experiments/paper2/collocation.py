@@ -114,7 +114,7 @@ def _last(rows: Sequence[Row], system: str) -> Row:
 
 
 def _compared(column: str, by: str) -> Callable[[Data], np.ndarray]:
-    """Return what tells a column of ALBIC over that of COLA, by setting."""
+    """Return a getter of a column of ALBIC over that of COLA, by setting."""
 
     def number(data: Data) -> np.ndarray:
         cola = np.array([data.one(column, system="COLA", **{by: v}) for v in data.values(by)])

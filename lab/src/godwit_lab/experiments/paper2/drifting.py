@@ -123,18 +123,20 @@ def _plan(planner: str, problem: Problem) -> Solution:
 
 
 def settled(name: str, system: str) -> Callable[[Data], np.ndarray]:
-    """Return what tells a column of a system, without the periods until it has settled."""
+    """Return a getter of a column of a system, without the periods until it has settled."""
     return lambda data: data.column(name, system=system)[SETTLED:]
 
 
-def _distance(system: str, of: Callable[[np.ndarray], float]) -> Callable[[Data], float]:
-    """Return what tells a number of a system's load distances."""
-    return lambda data: float(of(settled("distance_percent", system)(data)))
+def _distance(system: str, statistic: Callable[[np.ndarray], float]) -> Callable[[Data], float]:
+    """Return a getter of a number of a system's load distances."""
+    return lambda data: float(statistic(settled("distance_percent", system)(data)))
 
 
-def _moves(system: str, of: Callable[[np.ndarray], float] = np.mean) -> Callable[[Data], float]:
-    """Return what tells a number of a system's migrations in a period."""
-    return lambda data: float(of(settled("moves", system)(data)))
+def _moves(
+    system: str, statistic: Callable[[np.ndarray], float] = np.mean
+) -> Callable[[Data], float]:
+    """Return a getter of a number of a system's migrations in a period."""
+    return lambda data: float(statistic(settled("moves", system)(data)))
 
 
 PAUSE_S = 2.5
@@ -197,6 +199,8 @@ def figure6(run: FigureRun) -> FigureResult:
     workload=WORKLOAD,
     place=RunsOn.PLANNERS,
     charts=(Chart(x="period", y="moves", by="system", x_label="period", y_label="migrations"),),
+    reason="No planner can exceed its limit, and PoTC cannot migrate: what can fail is that the "
+    "others need what they are given.",
 )  # fmt: skip
 def figure7(run: FigureRun) -> FigureResult:
     return FigureResult(rows=play(SYSTEMS, run))
@@ -238,7 +242,7 @@ NOTE = (
 
 
 def _pause(system: str) -> Callable[[Data], float]:
-    """Return what tells the pauses of a period, in seconds of all key groups."""
+    """Return a getter of the pauses of a period, in seconds of all key groups."""
     return lambda data: float(settled("pause_s", system)(data).mean())
 
 

@@ -125,11 +125,11 @@ class _Hours:
         self._hour += 1
         plane = rng.integers(0, _PLANES, _ROWS)
         origin, dest = self._routes[rng.choice(len(self._routes), _ROWS, p=self._share)].T
-        at = np.sort(first + rng.integers(0, _HOUR_US, _ROWS))
+        at_us = np.sort(first + rng.integers(0, _HOUR_US, _ROWS))
         return {
             "flights": pa.table(
                 {
-                    "at": pa.array(at, pa.timestamp("us", "UTC")),
+                    "at": pa.array(at_us, pa.timestamp("us", "UTC")),
                     "plane": _names("N", plane),
                     "carrier": _names("C", plane % _CARRIERS),
                     "origin": _names("A", origin),
@@ -217,7 +217,7 @@ _PERIODS = {2: (24, 60), 3: (24, 80), 4: (40, 160)}
 
 
 def _end(system: str, column: str) -> Callable[[Data], float]:
-    """Return what tells a column of a system in its last period."""
+    """Return a getter of a column of a system in its last period."""
     return lambda data: float(data.column(column, system=system)[-1])
 
 

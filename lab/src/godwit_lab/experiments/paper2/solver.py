@@ -82,10 +82,10 @@ def _reached(data: Data, planner: str) -> list[np.ndarray]:
     ]
 
 
-def _over_flux(data: Data, at: int) -> list[float]:
+def _over_flux(data: Data, place: int) -> list[float]:
     """Return the MILP's load distance over that of Flux after a time, for each number of moves."""
     pairs = zip(_reached(data, "MILP"), _reached(data, "Flux"), strict=True)
-    return [float(milp[at] / flux[at]) for milp, flux in pairs]
+    return [float(milp[place] / flux[place]) for milp, flux in pairs]
 
 
 def solver_figure(executors: int, key_groups: int) -> Figure:
@@ -205,7 +205,7 @@ def _play(problem: Problem, run: FigureRun, *, integrated: bool) -> list[tuple[f
 
 
 def _worst(number: Callable[[Data, str, str], float]) -> Callable[[Data], float]:
-    """Return what tells a number of the integrated plan over that of the other, the larger one."""
+    """Return a getter of a number of the integrated plan over that of the other, the larger one."""
     return lambda data: max(
         number(data, overloaded, "integrated") / number(data, overloaded, "drain first")
         for overloaded in _OVERLOADED

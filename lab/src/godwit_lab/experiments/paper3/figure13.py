@@ -125,12 +125,12 @@ def _play(name: str, minutes: int, run: FigureRun) -> History:
 _INSTANT, _OFTEN, _SELDOM = _SYSTEMS
 
 
-def _slower(of: str, to: str) -> Callable[[Data], float]:
-    """Return what tells the mean latency of a system over that of another, once load changes."""
+def _slower(strategy: str, baseline: str) -> Callable[[Data], float]:
+    """Return a getter of the mean latency of a system over that of another, once load changes."""
 
     def number(data: Data) -> float:
         means = []
-        for name in (of, to):
+        for name in (strategy, baseline):
             rows, latency_s = (data.column(c, system=name) for c in ("rows", "latency_s"))
             changing = (data.column("minute", system=name) >= _STILL_MIN) & (rows > 0)
             means.append(float(np.average(latency_s[changing], weights=rows[changing])))
@@ -174,13 +174,13 @@ def figure13(run: FigureRun) -> FigureResult:
     for name in _SYSTEMS:
         run.progress(name)
         history = _play(name, minutes, run)
-        for at in range(4 * minutes):
-            slice_ = history.between(15.0 * at, 15.0 * (at + 1))
+        for quarter in range(4 * minutes):
+            slice_ = history.between(15.0 * quarter, 15.0 * (quarter + 1))
             delays = slice_.delays()
             rows.append(
                 {
                     "system": name,
-                    "minute": at / 4,
+                    "minute": quarter / 4,
                     "rows": delays.rows,
                     "moves": float(slice_.column("moves").sum()),
                     **({"latency_s": delays.mean_s} if delays.rows else {}),

@@ -91,7 +91,7 @@ _MOVED = "disruptive migration"
 
 
 def _share(action: str) -> Callable[[Data], float]:
-    """Return what tells a pause over that of a disruptive migration, with most keys."""
+    """Return a getter of a pause over that of a disruptive migration, with most keys."""
     return lambda data: float(
         data.column("pause_ms", action=action)[-1] / data.column("pause_ms", action=_MOVED)[-1]
     )
@@ -137,9 +137,9 @@ def figure11(run: FigureRun) -> FigureResult:
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
             disruptive, _ = pause_ms(place / "moved", Strategy.DISRUPTIVE, keys, 2_000)
-            found = {_MOVED: (disruptive, 1)}
-            found |= pauses_ms(place / "regrouped", keys)
-        for name, (ms, took) in found.items():
+            measured = {_MOVED: (disruptive, 1)}
+            measured |= pauses_ms(place / "regrouped", keys)
+        for name, (ms, took) in measured.items():
             # Switched off, a change of layout is a disruptive migration of the state.
             pause = max(disruptive if run.off else ms, 0.1)
             rows.append({"keys": keys, "action": name, "pause_ms": pause, "epochs": took})
@@ -150,7 +150,7 @@ _STRATEGIES = {"instant": Strategy.INSTANT, "disruptive": Strategy.DISRUPTIVE}
 
 
 def _overhead(strategy: str) -> Callable[[Data], np.ndarray]:
-    """Return what tells the overhead of a strategy by share, none where it is negative."""
+    """Return a getter of the overhead of a strategy by share, none where it is negative."""
     return lambda data: np.maximum(data.column("overhead", strategy=strategy), 0)
 
 

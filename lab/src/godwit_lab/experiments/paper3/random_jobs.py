@@ -91,12 +91,12 @@ def fuse(run: FigureRun) -> list[Row]:
     return rows
 
 
-def ratios(column: str, of: str, to: str) -> Callable[[Data], list[float]]:
-    """Return what tells the ratios of two scores' figures for every number of operators."""
+def ratios(column: str, score: str, baseline: str) -> Callable[[Data], list[float]]:
+    """Return a getter of the ratios of two scores' figures for every number of operators."""
 
     def number(data: Data) -> list[float]:
         measured = data.table("score", "operators", column=column)
-        return [measured[of, n] / max(measured[to, n], 1e-9) for n in OPERATORS]
+        return [measured[score, n] / max(measured[baseline, n], 1e-9) for n in OPERATORS]
 
     return number
 

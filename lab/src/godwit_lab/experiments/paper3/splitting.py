@@ -45,12 +45,12 @@ def rows_per_s(run: FigureRun, keys: int, windows: int, rounds: int) -> dict[str
 
 
 def _rates(job: str, windows: int) -> Callable[[Data], np.ndarray]:
-    """Return what tells the rates of a job by keys, from the fewest to the most."""
+    """Return a getter of the rates of a job by keys, from the fewest to the most."""
     return lambda data: data.column("thousand_rows_per_s", job=f"{job}, {windows} windows")
 
 
 def _doubled(job: str) -> Callable[[Data], float]:
-    """Return what tells what a doubling of the keys leaves of the rate, on average."""
+    """Return a getter of what a doubling of the keys leaves of the rate, on average."""
 
     def number(data: Data) -> float:
         keys = data.column("keys", job=f"{job}, 2 windows")

@@ -9,6 +9,9 @@ rows take less than 1.89 ms, for which instances must be idle most of the time. 
 played at its rates here, and latency at rates that give its percentile.  It does not give what a
 pause takes; here that is 50 ms, and a second for 15,000 rows of state, which makes the longest
 about as long as the paper's longest latency, 1.5 s.
+
+CLB is played twice: the paper's, and Godwit's own.  That Godwit's decides a clause was chosen when
+the numbers of both were known; the same clause stands beside it for the paper's.
 """
 
 from __future__ import annotations
@@ -97,8 +100,8 @@ def scale_out(system: str, run: FigureRun, used: float) -> list[Step]:
                 free_s += _FIXED_S + float(state[after != current].sum()) / _STATE_PER_S
             current, known = after, np.vstack([known, share])[-12:]
             loads = np.bincount(current, weights=share * rate, minlength=instances)
-            for at, load in enumerate(loads):
-                waits, free_s[at] = _serve(load, free_s[at], arrival)
+            for instance, load in enumerate(loads):
+                waits, free_s[instance] = _serve(load, free_s[instance], arrival)
                 latencies.append(waits)
         latency_ms = 1e3 * np.concatenate(latencies)
         left = len(latency_ms) - free_s.sum() / _SERVICE_S
@@ -134,25 +137,33 @@ def _fluctuation(system: str) -> Callable[[Data], float]:
     return lambda data: float(np.std(np.diff(np.log(data.column("ratio", system=system)))))
 
 
-def _rougher(of: str) -> Callable[[Data], float]:
+def _rougher(baseline: str, clb: str) -> Callable[[Data], float]:
+    """Return the fluctuation of a baseline over the larger of ELB's and a CLB's."""
     return lambda data: (
-        _fluctuation(of)(data) / max(_fluctuation("ELB")(data), _fluctuation(OWN)(data))
+        _fluctuation(baseline)(data) / max(_fluctuation("ELB")(data), _fluctuation(clb)(data))
     )
 
 
 _REASON = (
-    "Queues are a model; how long a pause lasts is chosen by the paper's longest latency. CLB is "
-    "Godwit's own, whose sets are evened out; the paper's sets alone, shown beside it, leave a "
-    "few instances with several times the mean of these words."
+    "Queues are a model; how long a pause lasts is chosen by the paper's longest latency. Godwit's "
+    "own CLB evens its sets out; the paper's sets alone leave a few instances with several times "
+    "the mean of these words. That Godwit's own decides was chosen after both were seen, which is "
+    "why each clause stands for the paper's CLB, too."
 )
 
 
 @figure(
     title="Ratio of processing latency by the number of instances",
     clauses=(
-        at_least("UHLB fluctuates more severely than CLB and ELB", "ratio of the deviations",
-                 _rougher("UHLB"), 1.1, decisive=True),
-        at_least("so does PKG", "ratio of the deviations", _rougher("PKG"), 1.1),
+        at_least("UHLB fluctuates more severely than CLB and ELB",
+                 "ratio of the deviations, Godwit's own CLB", _rougher("UHLB", OWN), 1.1,
+                 decisive=True),
+        at_least("UHLB fluctuates more severely than CLB and ELB",
+                 "ratio of the deviations, the paper's CLB", _rougher("UHLB", "CLB"), 1.1),
+        at_least("so does PKG", "ratio of the deviations, Godwit's own CLB", _rougher("PKG", OWN),
+                 1.1),
+        at_least("so does PKG", "ratio of the deviations, the paper's CLB", _rougher("PKG", "CLB"),
+                 1.1),
     ),
     workload=WORKLOAD.format("a quarter"),
     place=RunsOn.PLANNERS,
@@ -164,12 +175,12 @@ _REASON = (
 )  # fmt: skip
 def figure5(run: FigureRun) -> FigureResult:
     steps = {system: scale_out(system, run, FOR_LATENCY) for system in SYSTEMS}
-    one = steps["CLB"][0].mean_ms
+    alone_ms = steps["CLB"][0].mean_ms
     return FigureResult(
         rows=[
-            {"system": name, "instances": step.instances, "ratio": one / step.mean_ms}
-            for name, told in steps.items()
-            for step in told
+            {"system": name, "instances": step.instances, "ratio": alone_ms / step.mean_ms}
+            for name, of_system in steps.items()
+            for step in of_system
         ]
     )
 
@@ -194,17 +205,21 @@ def _longest_stage(system: str) -> Callable[[Data], float]:
     clauses=(
         at_least("the speed-up of ELB is nearly linear", "share of the ideal with 15 instances",
                  _last("ELB"), 0.9, decisive=True),
-        at_least("so is that of CLB", "share of the ideal", _last(OWN), 0.9),
+        at_least("so is that of CLB", "share of the ideal, Godwit's own", _last(OWN), 0.9),
+        at_least("so is that of CLB", "share of the ideal, the paper's", _last("CLB"), 0.9),
         at_most("that of UHLB is not, as balancing pauses the stream for the state that it moves",
                 "share of the ideal", _last("UHLB"), 0.9),
         at_most("nor that of PKG", "share of the ideal", _last("PKG"), 0.9),
         at_most("UHLB and PKG improve in stages, with jumps between them",
                 "smallest step over the largest, the larger of the two",
                 lambda data: max(_longest_stage(name)(data) for name in ("UHLB", "PKG")), 0.5),
-        at_most("CLB deviates from the ideal as it scales out, and all others outperform it with "
-                "15", "its speed-up over the least of the others",
-                lambda data: _last(OWN)(data)
-                / min(_last(name)(data) for name in ("ELB", "PKG", "UHLB")), 1.0),
+        *(
+            at_most("CLB deviates from the ideal as it scales out, and all others outperform it "
+                    "with 15", f"its speed-up over the least of the others, {whose}",
+                    lambda data, clb=clb: _last(clb)(data)
+                    / min(_last(name)(data) for name in ("ELB", "PKG", "UHLB")), 1.0)
+            for clb, whose in ((OWN, "Godwit's own"), ("CLB", "the paper's"))
+        ),
     ),
     workload=WORKLOAD.format("16/15"),
     place=RunsOn.PLANNERS,
@@ -239,14 +254,22 @@ def _below_baseline(system: str) -> Callable[[Data], float]:
 @figure(
     title="Processing latencies while instances are added",
     clauses=(
-        at_most("most rows take less than 1.89 ms", "95th percentile, largest of ELB and CLB",
-                lambda data: max(data.one("ms", system=n, figure="95 %") for n in ("ELB", OWN)),
-                1.89, unit="ms", paper=1.89),
+        *(
+            at_most("most rows take less than 1.89 ms",
+                    f"95th percentile, largest of ELB and {whose} CLB",
+                    lambda data, clb=clb: max(
+                        data.one("ms", system=name, figure="95 %") for name in ("ELB", clb)
+                    ), 1.89, unit="ms", paper=1.89)
+            for clb, whose in ((OWN, "Godwit's own"), ("CLB", "the paper's"))
+        ),
         at_most("a few up to 1.5 s, since balancing pauses", "longest latency of all",
                 lambda data: data.column("ms", figure="maximum").max() / 1000, 1.5, unit="s",
                 paper=1.5),
-        at_least("CLB reduces the mean by 17 %", "below the better baseline",
+        at_least("CLB reduces the mean by 17 %", "below the better baseline, Godwit's own",
                  _below_baseline(OWN), 17.0, unit="%", paper=17.0,
+                 measure="mean latency, reduction by Godwit's own CLB"),
+        at_least("CLB reduces the mean by 17 %", "below the better baseline, the paper's",
+                 _below_baseline("CLB"), 17.0, unit="%", paper=17.0,
                  measure="mean latency, reduction by CLB"),
         at_least("ELB by up to 50 %", "below the better baseline", _below_baseline("ELB"), 50.0,
                  unit="%", paper=50.0, decisive=True, measure="mean latency, reduction by ELB"),

@@ -7,7 +7,8 @@ where ``--data`` has it.  State is one tenth of a window's rows.  Substreams are
 
 CLB is the paper's, whose sets are left as they are; Godwit's own evens them out besides.  The paper
 does not give ELB's range of loads.  Here it is, of ±2, ±5, ±10 and ±20 % of the mean, the widest
-whose movement of state is as near to the paper's 14.5 % as any, to a hundredth, whatever follows.
+whose movement of state is as near to the paper's 14.5 % as any, to a hundredth.  That rule was
+chosen after the figures of some ranges were known, and no range comes near 14.5 %.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OWN = "CLB, evened out"
 """Godwit's own CLB."""
 SYSTEMS = ("UHLB", "PKG", "ELB", "CLB", OWN)
 CLB_EVERY = 24
-"""Windows from one balancing of CLB to the next: five in two hours, as in the paper."""
+"""Windows from one balancing of CLB to the next: four in two hours, as none comes at the start."""
 RANGES = (0.02, 0.05, 0.1, 0.2)
 RANGE = 0.05
 """Half of the range of loads [v, u] that ELB keeps, as a share of the mean."""
@@ -212,7 +213,7 @@ def rows_of(balanced: dict[str, Balanced]) -> list[Row]:
 
 
 def settled(name: str, system: str, **where: str) -> Callable[[Data], FloatArray]:
-    """Return a column of a system from the second balancing of CLB on."""
+    """Return a column of a system from the first balancing of CLB on."""
     return lambda data: data.column(name, system=system, **where)[CLB_EVERY:]
 
 
@@ -256,12 +257,12 @@ def figure2(run: FigureRun) -> FigureResult:
 
 
 def _mean(system: str) -> Callable[[Data], float]:
-    """Return what tells a system's mean imbalance."""
+    """Return a getter of a system's mean imbalance."""
     return lambda data: float(settled("variance", system)(data).mean())
 
 
-def _ratio(of: str, to: str) -> Callable[[Data], float]:
-    return lambda data: _mean(of)(data) / _mean(to)(data)
+def _ratio(system: str, baseline: str) -> Callable[[Data], float]:
+    return lambda data: _mean(system)(data) / _mean(baseline)(data)
 
 
 @figure(
@@ -284,7 +285,9 @@ def _ratio(of: str, to: str) -> Callable[[Data], float]:
               y_label="variance of loads (rows²)", log_y=True),
     ),
     reason="ELB keeps every load within its range here, which no hash function does: it is more "
-    "even than in the paper, whose range is not given.",
+    "even than in the paper, whose range is not given. Before its first balancing Godwit's own CLB "
+    "is as uneven as the paper's; that means leave this time out was chosen after the numbers were "
+    "seen.",
 )  # fmt: skip
 def figure3(run: FigureRun) -> FigureResult:
     stream = words_of_tweets(run)
@@ -300,8 +303,8 @@ def _moved(system: str, column: str = "moved_percent") -> Callable[[Data], float
     return lambda data: data.one(column, system=system, who="here")
 
 
-def _moves_over(of: str, to: str) -> Callable[[Data], float]:
-    return lambda data: _moved(of)(data) / _moved(to)(data)
+def _moves_over(system: str, baseline: str) -> Callable[[Data], float]:
+    return lambda data: _moved(system)(data) / _moved(baseline)(data)
 
 
 @figure(
@@ -311,8 +314,8 @@ def _moves_over(of: str, to: str) -> Callable[[Data], float]:
                 14.5 / 21.2, paper=14.5 / 21.2, decisive=True),
         at_most("and than UHLB", "ratio", _moves_over("ELB", "UHLB"), 14.5 / 24.2,
                 paper=14.5 / 24.2, decisive=True),
-        at_most("ELB moves 14.5 % of it in a window", "mean", _moved("ELB"), 14.5, unit="%",
-                paper=14.5, measure="mean state movement of ELB"),
+        at_most("ELB moves 14.5 % of it in a window", "distance from the paper's, as a share of it",
+                lambda data: abs(_moved("ELB")(data) / 14.5 - 1), 0.5),
         at_most("PKG 21.2 %", "distance from the paper's, as a share of it",
                 lambda data: abs(_moved("PKG")(data) / 21.2 - 1), 0.5),
         at_most("UHLB 24.2 %", "distance from the paper's, as a share of it",
@@ -331,8 +334,10 @@ def _moves_over(of: str, to: str) -> Callable[[Data], float]:
                 beyond=True, measure="mean state movement of Godwit's own CLB, amortised"),
         at_most("ELB's range is the one that moves most nearly the paper's 14.5 %",
                 "its distance from that over the least of all ranges",
-                lambda data: (14.5 - _moved("ELB")(data))
-                / (14.5 - np.nanmax(data.column("range_percent"))), 1.01, beyond=True),
+                lambda data: abs(14.5 - _moved("ELB")(data))
+                / np.nanmin(np.abs(14.5 - data.column("range_percent"))), 1.01, beyond=True),
+        at_most("ELB moves no more than the paper's", "mean", _moved("ELB"), 14.5, unit="%",
+                paper=14.5, beyond=True, measure="mean state movement of ELB"),
     ),
     workload="Words of tweets in 100 substreams on 10 instances, 120 windows of a minute; CLB "
     "balances in every 24th. ELB keeps loads within ±5 % of the mean.",
@@ -342,7 +347,11 @@ def _moves_over(of: str, to: str) -> Callable[[Data], float]:
               y_label="state moved in a window (%)"),
     ),
     mechanism="ELB and CLB (universal hashing in their place)",
-    reason="ELB moves so little here that CLB's few large balancings are not negligible beside it; "
+    reason="The paper does not give ELB's range. Of ±2, 5, 10 and 20 %, 5 was taken after such "
+    "numbers were seen: the widest of those that are, to a hundredth, as far from 14.5 % as the "
+    "nearest, which is 2 %; all of them move less than a sixth of that. With 20 %, taken "
+    "before, ELB moves half as much. ELB moves so little that CLB's few large balancings are not "
+    "negligible beside it; "
     "a new hash function moves nine tenths of ten instances' state, and why it is 24.2 % in the "
     "paper, the paper does not say.",
 )  # fmt: skip
@@ -371,10 +380,11 @@ def figure4(run: FigureRun) -> FigureResult:
 _STREAMS = ("S1", "S2", "tweets")
 
 
-def _of_all(of: str, to: str) -> Callable[[Data], list[float]]:
+def _of_all(system: str, baseline: str) -> Callable[[Data], list[float]]:
     """Return the ratios of two systems' mean imbalances, stream by stream."""
     return lambda data: [
-        data.one("mean", stream=stream, system=of) / data.one("mean", stream=stream, system=to)
+        data.one("mean", stream=stream, system=system)
+        / data.one("mean", stream=stream, system=baseline)
         for stream in _STREAMS
     ]
 

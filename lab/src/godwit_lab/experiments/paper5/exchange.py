@@ -53,7 +53,7 @@ _EVEN_ORDER_MS = 64 / 66.6
 """An order's time where all operators cost the same: what the paper's 64 cores have for each."""
 REASON = (
     f"{policies.REASON} Twelve operators make an epoch of a second or two, and a row waits for "
-    "its end: orders of magnitude cannot show."
+    "its end: orders of magnitude cannot show. Only the naive policy moves key groups in this run."
 )
 WORKLOAD = (
     "A transactor and eleven operators behind it, keyed by 2,000 stocks of Zipf 0.5 that change "
@@ -125,12 +125,12 @@ _ACT = acts((_OURS, _NAIVE, SYNCHRONISED), by="policy")
 
 
 def _rate(policy: str) -> Callable[[Data], float]:
-    """Return what tells a policy's throughput."""
+    """Return a getter of a policy's throughput."""
     return lambda data: float(np.nanmean(data.column("thousand_rows_per_s", policy=policy)))
 
 
 def _late_s(policy: str) -> Callable[[Data], float]:
-    """Return what tells the median over time of a policy's 99th percentile."""
+    """Return a getter of the median over time of a policy's 99th percentile."""
     return lambda data: float(np.nanmedian(data.column("p99_s", policy=policy)))
 
 

@@ -90,9 +90,9 @@ def _reassign(stream: Run, places: tuple[tuple[int, int], ...]) -> tuple[float, 
     return 1e3 * median(took), sum(event.state_bytes for event in warmed) // _MOVES
 
 
-def _took(place: str, at: int) -> Callable[[Data], float]:
-    """Return what tells the time of a reassignment with the state at a place in the sizes."""
-    return lambda data: float(data.column("ms", reassignment=place)[at])
+def _took(place: str, size: int) -> Callable[[Data], float]:
+    """Return a getter of the time of a reassignment with the state at a place in the sizes."""
+    return lambda data: float(data.column("ms", reassignment=place)[size])
 
 
 _WITHIN, _BETWEEN = _PLACES

@@ -92,12 +92,12 @@ def charts(y: str, y_label: str, *, panels: Iterable[str] = _PANELS) -> tuple[Ch
     )  # fmt: skip
 
 
-def _ratio(column: str, series: str, of: int, to: int) -> Callable[[Data], float]:
-    """Return what tells a column of a series with `of` cores, over that with `to`."""
+def _ratio(column: str, series: str, last: int, first: int) -> Callable[[Data], float]:
+    """Return a getter of a column of a series with `of` cores, over that with `to`."""
 
     def number(data: Data) -> float:
         measured = data.table("series", "cores", column=column)
-        return measured[series, of] / measured[series, to]
+        return measured[series, last] / measured[series, first]
 
     return number
 
@@ -155,12 +155,14 @@ _OMEGAS = {f"ω = {omega}": omega for omega in (2, 16)}
 _BYTES = {f"{kilobytes:,} kB a shard": 1e3 * kilobytes for kilobytes in (32, 2_048, 32_768)}
 
 
-def _state(panel: str, of: tuple[str, int], to: tuple[str, int]) -> Callable[[Data], float]:
-    """Return what tells the throughput of a size of state and cores over that of others."""
+def _state(
+    panel: str, numerator: tuple[str, int], denominator: tuple[str, int]
+) -> Callable[[Data], float]:
+    """Return a getter of the throughput of a size of state and cores over that of others."""
 
     def number(data: Data) -> float:
         measured = data.table("series", "cores", column="thousand_rows_per_s", panel=panel)
-        return measured[of] / measured[to]
+        return measured[numerator] / measured[denominator]
 
     return number
 

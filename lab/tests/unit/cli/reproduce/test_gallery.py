@@ -48,18 +48,18 @@ def mutations(data: Data) -> Iterator[list[Row]]:
     for column, (name, value) in product(numbers, some):
         if column == name:
             continue
-        at = [
+        places = [
             n
             for n, row in enumerate(rows)
             if column in row and (not name or row.get(name) == value)
         ]
         for factor in FACTORS:
-            yield _put(rows, column, {n: factor * float(rows[n][column]) for n in at})
-        back = dict(zip(at, (float(rows[n][column]) for n in reversed(at)), strict=True))
+            yield _put(rows, column, {n: factor * float(rows[n][column]) for n in places})
+        back = dict(zip(places, (float(rows[n][column]) for n in reversed(places)), strict=True))
         yield _put(rows, column, back)
         for base in (1000.0, 0.1):
-            yield _put(rows, column, {n: base**place for place, n in enumerate(at[:40])})
-        yield _put(rows, column, dict.fromkeys(at[len(at) // 2 :: 7], 1000.0))
+            yield _put(rows, column, {n: base**place for place, n in enumerate(places[:40])})
+        yield _put(rows, column, dict.fromkeys(places[len(places) // 2 :: 7], 1000.0))
 
 
 def _put(rows: list[Row], column: str, values: dict[int, float]) -> list[Row]:

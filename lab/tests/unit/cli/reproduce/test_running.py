@@ -75,10 +75,10 @@ def test_a_verdict_that_somebody_wrote_is_not_believed(tmp_path: Path) -> None:
     written = path.read_text().replace('"ms": [\n      4', '"ms": [\n      400')
     assert '"holds": true' in written
     path.write_text(written)
-    found = stored(tmp_path, ENTRY)
-    assert found is not None
-    assert found.checks[0].ours == 100
-    assert found.verdict is Verdict.DISAGREES
+    result = stored(tmp_path, ENTRY)
+    assert result is not None
+    assert result.checks[0].ours == 100
+    assert result.verdict is Verdict.DISAGREES
 
 
 def test_equal_runs_draw_equal_pictures(tmp_path: Path) -> None:
