@@ -255,9 +255,10 @@ def _gaps(data: Data, application: str) -> list[float]:
                      lambda data, name=name: min(_over(data, "Storm", name)), 2.0)
             for name in (SSM, MTM)
         ),
-        at_least("consistent hashing moves more at every τ", "largest ratio of SSM to rings that "
-                 "keep τ, its distance below 1",
-                 lambda data: 1 - max(_over(data, SSM_THERE, WITHIN)), 0.001),
+        at_most("consistent hashing moves more at every τ", "largest ratio of SSM to rings that "
+                "keep τ", lambda data: max(_over(data, SSM_THERE, WITHIN)), 0.999),
+        at_most("consistent hashing moves more at every τ", "largest ratio of SSM to it as it "
+                "comes", lambda data: max(_over(data, SSM, RING)), 0.999),
         at_most("at the default τ it does as it comes, too", "larger ratio of SSM to it",
                 lambda data: max(_over(data, SSM, RING, tau=1.2)), 0.999, decisive=True,
                 beyond=True),
@@ -288,8 +289,9 @@ def _gaps(data: Data, application: str) -> list[float]:
         for application in APPLICATIONS
     ),
     mechanism="the choice of what moves (SSM and MTM)",
-    reason="Where τ is 0.2 the balance itself forces SSM to move, the more so after bursts. MTM's "
-    "projected costs are those of usual loads and of a sample of partitionings.",
+    reason="Where τ is 0.2 the balance itself forces SSM to move, the more so after bursts, which "
+    "consistent hashing as it comes ignores. Rings that keep τ were added after that was seen. "
+    "MTM's projected costs are those of usual loads and of a sample of partitionings.",
 )  # fmt: skip
 def figure12(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
@@ -383,7 +385,9 @@ def _noise(data: Data) -> float:
             paper=2.0,
         ),
     ),
-    reason="SSM here looks at whole arrays at once, so that its time hardly depends on τ.",
+    reason="SSM here looks at whole arrays at once, so that its time hardly depends on τ: by a "
+    "tenth, which medians of single calls did not show. Rounds, with the least of five calls, were "
+    "chosen after that was seen.",
 )
 def figure13(run: FigureRun) -> FigureResult:
     taus = [(name, tau) for name in APPLICATIONS for tau in TAUS]
