@@ -26,7 +26,7 @@ from godwit_lab.simulator.run import Simulation, controlled_by
 if TYPE_CHECKING:
     from godwit.control.scaling import ScalingModel
     from godwit_lab.arena.patterns import Pattern
-    from godwit_lab.arena.queries import Query
+    from godwit_lab.arena.queries import QueryModel
     from godwit_lab.simulator.history import History
     from godwit_lab.simulator.scenario import Scenario
 
@@ -64,7 +64,7 @@ class Match:
     """One match to play: equal ones give equal figures."""
 
     pattern: Pattern
-    query: Query
+    query: QueryModel
     autoscaler: str  # its name, or ``"oracle"``
     mechanism: Mechanism = "live"
     seed: int = 0

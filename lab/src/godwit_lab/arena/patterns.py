@@ -25,7 +25,7 @@ from godwit_lab.simulator.workload import DrawnRows, Rate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit_lab.arena.queries import Query
+    from godwit_lab.arena.queries import QueryModel
     from godwit_lab.simulator.workload import Batch, SimulatedSource
 
 DURATION_S = 240.0
@@ -47,11 +47,11 @@ class Pattern:
     # share of the run in [0, 1) → load in lanes; or the points of a curve, from a file
     lanes: Callable[[float], float]
     changes: int  # steps in the load, that reconfigurations are counted by
-    make: Callable[[Scenario, Query], Scenario] = lambda scenario, _query: scenario
+    make: Callable[[Scenario, QueryModel], Scenario] = lambda scenario, _query: scenario
     # for a scenario and a seed: where rows come from, if not as the scenario's rate says
     source: Callable[[Scenario, int], SimulatedSource] | None = None
 
-    def scenario(self, query: Query, duration_s: float = DURATION_S) -> Scenario:
+    def scenario(self, query: QueryModel, duration_s: float = DURATION_S) -> Scenario:
         """Return the pattern as a scenario of a query."""
         unit_per_s = 1000 / query.row_ms
         times = np.arange(0.0, duration_s, _GRID_S)
@@ -101,23 +101,23 @@ def _crowd(share: float) -> float:
     return 2 + (round(8 * 0.5 ** (since / 0.04), 1) if since < 0.24 else 0.0)
 
 
-def _with_keys(*, zipf: float, every: float) -> Callable[[Scenario, Query], Scenario]:
+def _with_keys(*, zipf: float, every: float) -> Callable[[Scenario, QueryModel], Scenario]:
     """Return a change of a scenario: skewed keys, shuffled at every such share of the run."""
 
-    def make(scenario: Scenario, query: Query) -> Scenario:
+    def make(scenario: Scenario, query: QueryModel) -> Scenario:
         shifts = np.arange(every, 0.999, every) * scenario.duration_s
         return replace(scenario, keys=query.keys_of(zipf=zipf, shifts_s=tuple(shifts.tolist())))
 
     return make
 
 
-def _with_straggler(scenario: Scenario, _query: Query) -> Scenario:
+def _with_straggler(scenario: Scenario, _query: QueryModel) -> Scenario:
     """Return the scenario with an executor that is three times slower from a quarter on."""
     slow = Slowdown(executor="0", start_s=scenario.duration_s / 4, factor=3)
     return replace(scenario, cluster=replace(scenario.cluster, slowdowns=(slow,)))
 
 
-def _with_two_sources(scenario: Scenario, _query: Query) -> Scenario:
+def _with_two_sources(scenario: Scenario, _query: QueryModel) -> Scenario:
     """Return the scenario with a second copy of all operators, which a second source feeds."""
     copies = tuple(
         replace(
@@ -181,7 +181,7 @@ _SERIAL_LANES = 14
 """Load in lanes at which a serial sink alone would be busy all the time."""
 
 
-def _with_serial_sink(scenario: Scenario, query: Query) -> Scenario:
+def _with_serial_sink(scenario: Scenario, query: QueryModel) -> Scenario:
     """Return the scenario with a sink that takes rows one after another."""
     costs = replace(scenario.costs, serial_row_ms=query.row_ms / _SERIAL_LANES)
     return replace(scenario, costs=costs)

@@ -34,7 +34,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Query:
+class QueryModel:
     """One query of the arena."""
 
     name: str
@@ -81,14 +81,14 @@ def _query(
     keys: int,
     zipf: float = 0.5,
     measured: bool = True,
-) -> Query:
+) -> QueryModel:
     """Return a query of these operators."""
-    return Query(
+    return QueryModel(
         name=name, purpose=purpose, operators=operators, keys=keys, zipf=zipf, measured=measured
     )
 
 
-QUERIES: Mapping[str, Query] = {
+QUERIES: Mapping[str, QueryModel] = {
     query.name: query
     for query in (
         _query(

@@ -20,7 +20,7 @@ OVERALL = "overall"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """Figures of one autoscaler on one pattern, over all queries and seeds."""
 
     pattern: str  # or ``"overall"``
@@ -40,9 +40,9 @@ class Row:
 _FIELDS = ("violated", "cost", "reconfigurations", "late", "moved_mb", "p99_s")
 
 
-def compare(played: Sequence[Figures]) -> list[Row]:
+def compare(played: Sequence[Figures]) -> list[TableRow]:
     """Return a row for each mechanism, pattern and autoscaler, then those over all patterns."""
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for mechanism in _names(figures.mechanism for figures in played):
         here = [figures for figures in played if figures.mechanism == mechanism]
         patterns = _names(figures.pattern for figures in here)
@@ -57,7 +57,7 @@ def _names(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _ranked(pattern: str, mechanism: str, played: Sequence[Figures]) -> list[Row]:
+def _ranked(pattern: str, mechanism: str, played: Sequence[Figures]) -> list[TableRow]:
     """Return the rows of one pattern, with ranks."""
     means: dict[str, dict[str, float]] = {}
     spreads: dict[str, dict[str, float]] = {}
@@ -74,7 +74,7 @@ def _ranked(pattern: str, mechanism: str, played: Sequence[Figures]) -> list[Row
         for measure, digits in MEASURES.items()
     }
     return [
-        Row(
+        TableRow(
             pattern=pattern,
             autoscaler=name,
             mechanism=mechanism,
@@ -98,7 +98,7 @@ HEADER = (
 )  # fmt: skip
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: TableRow) -> tuple[str, ...]:
     """Return a row as text, mean and spread of each figure."""
 
     def spread(text: str, field: str, scale: float, digits: int) -> str:
@@ -119,7 +119,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def losses(rows: Sequence[Row], autoscaler: str = "godwit") -> list[str]:
+def losses(rows: Sequence[TableRow], autoscaler: str = "godwit") -> list[str]:
     """Return the patterns in which an autoscaler is not first, with the measures and the winners.
 
     One line for each mechanism and pattern.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit_lab.arena.match import Figures
-    from godwit_lab.arena.table import Row
+    from godwit_lab.arena.table import TableRow
 
 _EPILOG = """\
 what the figures mean, means over queries and seeds with standard deviations:
@@ -162,7 +162,7 @@ def _play(matches: Sequence[Match]) -> list[Figures]:
     return played
 
 
-def _print_rows(rows: Sequence[Row]) -> None:
+def _print_rows(rows: Sequence[TableRow]) -> None:
     """Print a table for each mechanism, and where Godwit is not first."""
     for mechanism in dict.fromkeys(row.mechanism for row in rows):
         print(f"{mechanism}:")

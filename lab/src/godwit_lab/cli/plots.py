@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.placement.preview import PlanPreview
-    from godwit_lab.arena.table import Row
+    from godwit_lab.arena.table import TableRow
     from godwit_lab.cli.what_if_play import Answer
     from godwit_lab.simulator import History
 
@@ -120,7 +120,7 @@ def what_if_figure(answers: Sequence[Answer], *, target_s: float | None, title: 
     return figure
 
 
-def arena_figure(rows: Sequence[Row]) -> Figure:
+def arena_figure(rows: Sequence[TableRow]) -> Figure:
     """Return a figure of an arena: for each mechanism and pattern, missed time against cost."""
     panels = list(dict.fromkeys((row.mechanism, row.pattern) for row in rows))
     wide = min(len(panels), 3)

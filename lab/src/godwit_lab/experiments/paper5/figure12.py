@@ -90,9 +90,9 @@ def _reassign(stream: Run, places: tuple[tuple[int, int], ...]) -> tuple[float, 
     return 1e3 * median(took), sum(event.state_bytes for event in warmed) // _MOVES
 
 
-def _took(place: str, size: int) -> Callable[[Data], float]:
-    """Return a getter of the time of a reassignment with the state at a place in the sizes."""
-    return lambda data: float(data.column("ms", reassignment=place)[size])
+def _took(place: str, number: int) -> Callable[[Data], float]:
+    """Return a getter of the time of a reassignment with the state of a number in the sizes."""
+    return lambda data: float(data.column("ms", reassignment=place)[number])
 
 
 _WITHIN, _BETWEEN = _PLACES

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 NOTHING = Data([])
 
 
-def of(number: float, bound: float = 2, **about: Any) -> Clause:
+def clause_of(number: float, bound: float = 2, **about: Any) -> Clause:
     return at_most("it is small", "number", lambda _data: number, bound, **about)
 
 
-HOLDS, FAILS = of(1), of(3)
-DECIDES = of(3, decisive=True)
+HOLDS, FAILS = clause_of(1), clause_of(3)
+DECIDES = clause_of(3, decisive=True)
 LEFT_OUT = unchecked("it is beautiful", "it has no number")
 
 
@@ -60,7 +60,7 @@ def test_a_verdict_follows_from_the_clauses(clauses: tuple[Clause, ...], verdict
 
 def test_a_number_that_could_not_be_computed_holds_nothing() -> None:
     for number in (math.nan, math.inf):
-        check = of(number).check(NOTHING)
+        check = clause_of(number).check(NOTHING)
         assert not check.holds
         assert check.ours is None
         assert check.ratio is None
@@ -70,9 +70,9 @@ def test_a_number_that_could_not_be_computed_holds_nothing() -> None:
 
 
 def test_a_ratio_is_ours_over_the_papers() -> None:
-    assert of(3, 4, paper=6).check(NOTHING).ratio == 0.5
-    assert of(3, 4).check(NOTHING).ratio is None
-    assert of(3, 4, paper=0).check(NOTHING).ratio is None
+    assert clause_of(3, 4, paper=6).check(NOTHING).ratio == 0.5
+    assert clause_of(3, 4).check(NOTHING).ratio is None
+    assert clause_of(3, 4, paper=0).check(NOTHING).ratio is None
 
 
 def test_systems_that_did_nothing_are_not_compared() -> None:
@@ -120,7 +120,7 @@ def test_a_picture_has_a_panel_a_chart_with_labels_and_series(
     rows = [{"n": n, "who": who, "ms": n * 2.0} for n in (1, 2, 4) for who in ("ours", "theirs")]
     figure = Figure(
         title="t",
-        clauses=(HOLDS, of(2), LEFT_OUT, replace(FAILS, says="ours", beyond=True)),
+        clauses=(HOLDS, clause_of(2), LEFT_OUT, replace(FAILS, says="ours", beyond=True)),
         workload="w",
         place=RunsOn.PLANNERS,
         run=lambda _run: FigureResult(rows=rows),
