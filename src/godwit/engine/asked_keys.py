@@ -58,6 +58,24 @@ class AskedKeys:
                 remedy="Pass values of the key's types.",
             ) from error
 
+    def check_scan(self, prefix: Any, limit: int | None) -> tuple[Any, ...]:
+        """Return the values of a prefix; raise if it does not fit, or the limit is negative."""
+        values = prefix if isinstance(prefix, tuple) else (prefix,)
+        if len(values) > len(self.schema):
+            raise InvalidInputError(
+                f"The prefix {prefix!r} has more values than the state of {self._what} has key "
+                "columns.",
+                remedy=f"Its key columns are {listing(self.schema.names)}.",
+            )
+        if limit is not None and limit < 0:
+            raise InvalidInputError(
+                f"A scan of the state of {self._what} has the limit {limit}.",
+                remedy="Pass 0 or more, or None for all rows.",
+            )
+        for place, value in enumerate(values[:-1]):
+            self.array([value], self.schema.field(place))
+        return values
+
     def begin_with(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> pa.RecordBatch:
         """Return the rows whose first key columns have these values, or begin with the last."""
         for place, value in enumerate(values):

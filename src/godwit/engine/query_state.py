@@ -270,20 +270,7 @@ class QueryState:
         >>> query.state("by_plane").scan("N", limit=1).num_rows
         1
         """
-        values = prefix if isinstance(prefix, tuple) else (prefix,)
-        if len(values) > len(self._keys):
-            raise InvalidInputError(
-                f"The prefix {prefix!r} has more values than the state of {self._what} has key "
-                "columns.",
-                remedy=f"Its key columns are {listing(self._keys.names)}.",
-            )
-        if limit is not None and limit < 0:
-            raise InvalidInputError(
-                f"A scan of the state of {self._what} has the limit {limit}.",
-                remedy="Pass 0 or more, or None for all rows.",
-            )
-        for place, value in enumerate(values[:-1]):
-            self._asked.array([value], self._keys.field(place))
+        values = self._asked.check_scan(prefix, limit)
         with self._lock:
             record = _bring_forward([(self, None)])
             return self._scanned(record, values, limit)

@@ -5,8 +5,8 @@ parts are answered as `godwit.read_state` has them: parts of hot keys and slots 
 are rows of their own.
 
 Invariant: all rows of one answer are of one committed epoch, the last one at a look at the
-checkpoint that is at most `_LOOK_S` old.  Rows that an epoch has are kept until
-the next one, up to a bound.
+checkpoint that is at most `_LOOK_S` old.  Rows that were read stay in memory until the next epoch,
+up to a bound.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class StoredStates:
         self._known: tuple[int, Any] = (-1, None)  # number of the epoch, and the identity
         self._looked_s = -_LOOK_S
 
-    def state(self, operator: str, state: str | None = None) -> StoredState:
-        """Return the state of an operator; whether it exists is found by the first look-up."""
-        return StoredState(self, operator, state)
+    def state(self, operator: str, state: str | None = None) -> CheckpointedState:
+        """Return the state of an operator; the first look-up raises if there is none."""
+        return CheckpointedState(self, operator, state)
 
-    def together(self, states: Mapping[str, StoredState]) -> StoredTogether:
+    def together(self, states: Mapping[str, CheckpointedState]) -> StoredTogether:
         """Return the states of several operators, whose answers are of one epoch."""
         return StoredTogether(self, states)
 
@@ -92,7 +92,7 @@ class StoredStates:
         return self._epoch
 
 
-class StoredState:
+class CheckpointedState:
     """State of an operator in a checkpoint: `QueryState`, where no query is at hand."""
 
     def __init__(self, states: StoredStates, operator: str, state: str | None) -> None:
@@ -107,7 +107,7 @@ class StoredState:
         """Return the entries of keys, each once; see `QueryState.get_many`."""
         return self._states.at_latest(lambda epoch: epoch.opened(self.which).get_many(keys))
 
-    def scan(self, prefix: tuple[Any, ...] = (), *, limit: int | None = None) -> pa.Table:
+    def scan(self, prefix: Any = (), *, limit: int | None = None) -> pa.Table:
         """Return the entries of all keys, or those that begin so; see `QueryState.scan`."""
         return self._states.at_latest(lambda epoch: epoch.opened(self.which).scan(prefix, limit))
 
@@ -118,7 +118,7 @@ class StoredState:
 class StoredTogether:
     """States of several operators in a checkpoint; `epoch` is that of the last answer."""
 
-    def __init__(self, states: StoredStates, asked: Mapping[str, StoredState]) -> None:
+    def __init__(self, states: StoredStates, asked: Mapping[str, CheckpointedState]) -> None:
         self._states, self._asked = states, asked
         self.epoch = -1
 
@@ -194,14 +194,15 @@ class _OpenedState:
             for batch in self._batches(wanted)
         )
 
-    def scan(self, prefix: tuple[Any, ...], limit: int | None) -> pa.Table:
+    def scan(self, prefix: Any, limit: int | None) -> pa.Table:
         """Return at most `limit` entries whose keys begin with values."""
+        values = self.keys.check_scan(prefix, limit)
 
         def chosen() -> Iterator[pa.RecordBatch]:
             """Yield the entries, until there are enough."""
             left = limit
             for batch in self._batches(None):
-                rows = self.keys.begin_with(batch, prefix)
+                rows = self.keys.begin_with(batch, values)
                 yield rows if left is None else rows.slice(0, left)
                 if left is not None and (left := left - rows.num_rows) <= 0:
                     return

@@ -117,6 +117,11 @@ def test_answers_are_those_of_the_query_over_moves_losses_restarts_and_expiry() 
         asked.state("x").scan()
     with pytest.raises(InvalidInputError, match="is not one of the state of 't'"):
         asked.state("t").get_many([("a", "b")])
+    for state in (asked.state("t"), QueryState(run._driver, "t", None)):
+        with pytest.raises(InvalidInputError, match="has more values than the state of 't'"):
+            state.scan(("a", "b"))
+        with pytest.raises(InvalidInputError, match="has the limit -1"):
+            state.scan(limit=-1)
 
 
 def test_one_look_at_the_checkpoint_serves_half_a_second_and_one_epoch_all_of_a_request() -> None:
