@@ -17,14 +17,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from godwit.checkpoint.records import BLOCKS, BlockRef, padded
+from godwit.checkpoint.records import BLOCKS, BlockRef, SegmentRef, padded
 from godwit.model.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from godwit.checkpoint.records import SegmentRef
+    from godwit.checkpoint.records import SnapshotRef
     from godwit.checkpoint.storage import CheckpointStorage, OutputFile
 
 DEFAULT_INLINE_BYTES: Final = 32 * 1024
@@ -189,20 +189,22 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
 def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
     """Read the rows of a changelog segment; raise if their number differs from the recorded one."""
     batch = read_batch(storage, segment.block)
-    expected = segment.row_ends[-1] if segment.row_ends else 0
-    check_num_rows(storage, segment.block, batch, expected)
+    check_num_rows(storage, segment, batch)
     return batch
 
 
 def check_num_rows(
-    storage: CheckpointStorage, block: BlockRef, batch: pa.RecordBatch, expected: int
+    storage: CheckpointStorage, ref: SegmentRef | SnapshotRef, batch: pa.RecordBatch
 ) -> None:
-    """Raise if the number of rows of a block differs from the recorded one."""
+    """Raise if the number of rows of a segment or snapshot differs from the recorded one."""
+    if isinstance(ref, SegmentRef):
+        name, expected = f"A segment of epoch {ref.epoch}", ref.row_ends[-1] if ref.row_ends else 0
+    else:
+        name, expected = f"A snapshot of epoch {ref.version}", ref.rows
     if batch.num_rows != expected:
         raise CorruptCheckpointError(
-            f"The block at {block.offset} of {block.file!r} has {batch.num_rows} rows, not "
-            f"{expected}.",
+            f"{name} of '{ref.id}' has {batch.num_rows} rows, not {expected}.",
             remedy="Run `godwit checkpoint verify`, and restore the checkpoint from a copy.",
-            file=block.file,
+            file=ref.block.file,
             uri=storage.uri,
         )

@@ -140,7 +140,7 @@ class StoredChains:
         ) -> Changes:
             """Read a block, with rows of the key groups `own`; `use`: those to read."""
             batch = cache.read(ref.block)
-            check_num_rows(cache.storage, ref.block, batch, int(ends[-1]))
+            check_num_rows(cache.storage, ref, batch)
             rows = _rows_in(batch, use, ends, touched)
             if len(rows) < batch.num_rows:
                 batch = batch.take(pa.array(rows))
@@ -182,7 +182,8 @@ class PartialCopies:
     """Partial copies of one state on an executor; see the module.
 
     `recover`: returns key group → its full chain at the last committed epoch. `gone`: range of
-    event time whose entries have expired and are left out. `began`: whether copies have begun.
+    event time whose entries have expired and are left out. `began`: true once `begin` has fetched
+    entries.
     """
 
     def __init__(
@@ -210,9 +211,11 @@ class PartialCopies:
 
         `segments`, `snapshots`: from the beginning to the committed version of the key groups.
         """
+        if not key_groups.any():
+            return
         chains = StoredChains(segments, snapshots, key_groups)
         if (
-            not max(FROM_BYTES, 1) <= chains.size_bytes.sum()
+            chains.size_bytes.sum() < max(FROM_BYTES, 1)
             or chains.num_blocks > _MAX_BLOCKS
             or not self._storage.maps
         ):
@@ -220,11 +223,13 @@ class PartialCopies:
         self.began = True
         known = self._known()
         known.add(chains, chains.versions >= 0)
-        self._fetch(np.flatnonzero(chains.versions >= 0), known, touched=touched)
+        present = np.flatnonzero(chains.versions >= 0)
+        self._fetch(present, known, touched=touched)
+        self._check_reached(present, known)
 
     def begin_loaded(self, key_groups: Mask, touched: Touched) -> None:
         """Do as `begin` does, with chains from the checkpoint."""
-        if key_groups.any():
+        if key_groups.any() and self._storage.maps:
             self.begin(key_groups, touched, *self._recovered(key_groups))
 
     def fetch(self, key_groups: Mask, touched: Touched) -> None:
@@ -289,9 +294,20 @@ class PartialCopies:
             # Compaction has removed blocks that this process had not mapped.
             self._look_up_chains(key_groups, known)
             read(key_groups, known)
+        self._check_reached(key_groups, known)
+
+    def _check_reached(self, key_groups: Integers, known: _Known) -> None:
+        """Raise if the base of a partial copy has passed its chain since the chain was read."""
+        late = key_groups[known.values(key_groups, "versions") < self._local.bases[key_groups]]
+        if late.size:
+            raise EpochFailedError(
+                f"Key group {int(late[0])} of {self._layout.name!r} has changed in the local store "
+                "while its entries were read from the checkpoint.",
+                remedy="The next attempt reads them again.",
+            )
 
     def _known(self) -> _Known:
-        """Return what this process knows of the state's chains."""
+        """Return the state's chains that this process has read from."""
         known = _known.get(self._local)
         if known is None:
             known = _known[self._local] = _Known(self._storage, self._local.num_key_groups)
@@ -317,13 +333,6 @@ class PartialCopies:
         for chains, some in known.by_chains(key_groups):
             layers = partial(self._touched, chains, only, known.blocks)
             self._local.fill(some, chains.versions[some], layers, self._homes)
-        late = key_groups[known.values(key_groups, "versions") < self._local.bases[key_groups]]
-        if late.size:
-            raise EpochFailedError(
-                f"Key group {int(late[0])} of {self._layout.name!r} has changed in the local store "
-                "while its entries were read from the checkpoint.",
-                remedy="The next attempt reads them again.",
-            )
 
     def _complete(self, key_groups: Integers, known: _Known) -> None:
         """Fetch all entries of key groups from chains, a part of them at a time."""
@@ -366,30 +375,31 @@ class PartialCopies:
 
 
 class _Known:
-    """What a process knows of the chains of one state: those it has read from, and their blocks."""
+    """Chains of one state that this process has read from, and their blocks."""
 
     def __init__(self, storage: CheckpointStorage, num_key_groups: int) -> None:
         self.blocks = BatchCache(storage, counts_mapped=False)
         self._chains: list[StoredChains] = []
-        self._of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
+        self._chain_of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
 
     def add(self, chains: StoredChains, key_groups: Mask) -> None:
         """Remember the chains of key groups, in place of older ones."""
-        self._of[key_groups] = len(self._chains)
-        used = np.unique(self._of[self._of >= 0])
+        self._chain_of[key_groups] = len(self._chains)
+        used = np.unique(self._chain_of[self._chain_of >= 0])
         self._chains = [[*self._chains, chains][i] for i in used.tolist()]
-        self._of = np.where(self._of < 0, -1, np.searchsorted(used, self._of)).astype(np.int32)
+        known = self._chain_of >= 0
+        self._chain_of[known] = np.searchsorted(used, self._chain_of[known])
 
     def by_chains(self, key_groups: Integers) -> Iterator[tuple[StoredChains, Integers]]:
         """Yield chains, each with its key groups among these."""
         for i, chains in enumerate(self._chains):
-            some = key_groups[self._of[key_groups] == i]
+            some = key_groups[self._chain_of[key_groups] == i]
             if some.size:
                 yield chains, some
 
     def values(self, key_groups: Integers, name: str) -> npt.NDArray[Any]:
         """Return an array of the chains (`name`) at key groups, -1 for unknown ones."""
-        values = np.full(len(self._of), -1.0)
+        values = np.full(len(self._chain_of), -1.0)
         for chains, some in self.by_chains(key_groups):
             values[some] = getattr(chains, name)[some]
         return values[key_groups]

@@ -171,7 +171,7 @@ class CheckpointStorage(ABC):
 
     @property
     def maps(self) -> bool:
-        """Whether files that were read stay readable, without a copy, after they are deleted."""
+        """True if files that were read stay readable, without a copy, after they are deleted."""
         return False
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.support.key_tables import COUNTS, NUM_KEY_GROUPS, batch, group_of, hashes_of, held
 from tests.support.records import segment_ref, snapshot_ref
 
@@ -18,7 +19,7 @@ from godwit.checkpoint.hydration import bring_forward, pack_copies, unpack_copie
 from godwit.checkpoint.partial_copies import PartialCopies, Touched
 from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.model.errors import EpochFailedError
+from godwit.model.errors import CorruptCheckpointError, EpochFailedError
 from godwit.store.changes import StateRows
 from godwit.store.local_store import LocalState
 
@@ -159,6 +160,17 @@ def none() -> Any:
     return np.full(NUM_KEY_GROUPS, -1, np.int64)
 
 
+def copies_of(local: LocalState, history: History) -> PartialCopies:
+    return PartialCopies(
+        local,
+        layout=EntryLayout(name="op", schema=COUNTS),
+        storage=history.storage,
+        recover=history.chains,
+        homes=np.zeros(NUM_KEY_GROUPS, np.int32),
+        gone=None,
+    )
+
+
 def filled(root: Path) -> History:
     """A history of two epochs with all keys."""
     history = History(root)
@@ -250,6 +262,29 @@ def test_blocks_that_are_gone_are_looked_up_again(tmp_path: Path) -> None:
     assert counts_of(local, KEYS[20:]) == {key: history.truth[key] for key in KEYS[20:]}
 
 
+def test_a_corrupt_block_is_refused_by_name_and_leaves_no_copy_that_seems_whole(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS[:20], none())
+    path = tmp_path / "checkpoint" / history.segments[1].block.file
+    sound = path.read_bytes()
+    path.unlink()  # the old file stays mapped
+    path.write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
+    partial_copies._known[local].blocks._batches.clear()
+    with pytest.raises(CorruptCheckpointError, match=path.name):
+        history.bring(local, KEYS, local.versions.copy())
+    path.write_bytes(sound)
+    right, history.segments[1] = history.segments[1], replace(history.segments[1], row_ends=(99,))
+    again = new_store(tmp_path / "again")
+    with pytest.raises(CorruptCheckpointError, match=r"segment of epoch 1 of .* rows, not 99"):
+        history.bring(again, KEYS, none())
+    history.segments[1] = right
+    for store in (local, again):
+        history.bring(store, None, none())
+        assert {key: row[0] for key, row in held(store).items()} == history.truth
+
+
 def test_blocks_are_unmapped_though_another_process_has_dropped_the_partial_copies(
     tmp_path: Path,
 ) -> None:
@@ -257,15 +292,24 @@ def test_blocks_are_unmapped_though_another_process_has_dropped_the_partial_copi
     history.bring(local, KEYS, none())
     assert local in partial_copies._known
     new_store(tmp_path / "local").drop(np.flatnonzero(ALL))
-    PartialCopies(
-        local,
-        layout=EntryLayout(name="op", schema=COUNTS),
-        storage=history.storage,
-        recover=history.chains,
-        homes=np.zeros(NUM_KEY_GROUPS, np.int32),
-        gone=None,
-    ).release(~ALL)
+    copies_of(local, history).release(~ALL)
     assert local not in partial_copies._known
+
+
+def test_a_copy_that_another_process_has_changed_meanwhile_is_never_taken_for_completed(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none())
+    last = max(KEYS, key=group_of)
+    group = ALL & (np.arange(NUM_KEY_GROUPS) == group_of(last))
+    history.commit({last: None})
+    history.commit({})
+    history.bring(new_store(tmp_path / "local"), [last], local.versions.copy())
+    with pytest.raises(EpochFailedError, match="has changed in the local store"):
+        copies_of(local, history).complete(group)
+    copies_of(local, history).complete(group)
+    assert local.bases[group] == -1
 
 
 @pytest.mark.parametrize("seed", range(5))
