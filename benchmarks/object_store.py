@@ -5,8 +5,8 @@
 A query on Spark with four lanes sums generated rows by key.  Its checkpoint is on a server that
 speaks S3, on this machine, behind a proxy that counts the requests.  Epochs are small (1,000 rows
 of 1,000 keys) or large (1,000,000 rows of 400,000 keys: several MB of state in a lane).  Printed
-are the requests of an epoch by kind (the median, and the most), those beside the epochs, and
-whether the query's own count is the proxy's: of all requests since the first epoch in question.
+are the requests of an epoch by kind (the median), their sum (the median and the maximum), and the
+requests of the whole query, as the query and as the proxy counted them: a reader compares the two.
 """
 
 from __future__ import annotations

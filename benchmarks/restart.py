@@ -3,8 +3,8 @@
 A checkpoint gets millions of keys of an aggregate, one million in each epoch. Then a new run, in
 a new process, takes epochs that touch some keys each. Printed are seconds of CPU of the process
 and seconds that passed, for the start and the first epoch together and for the epochs after it,
-and the most memory of the process, without mapped files. The runs with `Lanes(restore="whole")` and
-"touched" start from the same checkpoint, one after the other.
+and the memory of the process at the end, without mapped files. The runs with
+`Lanes(restore="whole")` and "touched" start from the same checkpoint, one after the other.
 
     python -m benchmarks.restart [--keys 1 5] [--touched 100000] [--epochs 24] [--rounds 1]
         [--directory DIRECTORY]

@@ -275,7 +275,8 @@ def test_a_corrupt_block_is_refused_by_name_and_leaves_no_copy_that_seems_whole(
     with pytest.raises(CorruptCheckpointError, match=path.name):
         history.bring(local, KEYS, local.versions.copy())
     path.write_bytes(sound)
-    right, history.segments[1] = history.segments[1], replace(history.segments[1], row_ends=(99,))
+    right = history.segments[1]
+    history.segments[1] = replace(right, row_ends=(*right.row_ends[:-1], 99))
     again = new_store(tmp_path / "again")
     with pytest.raises(CorruptCheckpointError, match=r"segment of epoch 1 of .* rows, not 99"):
         history.bring(again, KEYS, none())

@@ -117,7 +117,8 @@ def test_answers_are_those_of_the_query_over_moves_losses_restarts_and_expiry() 
         asked.state("x").scan()
     with pytest.raises(InvalidInputError, match="is not one of the state of 't'"):
         asked.state("t").get_many([("a", "b")])
-    for state in (asked.state("t"), QueryState(run._driver, "t", None)):
+    both_ways: list[Any] = [asked.state("t"), QueryState(run._driver, "t", None)]
+    for state in both_ways:
         with pytest.raises(InvalidInputError, match="has more values than the state of 't'"):
             state.scan(("a", "b"))
         with pytest.raises(InvalidInputError, match="has the limit -1"):
