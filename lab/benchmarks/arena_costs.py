@@ -1,8 +1,9 @@
 """Cost of a row and size of state of the arena's queries: ``python lab/benchmarks/arena_costs.py``.
 
 The queries are those of ``lab/examples/nexmark.py``, in one process, on one executor of a core. The
-first epoch is not counted. Printed are, for each operator, rows that reach its lanes, CPU time of a
-lane for each, and the state at the end; `godwit_lab.arena.queries` has them for each source row.
+first epoch is not counted. It prints, for each operator, the rows that reach its lanes, the CPU
+time of a lane for each, and the state at the end; `godwit_lab.arena.queries` has them for
+each source row.
 """
 
 from __future__ import annotations

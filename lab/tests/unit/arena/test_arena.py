@@ -180,7 +180,8 @@ def test_trace_is_squeezed_into_a_match_and_scaled_to_its_peak() -> None:
     pattern = trace("trace", [1.0, 3.0] * 600, peak=6.0)
     shares = [pattern.lanes(share) for share in np.linspace(0, 0.99, 50)]
     assert max(shares) == 6.0
-    for rates in ([], [0.0, 0.0], [1.0, -1.0], [1.0, math.nan]):
+    refused: list[list[float]] = [[], [0.0, 0.0], [1.0, -1.0], [1.0, math.nan]]
+    for rates in refused:
         with pytest.raises(InvalidProblemError, match="no rates"):
             trace("trace", rates)
 

@@ -48,7 +48,7 @@ def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
         "figures", nargs="*", metavar="PAPER[/FIGURE]", help="default: all figures of all papers"
     )
     parser.add_argument("--list", action="store_true", help="list figures, and run none")
-    parser.add_argument("--quick", action="store_true", help="shorter runs, within minutes")
+    parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument("--off", action="store_true", help="switch the figure's mechanism off")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="run figures with stored results, too")

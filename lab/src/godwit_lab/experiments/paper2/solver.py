@@ -217,7 +217,7 @@ def _on_the_way(data: Data, overloaded: str, plan: str) -> float:
 
 
 def _periods_to(least: float, column: str) -> Callable[[Data, str, str], float]:
-    """Return what counts the periods until a column is at most a number."""
+    """Return a counter of the periods until a column is at most a number."""
     return lambda data, overloaded, plan: float(
         (data.column(column, overloaded=overloaded, plan=plan) > least).sum() + 1
     )

@@ -204,9 +204,9 @@ class Aims:
     lexicographically, by a least amount each time, and the chain ends, wherever it starts.
 
     Paper 2 §4.3.2 gives the order: `max_load_distance` is a bound, and within it collocation of
-    pairs comes before balance. The price between the two is our own, and so is that balance beyond
-    `even_enough` is bought by it, but never sold: a pair is a small part of a large stream's
-    traffic. Both settings are percent of the mean load index.
+    pairs comes before balance. The price between the two is our own. At it pairs may be given up
+    for balance, but no balance beyond `even_enough` for pairs: a pair is a small part of a large
+    stream's traffic. Both settings are percent of the mean load index.
     """
 
     def __init__(
@@ -427,7 +427,6 @@ def plan_albic(
     def plan(narrowed: Problem) -> Solution:
         scored = score_pairs(narrowed, score_factor)
         drains = bool(narrowed.draining[narrowed.current].any())
-        alone = build_model(narrowed, single_units(narrowed))
         search = _Search(
             problem=narrowed,
             graph=KeyGroupGraph(narrowed),
@@ -435,7 +434,9 @@ def plan_albic(
             limits=limits,
             deadline=clock() + time_limit_s,
             enough=even_enough / 100 * metrics.mean_index(narrowed),
-            max_left=least_left(alone, limits=limits) if drains else math.inf,
+            max_left=least_left(build_model(narrowed, single_units(narrowed)), limits=limits)
+            if drains
+            else math.inf,
         )
         aims = Aims(narrowed, scored, max_load_distance=max_load_distance, even_enough=even_enough)
         best, attempts = search.best(aims, max_partition_load, partition_step, pairs)
