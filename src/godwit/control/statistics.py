@@ -195,14 +195,15 @@ class PeriodStatistics:
             name = _PARTS.get(part, part)
             took_s[name] = took_s.get(name, 0.0) + each_s * self.epochs
         name = max(took_s, key=lambda part: took_s[part])
-        share = took_s[name] / max(self.period_s, 1e-9)
+        # An epoch counts as a whole where it ends, so one may take longer than its period.
+        share = min(1.0, took_s[name] / max(self.period_s, 1e-9))
         if share < _MATTERS:
             return "", share
         if name == "executors":
             busy_s = {n: c.busy_s for n, c in self.components.items()}
             heaviest = max(busy_s, key=lambda n: float(busy_s[n].max()), default=None)
             if heaviest is not None:
-                alone = float(busy_s[heaviest].max()) / max(self.period_s, 1e-9)
+                alone = min(1.0, float(busy_s[heaviest].max()) / max(self.period_s, 1e-9))
                 if alone >= _MATTERS:
                     return f"key group {int(busy_s[heaviest].argmax())} of {heaviest!r}", alone
         return name, share

@@ -86,6 +86,7 @@ def test_the_delivery_that_the_next_epoch_waits_for_is_a_part_of_an_epoch() -> N
         ([100.0, 0.0, 100.0, 0.0], {"plan": 0.3, "commit": 0.3}, "driver", 0.6),
         ([100.0, 0.0, 100.0, 0.0], {"sink 'store'": 0.7, "plan": 0.1}, "sink 'store'", 0.7),
         ([100.0, 0.0, 100.0, 0.0], {"stages": 0.8}, "source", 0.6),
+        ([100.0, 0.0, 100.0, 0.0], {"sink 'store'": 9.0}, "sink 'store'", 1.0),
         ([300.0, 0.0, 100.0, 0.0], {"plan": 0.3}, "", 0.4),
     ],
 )
