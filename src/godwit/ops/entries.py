@@ -66,10 +66,10 @@ def count(value: Any) -> int:
     return max(0, int(number(value)))
 
 
-def text(value: Any) -> str:
+def text(value: Any, limit: int = _MAX_TEXT) -> str:
     """Return a value as one short line of printable text; it ends with "…" if it was longer."""
     whole = str(value)
-    short = whole if len(whole) <= _MAX_TEXT else f"{whole[: _MAX_TEXT - 1]}…"
+    short = whole if len(whole) <= limit else f"{whole[: limit - 1]}…"
     return printable(short).replace("\n", " ")
 
 

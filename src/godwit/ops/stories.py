@@ -37,7 +37,10 @@ _ORDER = ("seen", "noise", "expected", "came", "better")
 _FULL = 0.9
 """Share of the time from which on a part counts as busy all the time."""
 _MATTERS = 0.02
-"""Share of the mean from which a load distance is worth a word."""
+"""Share of the mean from which a load distance is worth a word, and of the time for an executor."""
+_SHOWN_ERROR = 0.005
+"""Least error of the arrival rate that is shown."""
+_MAX_LINE = 1000  # characters: the reason of a refusal may have several sentences
 
 
 def remedy(held_up_by: str) -> str:
@@ -111,10 +114,11 @@ class Measurements:
         if last.load_distance > _MATTERS and len(last.load_index) > 1:
             name = max(last.load_index, key=lambda executor: last.load_index[executor])
             busy = last.load_index[name]
-            parts.append(
-                f"executor {name} was the busiest ({busy:.0%}; load distance "
-                f"{last.load_distance:.0%})"
-            )
+            if busy > _MATTERS:
+                parts.append(
+                    f"executor {name} was the busiest ({busy:.0%}; load distance "
+                    f"{last.load_distance:.0%})"
+                )
         slow = [f"{name} at {speed:.2f} of the speed" for name, speed in last.speeds.items()]
         parts += [f"executors differed: {', '.join(slow)}"] if slow else []
         if "mean" in last.latency_ms:
@@ -139,7 +143,7 @@ class Measurements:
         same = f"{low:,.0f}" == f"{high:,.0f}"
         rates = f"{low:,.0f} rows/s" if same else f"{low:,.0f} to {high:,.0f} rows/s"
         strays = ""
-        if self.last is not None and self.last.arrival_error > 0:
+        if self.last is not None and self.last.arrival_error >= _SHOWN_ERROR:
             strays = f"; by chance a period's rate strays by ±{2 * self.last.arrival_error:.0%}"
         return (
             f"for {counted(self.periods, 'period')} ({self.lasted_s:.0f} s) {rates} and load "
@@ -149,9 +153,7 @@ class Measurements:
 
 def story_of(event: events.Event, measured: Measurements) -> Story:
     """Return the story of a decision, from its event and the measurements that led to it."""
-    story = Story(
-        decided=text(event.describe()), seen=measured.seen_text(), noise=measured.noise_text()
-    )
+    story = Story(decided=event.describe(), seen=measured.seen_text(), noise=measured.noise_text())
     held_up_by = "" if measured.last is None else measured.last.held_up_by
     match event:
         case events.ScaledOut() | events.ScaledIn():
@@ -163,7 +165,10 @@ def story_of(event: events.Event, measured: Measurements) -> Story:
                 expected=_expected_latency(event.numbers, event.wanted),
             )
         case events.ScalingRefused():
-            wanted = f", though {event.wanted} were wanted" if event.wanted != event.before else ""
+            verb = "was" if event.wanted == 1 else "were"
+            wanted = (
+                f", though {event.wanted} {verb} wanted" if event.wanted != event.before else ""
+            )
             story = replace(
                 story,
                 decided=f"stayed at {counted(event.before, 'executor')}{wanted}: {event.reason}",
@@ -201,7 +206,8 @@ def story_of(event: events.Event, measured: Measurements) -> Story:
 
 def _printable(story: Story) -> Story:
     """Return a story whose texts are short and printable."""
-    return Story(decided=text(story.decided), **{name: text(line) for name, line in story.lines})
+    shown = {name: text(line, _MAX_LINE) for name, line in story.lines}
+    return Story(decided=text(story.decided, _MAX_LINE), **shown)
 
 
 def _expected_latency(numbers: Mapping[str, float], executors: int) -> str:

@@ -200,6 +200,18 @@ def test_journals_of_versions_that_measured_no_bottleneck_say_nothing_of_one() -
     assert story.better == ""
 
 
+def test_an_idle_executor_and_an_error_of_nothing_are_not_shown_and_long_reasons_are() -> None:
+    idle = load(20, 2000, load_distance=0.14, load_index={"0": 0.001, "1": 0.0}, arrival_error=1e-4)
+    reason = "Executors can be neither added nor removed. " * 9
+    refused = event(
+        events.ScalingRefused, after_s=21, before=2, wanted=1, reason=reason, numbers={}
+    )
+    story = state_of((load(10, 2000), idle, refused)).decisions[-1].story
+    assert story.decided == f"stayed at 2 executors, though 1 was wanted: {reason}"
+    assert "busiest" not in story.seen
+    assert "±" not in story.noise
+
+
 def test_a_decision_of_another_day_than_the_last_entry_has_its_date() -> None:
     state = state_of((*SURGE[:4], load(3 * 24 * 3600.0, 2400)))
     decided = datetime.fromtimestamp(state.decisions[0].at_s).astimezone()
