@@ -88,20 +88,25 @@ def _fetch_from_peers(
     versions: _Versions,
     now_s: Callable[[], float],
 ) -> Iterator[Delivery]:
-    """Fetch copies from peers, record their versions in `versions`, and yield each delivery."""
+    """Fetch copies from peers, record their versions in `versions`, and yield each delivery.
+
+    A delivery has the key groups that came: peers send no partial copies.
+    """
     for asked in transfers:
-        began_s, failure = now_s(), ""
+        began_s, failure, key_groups = now_s(), "", asked.key_groups
         try:
             came = fetch(asked)
         except Exception as error:  # noqa: BLE001  the checkpoint has the state too
             failure = str(error).split("\n", 1)[0]
         else:
+            arrived = {g for of_state in came.values() for g in of_state}
+            key_groups = tuple(g for g in key_groups if g in arrived)
             for state, of_state in came.items():
                 for g, version in of_state.items():
                     versions[state][g] = max(version, int(versions[state][g]))
         yield Delivery(
             source=asked.executor,
-            key_groups=asked.key_groups,
+            key_groups=key_groups,
             duration_ms=1e3 * (now_s() - began_s),
             failure=failure,
         )

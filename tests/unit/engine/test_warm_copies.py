@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tests.support.lane_flows import flow_of, rows_of, summed
 from tests.support.manual_run import ManualRun
 
-from godwit.engine.copies import warm_copies
+from godwit.checkpoint.records import StateId
+from godwit.engine.copies import warm_copies, warm_states
 from godwit.engine.instructions import state_instruction
+from godwit.migration.messages import PeerCopies, StartWarming
+from godwit.migration.sources import Delivery
 from godwit.model.key_groups import key_group_mask
 from godwit.store.local_store import LocalState
 
@@ -74,3 +78,28 @@ def test_a_copy_that_is_dropped_is_gone_and_the_others_stay(tmp_path: Path) -> N
     warm(run, local, [1, 2], -1)
     local.drop(np.array([1, 7]))
     assert np.flatnonzero(local.versions >= 0).tolist() == [2]
+
+
+def test_key_groups_that_a_peer_did_not_send_count_as_read_from_the_checkpoint() -> None:
+    state = StateId("op", "state")
+    peers = [
+        PeerCopies(executor=executor, key_groups=key_groups)
+        for executor, key_groups in (("b", (1, 2)), ("c", (3,)))
+    ]
+    order = StartWarming(
+        component="op", executor="a", key_groups=(1, 2, 3), attempt="x", states=(state,)
+    )
+    instructor: Any = SimpleNamespace(catching_up=lambda *_: (None, 7))
+    warmed = warm_states(
+        order,
+        instructor,
+        held_versions=lambda _: np.full(N, -1),
+        transfers=peers,
+        fetch=lambda asked: {state: {1: 7}} if asked.executor == "b" else {},
+        bring=lambda *_: {1: 7, 2: 7, 3: 7},
+        now_s=lambda: 0.0,
+    )
+    assert warmed.deliveries == tuple(
+        Delivery(source=source, key_groups=key_groups, duration_ms=0.0)
+        for source, key_groups in (("b", (1,)), ("c", ()), (None, (2, 3)))
+    )
