@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 RequestKind = Literal["get", "put", "list", "head", "delete"]
 """Kind of a request; a part of an upload, its begin and its end are ``"put"``."""
@@ -213,7 +213,7 @@ class ObjectStore:
 class ObjectWriter:
     """Writes an object, in parts if it is large; `count`: counts requests."""
 
-    def __init__(self, writer: Any, count: Any) -> None:
+    def __init__(self, writer: Any, count: Callable[[RequestKind, int], None]) -> None:
         self._writer, self._count = writer, count
         self._size_bytes = 0
 

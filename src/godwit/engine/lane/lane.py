@@ -269,7 +269,9 @@ class _Lane:
         at_s = lap("decode", at_s)
         here = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
-        copies, cold = self._bring_forward(member, instruction, root, rows, here)
+        copies, cold = self._bring_forward(
+            member, instruction, root, here, touched=touched, hashes=rows.hashes
+        )
         applying_ms = (time.process_time() - cpu) * 1e3
         at_s = lap("apply", at_s)
         self._write_snapshots(operator, instruction, copies, here & ~cold)
@@ -366,29 +368,28 @@ class _Lane:
         member: LaneOperator,
         instruction: OperatorInstruction,
         root: Path,
-        rows: LaneRows,
         here: npt.NDArray[np.bool_],
+        *,
+        touched: npt.NDArray[np.bool_],
+        hashes: npt.NDArray[np.int64],
     ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        `root`: of the local store. `rows`: of the epoch. `here`:
-        mask of the lane's key groups that are not suspended. Returns state → copies of it, and a
-        mask of key groups that are not up to date. Invariant: a key group is processed only if all
-        of the operator's states of it are up to date.
+        `root`: of the local store. `here`: mask of the lane's key groups that are not suspended.
+        `touched`, `hashes`: mask of key groups with rows, and the hashes of the rows' keys. Returns
+        state → copies of it, and a mask of key groups that are not up to date. Invariant: a key
+        group is processed only if all of the operator's states of it are up to date.
         """
         epoch, operator = self.instruction, member.operator
         num_key_groups, (_, lane) = len(instruction.places), epoch.places[self.place]
         gone = operator.expired_entries(instruction.time.closed)
-        needed = key_group_mask(rows.key_groups, num_key_groups) & ~instruction.suspended
+        reads_all = operator.reads_all_keys(instruction.time)
+        needed = touched & ~instruction.suspended
         few = needed & ~instruction.resumed  # of which only the entries of the rows' keys are read
         needed |= instruction.resumed & here
-        if operator.reads_all_keys(instruction.time):
+        if reads_all:
             needed = here
-        touches = (
-            epoch.restore == "touched"
-            and operator.reads_touched
-            and not operator.reads_all_keys(instruction.time)
-        )
+        touches = epoch.restore == "touched" and operator.reads_touched and not reads_all
         copies: dict[StateId, LocalState] = {}
         cold = np.zeros(num_key_groups, np.bool_)
         for state in instruction.states:
@@ -409,7 +410,7 @@ class _Lane:
                 recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
                 homes=np.full(num_key_groups, lane, np.int32),
                 gone=gone,
-                touched=Touched(hashes=rows.hashes, key_groups=few & ~due) if touches else None,
+                touched=Touched(hashes=hashes, key_groups=few & ~due) if touches else None,
             )
             cold |= missing
             self.copies.append((partial_copies, here, self.report.operators[-1]))
