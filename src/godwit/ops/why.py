@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.ops.stories import Story
 
 _MINOR: Final = frozenset({"LanesBalanced", "ExecutorsReturned"})
-"""Kinds of decisions that are told only with --all: they move no state, or follow from another."""
+"""Kinds of decisions shown only with --all: they move no state, or follow from another."""
 _INDENT: Final = 12
 _WIDTH: Final = 100
 

@@ -1,7 +1,7 @@
-"""What Godwit assumes of Spark's internals is in the jars of the PySpark that is installed.
+"""Godwit's assumptions on Spark's internals hold in the jars of the PySpark that is installed.
 
-The rows are those of the table in ``docs/design/runtime-and-spark.md``: each names the classes and
-members of Spark that grant it, and here these are looked up in the jars, without a JVM.
+The rows are those of the table in ``docs/design/runtime-and-spark.md``, each with the classes and
+members of Spark that grant it.  They are looked up in the jars, without a JVM.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ class _Program:
         return constraints
 
     def left(self) -> list[float]:
-        """Return the key groups that each column but the last three leaves where they drain."""
+        """Return, for each column but the last three, the key groups on draining executors."""
         drains = ~self.model.stays[self.executor]
         return [float(left) for left in np.where(drains, self.model.units.count[self.unit], 0)]
 
@@ -412,9 +412,9 @@ def solve_allocation(
 
 
 def least_left(model: AllocationModel, *, limits: SolverLimits) -> int:
-    """Return the fewest key groups that a plan within the limits leaves on draining executors.
+    """Return the min. number of key groups that a plan within the limits leaves to drain later.
 
-    Proved for small programs that HiGHS solves, else what the quickest way off leaves.
+    Proved for small programs with HiGHS; otherwise the number that the search leaves.
     """
     units = model.units
     search = AllocationSearch(model, units.home)

@@ -134,8 +134,8 @@ class AllocationModel:
     # budget left for units that are not pinned; infinite where there is no limit
     max_moves: float
     max_bytes: float
-    # key groups that may stay on executors that drain: 0 for a number of executors to reach;
-    # infinite where draining is only preferred
+    # max. number of key groups that stay on draining executors: 0 if the plan has a number of
+    # executors as its target; infinite if draining is only preferred
     max_left: float
 
     def deviations(self, place: IntArray) -> FloatArray:
@@ -165,7 +165,7 @@ class AllocationModel:
         return int(self.units.count[~self.stays[place]].sum())
 
     def within_room(self, place: IntArray) -> bool:
-        """Return whether no executor exceeds its room, and no more than `max_left` wait."""
+        """Return whether no executor exceeds its room, and at most `max_left` key groups drain."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:

@@ -31,7 +31,7 @@ class Placement:
         units = model.units
         self.movable = units.pinned == FREE
         self._way_back = units.home.copy()
-        if np.isfinite(model.max_left):  # what has left may not return
+        if np.isfinite(model.max_left):  # units off draining executors may not return
             self._way_back[~model.stays[units.home] & (place != units.home)] = -1
         self._sign = np.where(model.stays, -1.0, 0.0)
         self._reset(place)

@@ -307,7 +307,7 @@ const WEIGHTY = new Set(["ScaledOut", "ScaledIn", "ScalingRefused", "Rebalancing
 
 function drawDecisions() {
   const later = (one) => page.frozen !== null && one.judged !== null && one.judged > page.frozen;
-  const rows = until((page.decisions || []).map((one, at) => ({ ...one, number: at + 1, ...(later(one) ? { measured: null, verdict: "" } : {}) })));
+  const rows = until((page.decisions || []).map((one, at) => ({ ...one, number: at + 1, ...(later(one) ? { measured: null, verdict: "", story: one.story.filter(([name]) => name !== "came" && name !== "better") } : {}) })));
   if (!rows.length) { nothing("decisions", "No decision so far. Without control=gw.Control(...) nobody decides; with it, a decision needs a few epochs of measurement."); return; }
   const value = (one, name) => known(one[name]) ? (one.figure === "load distance" ? percent(one[name]) : short(one[name])) : "–";
   table("decisions", ["", "time", "decision and its reason", "expected", "came", "verdict"], rows.reverse().map((one) => ({
@@ -316,10 +316,9 @@ function drawDecisions() {
       el("span", { title: one.figure }, value(one, "measured")), one.verdict ? el("span", { class: one.verdict === "no help" ? "tag alarm" : "tag" }, one.verdict) : "–"],
   })), [0, 3, 4]);
 }
-// What was seen, taken for noise and expected, what came, and what it would take: as `godwit why`.
-function story(one) {
-  const told = (one.story || []).filter(([name]) => name !== "came" || one.verdict);
-  return told.length ? el("details", {}, el("summary", {}, "why"), el("dl", {}, ...told.flatMap(([name, line]) => [el("dt", {}, name), el("dd", {}, line)]))) : "";
+// The story of a decision, as `godwit why` has it.
+function story({ story: lines }) {
+  return lines.length ? el("details", {}, el("summary", {}, "why"), el("dl", {}, ...lines.flatMap(([name, line]) => [el("dt", {}, name), el("dd", {}, line)]))) : "";
 }
 const words = (kind) => kind.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
 
