@@ -60,7 +60,7 @@ _READERS: Final = 16  # files whose footers are read at a time
 _PAUSE: Final = 20  # between two writings, in durations of the former: 5 % of the time at most
 
 
-class Manifest:
+class ParquetManifest:
     """Manifest of a directory; `uri`: absolute URI of it, ``None`` without the form of lines."""
 
     def __init__(self, directory: ParquetDirectory, uri: str | None) -> None:

@@ -73,7 +73,7 @@ from godwit.sinks.parquet_files import (
     require_types,
     write_file,
 )
-from godwit.sinks.parquet_manifest import Manifest
+from godwit.sinks.parquet_manifest import ParquetManifest
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -119,8 +119,7 @@ class ParquetLaneWriter:
     schema: pa.Schema
     partition_by: tuple[str, ...]
     compression: str
-    # as the sink was given them
-    lane_bytes: int
+    lane_bytes: int  # as the sink was given it
     lane_files: int
     fold_case: bool = False
 
@@ -228,7 +227,7 @@ class ParquetSink(TargetSink):
         if manifest is not None:
             seconds(manifest, "manifest of gw.sinks.parquet")
         self._manifest_every = manifest
-        self._manifest: Manifest | None = None
+        self._manifest: ParquetManifest | None = None
         self._path = os.fspath(path)
         if filesystem is None:
             self._path = spelled_location(self._path, error=SinkError)
@@ -252,15 +251,16 @@ class ParquetSink(TargetSink):
 
     @property
     def maintenance(self) -> Maintenance | None:
-        """How often the manifest is written; nothing else is maintained."""
+        """Policy by which the manifest is written; nothing else is maintained."""
         every = self._manifest_every
         return None if every is None else Maintenance(every=every)
 
     def maintain(self) -> Maintained:
         """Write the manifest if epochs were delivered since."""
-        if self._manifest is not None:
+        manifest = self._manifest  # a query that ends closes the sink beside a slow writing
+        if manifest is not None:
             with self._writing_manifest():
-                self._manifest.write_if_due(self._complete_to)
+                manifest.write_if_due(self._complete_to)
         return Maintained()
 
     def close(self) -> None:
@@ -367,7 +367,7 @@ class ParquetSink(TargetSink):
             self._last_point = self._directory.last_point()
             self._last = self._noted = -1 if self._last_point is None else self._last_point.epoch
             self._complete_to = self._last
-            manifest = Manifest(self._directory, self._manifest_uri())
+            manifest = ParquetManifest(self._directory, self._manifest_uri())
             if self._manifest_every is None:
                 manifest.remove()  # it would be of epochs long ago
             else:

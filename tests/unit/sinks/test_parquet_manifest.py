@@ -21,7 +21,7 @@ import godwit as gw
 from godwit.model.errors import InvalidControlError, SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from godwit.sinks.parquet_sink import ParquetSink
@@ -47,6 +47,14 @@ def epoch(number: int, history: str = "h") -> EpochRows:
     return EpochRows(epoch=number, table=table, history=history)
 
 
+def directories(path: Path, layout: dict[str, bool]) -> Iterator[tuple[int, Path, FaultyHandler]]:
+    """Yield 0, 1, 2, …, each with a directory of its own and its file system."""
+    for step in count():
+        root = path / str(step)
+        root.mkdir()
+        yield step, root, FaultyHandler(root, **layout)
+
+
 def read(root: Path, readers: Sequence[Callable[[list[str]], Any]] = READERS) -> list[int]:
     """The totals in the files that the manifest names, each once for the two rows of its epoch."""
     manifest = root / "_manifest/files.parquet"
@@ -66,10 +74,7 @@ def read(root: Path, readers: Sequence[Callable[[list[str]], Any]] = READERS) ->
 def test_a_manifest_has_whole_epochs_wherever_the_driver_dies(
     tmp_path: Path, layout: dict[str, bool]
 ) -> None:
-    for step in count():
-        root = tmp_path / str(step)
-        root.mkdir()
-        handler = FaultyHandler(root, **layout)
+    for step, root, handler in directories(tmp_path, layout):
         filesystem = pafs.PyFileSystem(handler)
         first = opened("out", filesystem=filesystem)
         first.deliver(epoch(0))
@@ -100,10 +105,7 @@ def test_a_manifest_has_whole_epochs_wherever_the_driver_dies(
 def test_a_manifest_never_names_an_epoch_that_is_rolled_back(
     tmp_path: Path, layout: dict[str, bool]
 ) -> None:
-    for step in count():
-        root = tmp_path / str(step)
-        root.mkdir()
-        handler = FaultyHandler(root, **layout)
+    for step, root, handler in directories(tmp_path, layout):
         filesystem = pafs.PyFileSystem(handler)
         former = opened("out", filesystem=filesystem)
         for number in range(3):
@@ -114,8 +116,8 @@ def test_a_manifest_never_names_an_epoch_that_is_rolled_back(
         try:
             sink.roll_back(Committed(latest_epoch=0), -1)
         except SinkError:
-            there = [10 * n for n in range(3) if (root / f"out/epoch={n}/_SUCCESS").exists()]
-            assert read(root / "out", [READERS[step % 3]]) in (there, [0])
+            delivered = [10 * n for n in range(3) if (root / f"out/epoch={n}/_SUCCESS").exists()]
+            assert read(root / "out", [READERS[step % 3]]) in (delivered, [0])
         else:
             break
         handler.restart()
@@ -266,3 +268,5 @@ def test_wrong_options_are_refused() -> None:
         gw.sinks.parquet("out", keep=2, manifest="1 minute")
     with pytest.raises(InvalidControlError, match=r"manifest of gw\.sinks\.parquet is '5'"):
         gw.sinks.parquet("out", manifest="5")
+    with pytest.raises(SinkError, match="lane_files=0"):
+        gw.sinks.parquet("out", lane_files=0)
