@@ -77,9 +77,15 @@ class ScannedFiles(FileSource):
     def _unread_ranges(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
-        """Yield the unread ranges of files in the order in which they are read."""
+        """Yield the unread ranges of files in the order in which they are read.
+
+        A position has one file that is read in part, so that one goes on first.
+        """
         ranges = super()._unread_ranges(listing, read, bound)
-        return reversed([*ranges]) if self._newest_first else ranges
+        if not self._newest_first:
+            return ranges
+        newest = [*ranges][::-1]
+        return iter(sorted(newest, key=lambda piece: piece.start == 0))
 
     def _ranges_of_epoch(self, pieces: Iterator[FileRange]) -> Iterator[FileRange]:
         """Yield the first ranges, as many as an epoch may read files and bytes."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
 from godwit.adopt.own_sources import ComputedSource
+from godwit.adopt.scanned_files import ScannedFiles
 from godwit.adopt.stateless import ComputedColumn, Projection, Selection, StatelessPart
 from godwit.operators.aggregates.expressions import Column, IsNull, Not
+from godwit.sources.file_formats import ParquetFormat
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INPUTS = (("#1", pa.int64()), ("#2", pa.string()))
 OUTPUTS = (("#1", "n", pa.int64()), ("#3", "name", pa.string()))
@@ -69,3 +76,39 @@ def test_a_computed_source_keeps_the_contract_of_sources() -> None:
 
     add()
     gw.testing.check_source(computed, add=add, exact_limits=False, max_rows=50)
+
+
+def test_a_file_that_an_epoch_cut_goes_on_before_newer_ones(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        path = tmp_path / f"{number}.parquet"
+        rows = pa.table({"n": pa.array(range(10 * number, 10 * number + 10), pa.int64())})
+        pq.write_table(rows, path, row_group_size=5)
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    schema = pa.schema([("n", pa.int64())])
+    newest = ScannedFiles(
+        ParquetFormat(),
+        str(tmp_path),
+        schema=schema,
+        partitions=pa.schema([]),
+        pattern=None,
+        is_pattern=False,
+        max_files_per_epoch=None,
+        max_bytes_per_epoch=None,
+        newest_first=True,
+    )
+    write(0)
+    write(1)
+    newest.open(None)
+    position, epochs = newest.start(), []
+    for number in range(8):
+        if number == 1:
+            write(2)
+        end = newest.latest(position, limit=5)
+        splits = newest.splits(position, end, 1)
+        rows = [n for s in splits for b in newest.read(s, ["n"]) for n in b["n"].to_pylist()]
+        position = end
+        epochs.append(rows)
+    firsts = [rows[0] if rows else None for rows in epochs]
+    assert sorted(n for rows in epochs for n in rows) == list(range(30))
+    assert firsts == [10, 15, 20, 25, 0, 5, None, None]
