@@ -41,6 +41,8 @@ from godwit.sinks.parquet_directory import delivered_in, replace_file
 from godwit.sinks.parquet_files import NULL_PARTITION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from godwit.sinks.parquet_directory import ParquetDirectory
 
 _FOLDER: Final = "_manifest"
@@ -63,18 +65,24 @@ _PAUSE: Final = 20  # between two writings, in durations of the former: 5 % of t
 class ParquetManifest:
     """Manifest of a directory; `uri`: absolute URI of it, ``None`` without the form of lines."""
 
-    def __init__(self, directory: ParquetDirectory, uri: str | None) -> None:
-        self._directory, self._uri = directory, uri
+    def __init__(
+        self,
+        directory: ParquetDirectory,
+        uri: str | None,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory, self._uri, self._now_s = directory, uri, now_s
         self._lock = threading.Lock()
         self._due_s = 0.0
 
     def write_if_due(self, last: int) -> None:
         """Write the manifest, unless the last writing was too short ago for its duration."""
-        start_s = time.monotonic()
+        start_s = self._now_s()
         if start_s >= self._due_s:
             self.write(last)
-            now_s = time.monotonic()
-            self._due_s = now_s + _PAUSE * (now_s - start_s)
+            end_s = self._now_s()
+            self._due_s = end_s + _PAUSE * (end_s - start_s)
 
     def write(self, last: int) -> None:
         """Write the manifest of the epochs up to `last`, all delivered, unless it is there."""
