@@ -35,7 +35,7 @@ def main() -> int:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     # The default one starts a process (chmod) for every file that it makes, twice.
     builder = builder.config("spark.hadoop.fs.file.impl", RAW_FILES)
-    # Plans and metrics for the UI, which nobody looks at, are a part of the time.
+    # Plans and metrics for the UI, which is off, are a part of the time.
     builder = builder.config("spark.ui.liveUpdate.period", "-1")
     builder = builder.config("spark.sql.ui.explainMode", "simple")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -43,7 +43,7 @@ def main() -> int:
     seeds = range(options.seed, options.seed + options.queries)
     cases = written_cases(options.seed) if options.written else drawn_cases(seeds)
     cases = {name: case for name, case in cases.items() if options.word in name}
-    outcome, begin, printed = Outcome(), time.monotonic(), 0.0
+    outcome, begin, printed, left_out = Outcome(), time.monotonic(), 0.0, 0
 
     def run(name: str) -> tuple[str, str] | None:
         """Run a query, if there is time; return its name, and its failure as text."""
@@ -54,9 +54,10 @@ def main() -> int:
     lanes = nullcontext() if options.jobs else lanes_here()
     patient = patch("godwit.runtime.query._JOURNAL_S", 60.0)  # many queries share the disk
     with lanes, patient, settings(spark), ThreadPoolExecutor(options.at_once) as pool:
-        for done in as_completed(pool.submit(run, name) for name in cases):
-            result = done.result()
+        for future in as_completed(pool.submit(run, name) for name in cases):
+            result = future.result()
             if result is None:
+                left_out += 1
                 continue
             outcome.add(*result)
             if result[0] in {*outcome.different, *outcome.failed}:
@@ -64,7 +65,7 @@ def main() -> int:
             if time.monotonic() - printed > _BETWEEN_LINES_S:
                 printed = time.monotonic()
                 print(f"{printed - begin:.0f} s: {outcome}", flush=True)
-    print(f"{time.monotonic() - begin:.0f} s: {outcome}")
+    print(f"{time.monotonic() - begin:.0f} s: {outcome}, {left_out} not run for want of time")
     for reason, count in outcome.refused.most_common():
         print(f"{count:5} refused: {reason}")
     return min(1, len(outcome.different))

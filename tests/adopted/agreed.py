@@ -3,8 +3,12 @@
 To run a query natively takes longer than to run it adopted, and gives the same rows every time.  So
 a line is the digest of a comparison in which both agreed: of Spark's version and settings, the plan
 of the query, its input, and the batches that it gave.  Where an adopted run leads to a line that is
-there, Spark has given these batches for this query; after any other outcome, and for any other
-query, Spark runs the query, too.
+there, Spark has given these batches for this query; after any other outcome, for any other query,
+and in another environment (`_environment`), Spark runs the query, too.
+
+Functions and rows that a plan does not show are in the digest as the text of the test's file.  Not
+in it: data behind the path of a table, how `tests.support.native` writes input, and versions of
+Python's packages.  Where these change, a wrong result passes only if Spark gave it before.
 
 ``GODWIT_AGREED=write`` adds the missing lines of the tests that run.  With ``GODWIT_LONG=1``, all
 queries run natively.
@@ -16,6 +20,7 @@ import hashlib
 import inspect
 import os
 import re
+import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +30,7 @@ import pyspark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _LINES = Path(__file__).with_suffix(".txt")
 _FUNCTIONS = Path(__file__).with_name("functions_with_state.py")
@@ -36,6 +41,8 @@ _CHANCE = re.compile(
     r"|/[^\s\"\],]*/(?:native|pytest)-[^/\"\]]*"
 )
 """Parts of a plan's text that differ from run to run."""
+_USUAL = {"java": "17", "zone": "UTC", "python": "UTC", "SPARK_ANSI_SQL_MODE": ""}
+"""Environment in which the lines were written; a digest has any other."""
 _ELSEWHERE = ("spark.sql.warehouse.dir", "spark.sql.artifact")
 
 
@@ -59,12 +66,27 @@ def comparison(query: DataFrame, build: Callable[..., Any], *further: object) ->
         if key.startswith("spark.sql.") and not key.startswith(_ELSEWHERE)
     )
     sources = ""
-    if re.search("Py|Pandas|LogicalRDD|udf|UDF|transformWithState", text):
+    if re.search("Py|Pandas|LogicalRDD|LocalRelation|udf|UDF|transformWithState", text):
         file = inspect.getsourcefile(inspect.unwrap(_function(build)))
         sources = _source(file) + _source(str(_FUNCTIONS))
         if file is not None and Path(file).parent == _FUNCTIONS.parent:
             sources += _source(str(_PROCESSORS))
+    environment = _environment(query.sparkSession)
+    if environment != _USUAL:
+        further = (*further, environment)
     return repr((pyspark.__version__, text, settings, sources, further))
+
+
+def _environment(spark: SparkSession) -> dict[str, str]:
+    """Return what decides results of Spark, and is no setting of a session."""
+    jvm: Any = spark._jvm
+    zone = jvm.java.time.ZoneId.systemDefault().normalized().getId()
+    return {
+        "java": jvm.java.lang.System.getProperty("java.specification.version"),
+        "zone": "UTC" if zone == "Z" else zone,
+        "python": "/".join(dict.fromkeys(time.tzname)),
+        "SPARK_ANSI_SQL_MODE": os.environ.get("SPARK_ANSI_SQL_MODE", ""),
+    }
 
 
 def agreed(compared: str, outcome: object) -> bool:

@@ -92,11 +92,11 @@ class Clocked(_Processor):
         self.brief = handle.getListState("brief", "n int", 1)
         self.long = handle.getMapState("long", "id string", "c int", 10**9)
         self.briefMap = handle.getMapState("briefMap", "id string", "c int", 1)
-        self.kept = handle.getValueState("kept", "c int", 10**9)
+        self.total = handle.getValueState("total", "c int", 10**9)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Say what states had and have."""
-        before = [row[0] for row in self.brief.get()], self.briefMap.exists(), self.kept.exists()
+        before = [row[0] for row in self.brief.get()], self.briefMap.exists(), self.total.exists()
         read = self.read(rows)
         self.brief.appendList([(n,) for _, n, _, _ in read])
         for _, _, text, _ in read:
@@ -104,8 +104,8 @@ class Clocked(_Processor):
             count = self.long.getValue(word)
             self.long.updateValue(word, ((count[0] if count else 0) + 1,))
             self.briefMap.updateValue(word, (len(read),))
-        self.kept.update((len(read) + (self.kept.get() or (0,))[0],))
-        self.handle.registerTimer(_LONG_AGO + self.kept.get()[0])
+        self.total.update((len(read) + (self.total.get() or (0,))[0],))
+        self.handle.registerTimer(_LONG_AGO + self.total.get()[0])
         self.handle.registerTimer(_FAR_AHEAD + len(read))
         words = sorted(word[0] for word in self.briefMap.keys())  # noqa: SIM118  not a dict
         counts = sorted((word[0], count[0]) for word, count in self.long.iterator())
@@ -114,7 +114,7 @@ class Clocked(_Processor):
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:  # noqa: N802, N803
         """Say which timers are left."""
         left = sorted(self.handle.listTimers())
-        yield self.said(key, expiredTimerInfo.getExpiryTimeInMs(), left, self.kept.get())
+        yield self.said(key, expiredTimerInfo.getExpiryTimeInMs(), left, self.total.get())
 
 
 class Started(_Processor):

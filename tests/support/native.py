@@ -61,7 +61,7 @@ _SETTINGS = {
 
 
 _TOO_SLOW = ("failed to connect back", "CANNOT_OPEN_SOCKET")
-"""What Spark says of Python's workers that it does not wait for, after 10 s."""
+"""Parts of Spark's errors for Python workers that do not start within 10 s."""
 
 
 @dataclass
@@ -245,7 +245,7 @@ def failure_of(spark: SparkSession, name: str, case: Case) -> str:
     session = session_with(spark, case.settings) if case.settings else spark
     try:
         _compared(session, case, name)
-    except Exception as error:  # noqa: BLE001  told to the test
+    except Exception as error:  # noqa: BLE001  the test gets its text
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -268,8 +268,8 @@ def _compared(spark: SparkSession, case: Case, name: str) -> Batches:
     except Exception as error:  # noqa: BLE001  Spark may refuse the query, too
         adopted, compared = error, ""
     if isinstance(adopted, Outcome):
-        given = (adopted.batches, _types(adopted.schema))
-        if agreed(compared, given):
+        result = (adopted.batches, _types(adopted.schema))
+        if agreed(compared, result):
             return adopted.batches
     try:
         native = _native_outcome(spark, case)
@@ -281,7 +281,7 @@ def _compared(spark: SparkSession, case: Case, name: str) -> Batches:
     if native.schema is not None and adopted.schema is not None:
         assert _types(adopted.schema) == _types(native.schema)
     assert_same(adopted.batches, native.batches)
-    remember(compared, given, name)
+    remember(compared, result, name)
     return adopted.batches
 
 

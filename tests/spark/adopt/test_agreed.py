@@ -1,4 +1,4 @@
-"""Which comparisons with native Spark count as made before."""
+"""Comparisons with native Spark that count as made before."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ def test_newest_files_come_first_and_batches_have_a_size_as_in_spark(
     ]
     batches = []
     with settings(spark):
-        for number, given in enumerate(options):
-            own = gw.write_stream(stream(**given)).own_sources()
+        for number, case in enumerate(options):
+            own = gw.write_stream(stream(**case)).own_sources()
             batches.append(_batches(own, tmp_path / f"own-{number}"))
-            native = _batches(stream(**given).writeStream, tmp_path / f"native-{number}")
-            assert batches[-1] == native, given
+            native = _batches(stream(**case).writeStream, tmp_path / f"native-{number}")
+            assert batches[-1] == native, case
     assert batches[0] == [(0, "4"), (0, "5"), (1, "2"), (1, "3"), (2, "0"), (2, "1")]
     assert [batch for batch, _ in batches[1]] == [0, 1, 1, 1, 2, 2]
     both = stream(maxBytesPerTrigger=60, maxFilesPerTrigger=1)
