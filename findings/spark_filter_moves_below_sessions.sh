@@ -25,8 +25,8 @@ sessions.createOrReplaceTempView("sessions")
 
 def lengths(condition, view):
     """Length and number of rows of the sessions that meet a condition."""
-    found = spark.sql(f"select seconds, count from {view} where {condition}").collect()
-    return sorted(map(tuple, found))
+    sessions = spark.sql(f"select seconds, count from {view} where {condition}").collect()
+    return sorted(map(tuple, sessions))
 
 
 # The same sessions as rows of a table, through which no filter moves.
