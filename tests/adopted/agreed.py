@@ -6,9 +6,10 @@ of the query, its input, and the batches that it gave.  Where an adopted run lea
 there, Spark has given these batches for this query; after any other outcome, for any other query,
 and in another environment (`_environment`), Spark runs the query, too.
 
-Functions and rows that a plan does not show are in the digest as the text of the test's file.  Not
-in it: data behind the path of a table, how `tests.support.native` writes input, and versions of
-Python's packages.  Where these change, a wrong result passes only if Spark gave it before.
+Python functions and data that are in no plan (`createDataFrame`) are in the digest as the text of
+the test's file.  Not in it: data behind the path of a table, the format of files and how
+`tests.support.native` writes them, and versions of Python's packages.  Where these change, a wrong
+result passes only if Spark gave it before.
 
 ``GODWIT_AGREED=write`` adds the missing lines of the tests that run.  With ``GODWIT_LONG=1``, all
 queries run natively.
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+
+from godwit.adopt.plan import to_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +62,11 @@ def comparison(query: DataFrame, build: Callable[..., Any], *further: object) ->
         return numbers.setdefault(part[0], f"#{len(numbers)}")
 
     text = _CHANCE.sub(numbered, f"{plan.toString()} {plan.toJSON()} {query.schema}")
+    if "LocalRelation" in text:  # the texts of a plan leave its rows out
+        leaves = to_list(plan.collectLeaves())
+        text += " ".join(
+            leaf.data().mkString(" ") for leaf in leaves if leaf.nodeName() == "LocalRelation"
+        )
     every: Any = query.sparkSession.conf.getAll
     settings = sorted(
         (key, value)
@@ -66,7 +74,7 @@ def comparison(query: DataFrame, build: Callable[..., Any], *further: object) ->
         if key.startswith("spark.sql.") and not key.startswith(_ELSEWHERE)
     )
     sources = ""
-    if re.search("Py|Pandas|LogicalRDD|LocalRelation|udf|UDF|transformWithState", text):
+    if re.search("Py|Pandas|LogicalRDD|udf|UDF|transformWithState", text):
         file = inspect.getsourcefile(inspect.unwrap(_function(build)))
         sources = _source(file) + _source(str(_FUNCTIONS))
         if file is not None and Path(file).parent == _FUNCTIONS.parent:

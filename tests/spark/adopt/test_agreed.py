@@ -35,6 +35,8 @@ _QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "another watermark": lambda s: s.withWatermark("timestamp", "2 minutes").select("value"),
     "a function": lambda s: s.select(sf.udf(lambda value: value, "int")("value").alias("v")),
     "SQL": lambda s: s.sparkSession.sql("SELECT value + 2 AS v FROM {s}", s=s),
+    "a row": lambda s: s.join(s.sparkSession.sql("SELECT * FROM VALUES (1) AS t(n)")),
+    "another row": lambda s: s.join(s.sparkSession.sql("SELECT * FROM VALUES (2) AS t(n)")),
     "a column of its own": lambda s: _own_and_other(s, "own"),
     "a column of the other side": lambda s: _own_and_other(s, "other"),
 }
