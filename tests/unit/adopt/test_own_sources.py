@@ -106,7 +106,8 @@ def test_a_file_that_an_epoch_cut_goes_on_before_newer_ones(tmp_path: Path) -> N
             write(2)
         end = newest.latest(position, limit=5)
         splits = newest.splits(position, end, 1)
-        rows = [n for s in splits for b in newest.read(s, ["n"]) for n in b["n"].to_pylist()]
+        tables = [pa.Table.from_batches(newest.read(split, ["n"])) for split in splits]
+        rows = [n for table in tables for n in table["n"].to_pylist()]
         position = end
         epochs.append(rows)
     firsts = [rows[0] if rows else None for rows in epochs]
