@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROWS_PER_S: Final = 100.0
-USERS, PAGES = 4000, 40
+USERS, PAGES = 1000, 20
+"""Their pairs, the keys of the map, are met within the share of the run that the fit leaves out."""
 FILE_S: Final = 2.0
 SAMPLE_S: Final = 5.0
 RESCALE_S, DEATH_S, CHANGE_S = 240.0, 900.0, 1800.0

@@ -147,7 +147,12 @@ def main() -> None:
     directory = Path(sys.argv[1])
     wanted = read_wanted(directory)
     with gw.LocalCluster(workers=WORKERS, memory="512m") as cluster:
-        session = cluster.session("soak", {"spark.cores.max": str(wanted["executors"])})
+        settings = {
+            "spark.cores.max": str(wanted["executors"]),
+            # Spark's own default; the memory of a driver is steady after so many epochs.
+            "spark.sql.streaming.numRecentProgressUpdates": "100",
+        }
+        session = cluster.session("soak", settings)
         query = build(directory, wanted["version"]).start(
             checkpoint=directory / "checkpoint",
             session=session,

@@ -22,6 +22,9 @@ OF_ONE_PROCESS: Final = ("driver_mib", "jvm_mib", "threads", "descriptors")
 _BLOCKS: Final = 12
 _WARM_UP: Final = 0.2
 """Share of the run that is left out of the lines."""
+_DRIVER_WARM_UP: Final = 1 / 12
+"""Share of the run that is left out after the start of each driver, of figures of one process: ten
+minutes of two hours."""
 
 
 def differences(directory: Path, session: Any) -> dict[str, int]:
@@ -92,7 +95,8 @@ def growth(csv_file: Path) -> list[tuple[str, float, float, float]]:
     """Return column, mean, growth an hour, and its standard error, for each sampled figure.
 
     A line is fitted to means of blocks, since samples that follow each other are alike. Figures of
-    one process have an intercept for every driver.
+    one process have an intercept for every driver, and no samples of its first minutes, in which
+    the JVM loads and compiles code, and histories of a fixed length fill up.
     """
     with csv_file.open() as file:
         rows = list(csv.DictReader(file))
@@ -105,7 +109,10 @@ def growth(csv_file: Path) -> list[tuple[str, float, float, float]]:
         values = np.array([float(row[name] or "nan") for row in rows])
         kept = late & ~np.isnan(values)
         drivers = np.array([row["driver"] for row in rows])
-        groups = drivers if name in OF_ONE_PROCESS else np.zeros(len(rows))
+        groups = np.zeros(len(rows))
+        if name in OF_ONE_PROCESS:
+            groups, began = drivers, dict(zip(drivers[::-1], hours[::-1], strict=True))
+            kept &= hours >= np.array([began[d] for d in drivers]) + _DRIVER_WARM_UP * hours.max()
         lines.append((name, *_line(hours[kept], values[kept], groups[kept])))
     return lines
 

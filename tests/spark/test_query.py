@@ -82,6 +82,19 @@ def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
     assert again.runId != query.runId
 
 
+def test_as_much_progress_is_kept_as_sparks_setting_says(
+    spark: SparkSession, inbox: Inbox, tmp_path: Path
+) -> None:
+    setting = "spark.sql.streaming.numRecentProgressUpdates"
+    spark.conf.set(setting, "2")
+    try:
+        inbox.put([("a", 1)], [("a", 2)], [("a", 3)])
+        query = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
+    finally:
+        spark.conf.unset(setting)
+    assert [(p["epoch"], p["numInputRows"]) for p in query.recentProgress] == [(1, 1), (2, 1)]
+
+
 def test_two_queries_run_side_by_side_in_one_session(
     spark: SparkSession, inbox: Inbox, tmp_path: Path
 ) -> None:

@@ -368,6 +368,9 @@ class Query:
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
         """Progress of the last epochs, oldest first, as a dict of figures for each.
 
+        It has the last 1,000 epochs, or as many as Spark's setting
+        ``spark.sql.streaming.numRecentProgressUpdates`` says.
+
         The guide page *Running* lists the figures. An epoch of a Spark micro-batch also has
         ``sources`` (offsets and lag, as Spark reports them), once Spark has recorded its end.
 

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
 """Epochs and seconds between collections, at least: one replays some epochs of the log, which small
 epochs in a row would wait for."""
-_PROGRESS_KEPT = 1000
+NUM_RECENT: Final = 1000
+"""Epochs whose progress is kept by default."""
 _LEASE_S, _TICK_S = 0.5, 1.0
 SOURCES: Final = "source rows"
 """Name of the part of a run that stays open when the others are opened again."""
@@ -103,9 +104,11 @@ class QueryRun(FlowRun):
         session: JobSession,
         name: str,  # of the query
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
+        num_recent: int = NUM_RECENT,  # epochs whose progress is kept
     ) -> None:
         self.run_id = parts.epochs.run_id
         self.lease_run_id, self.name = lease.owner.run_id, name
+        self.num_recent = num_recent
         self._reopen, self._note = reopen, note
         self._lease, self.session, self.gate = lease, session, gate
         self.batches = 0  # carried out in this run
@@ -114,7 +117,7 @@ class QueryRun(FlowRun):
         self._collecting = Guard("collecting files", self.background_failed)
         # epoch and time of the last collection
         self._collected = parts.epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
-        self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
+        self._progress: deque[dict[str, Any]] = deque(maxlen=num_recent)
         self._noting = threading.Lock()
         self._record = RunRecorder(note, trigger_s=trigger_s)
         self._input_ended = False

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _LAG_SHARE: Final = 20
 """The lag of the sources is asked for in as small a part of the time."""
 _LAG_PAUSE_S: Final = 0.05
-_KEPT: Final = 1000
-"""Epochs whose figures of sources are kept, as many as `QueryRun.progress` has."""
 _TOLD: Final = ("name", "description", "inputRowsPerSecond", "processedRowsPerSecond")
 
 
@@ -34,7 +32,7 @@ class SourceProgress:
     these; figures may be read on any thread.
     """
 
-    def __init__(self, positions: SourcePositions) -> None:
+    def __init__(self, positions: SourcePositions, num_recent: int) -> None:
         self._positions = positions
         self._lock = threading.Lock()
         self._lags: dict[str, Lag] = {}
@@ -42,7 +40,7 @@ class SourceProgress:
         # sources that found no rows
         self._lags_us: int | None = None
         self._nothing_us: int | None = None
-        self._kept: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
+        self._kept: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=num_recent)
         self._noted_s = self._lag_s = time.monotonic()
 
     def record_epoch(

@@ -162,7 +162,8 @@ class SourceLoop(EpochDriver):
         self._trigger, self._pace = trigger, ReadPace(trigger)
         self._bounded = is_bounded(trigger)  # or the sources are drained
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
-        self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
+        self._waiters = Waiters(self._positions)
+        self._figures = SourceProgress(self._positions, run.num_recent)
         self._input_ended = False
         self._message, self._has_rows = "Initializing sources", False
 

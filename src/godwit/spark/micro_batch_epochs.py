@@ -59,7 +59,6 @@ R = TypeVar("R")
 _Planned = TypeVar("_Planned", bound="SourceBatch[Any] | None")
 
 _LOOK_S: Final = 0.05
-_KEPT: Final = 1000  # epochs that are known, as many as `QueryRun.progress` has
 
 
 class MicroBatchRows(BatchRows):
@@ -198,11 +197,11 @@ class MicroBatchEpochs:
         self._once = is_once(trigger)
         self.positions = rows.positions
         self.thread = SourceThread(run.gate)
-        self.figures = SourceProgress(self.positions)
+        self.figures = SourceProgress(self.positions, run.num_recent)
         # the last epoch that was offered, until own sources are told that it is committed
         self._offered: tuple[int, SourceBatch[DataFrame]] | None = None
         self._peeked: tuple[int, SourceBatch[DataFrame]] | None = None  # planned after an epoch
-        self._without_frames: deque[int] = deque(maxlen=_KEPT)
+        self._without_frames: deque[int] = deque(maxlen=run.num_recent)
         self.read_own = False  # an epoch of this run has read own sources, or they had nothing
         announce_problems(self.positions, run)
 

@@ -27,7 +27,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.log_lines import chosen_format
 from godwit.runtime.controllers import opener_of
 from godwit.runtime.recent_events import past_decisions
-from godwit.runtime.run import SOURCES, QueryRun, RunParts
+from godwit.runtime.run import NUM_RECENT, SOURCES, QueryRun, RunParts
 from godwit.runtime.settings import known_interval_s
 from godwit.runtime.threads import DaemonPool, close_all
 from godwit.spark.background_copies import BackgroundCopies
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from godwit.runtime.threads import EpochGate
     from godwit.spark.batch_rows import BatchRows
 
+_RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
 _CLOSED: Final = (
@@ -112,6 +113,7 @@ def open_run(
         session=RunSession(spark.sparkContext, parts.epochs.run_id),
         name=options.name or flow.name,
         trigger_s=known_interval_s(options.trigger),
+        num_recent=int(spark.conf.get(_RECENT, None) or NUM_RECENT),
     )
     return run, opener.source
 
