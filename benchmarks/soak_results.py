@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 OF_ONE_PROCESS: Final = ("driver_mib", "jvm_mib", "threads", "descriptors")
 """Columns that begin again with every driver."""
 _BLOCKS: Final = 12
-_WARM_UP: Final = 0.2
-"""Share of the run that is left out of the lines."""
 _DRIVER_WARM_UP: Final = 1 / 12
 """Share of the run that is left out after the start of each driver, of figures of one process: ten
 minutes of two hours."""
@@ -91,8 +89,10 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def growth(csv_file: Path) -> list[tuple[str, float, float, float]]:
+def growth(csv_file: Path, *, warm_up: float) -> list[tuple[str, float, float, float]]:
     """Return column, mean, growth an hour, and its standard error, for each sampled figure.
+
+    `warm_up`: share of the run that is left out at its beginning.
 
     A line is fitted to means of blocks, since samples that follow each other are alike. Figures of
     one process have an intercept for every driver, and no samples of its first minutes, in which
@@ -101,7 +101,7 @@ def growth(csv_file: Path) -> list[tuple[str, float, float, float]]:
     with csv_file.open() as file:
         rows = list(csv.DictReader(file))
     hours = np.array([float(row["seconds"]) / 3600 for row in rows])
-    late = hours >= _WARM_UP * hours.max() if len(hours) else np.array([], dtype=bool)
+    late = hours >= warm_up * hours.max() if len(hours) else np.array([], dtype=bool)
     lines = []
     for name in rows[0] if rows else ():
         if name in {"seconds", "driver"}:
