@@ -192,21 +192,25 @@ def select_moves(
         first = _within_budget(problem, draining, half, alone=alone)
         budget = budget.less(len(first), float(problem.state_bytes[first].sum()))
         alone = alone and not len(first)
+    # What leaves a draining executor makes others busier: the rest of the plan evens that out, and
+    # is worth what it gains then.
+    emptied = problem.current.copy()
+    emptied[first] = planned[first]
+    after_first = replace(plan, problem=replace(problem, current=emptied))
     chosen = _within_budget(problem, balancing, budget, alone=alone)
     if not len(problem.traffic.rate) and not terms.any_gain:
-        chosen = chosen[: _num_moves_needed(plan, chosen)]
-    balanced = _if_worthwhile(plan, chosen)
+        chosen = chosen[: _num_moves_needed(after_first, chosen)]
+    balanced = _if_worthwhile(after_first, chosen)
     if not len(draining):
         return balanced
     left = budget.less(len(balanced.order), balanced.moved_bytes)
     alone = alone and not len(balanced.order)
-    emptied = [first, _within_budget(problem, draining[len(first) :], left, alone=alone)]
-    if not sum(map(len, emptied)):
-        if len(balanced.order):
-            return balanced
+    last = _within_budget(problem, draining[len(first) :], left, alone=alone)
+    moved = np.concatenate([balanced.order, first, last])
+    if not len(moved):
         return replace(balanced, reason="the budget lets no key group leave draining executors")
     # Balance first: it was planned with the rest of the draining executors' load still to come.
-    return _effect_of(plan, np.concatenate([balanced.order, *emptied]))
+    return _effect_of(plan, moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -250,3 +250,23 @@ def test_a_plan_is_carried_out_as_it_is_where_any_gain_will_do() -> None:
     assert first in {0, 1, 2}  # the budget holds
     nothing = select_moves(problem, problem.current, free, FREE)
     assert nothing.reason == "the planner moves nothing"
+
+
+def test_what_evens_out_the_load_of_a_draining_executor_is_worth_its_gain_then() -> None:
+    """Before that the load is even; without the other moves one executor would have twice the mean.
+
+    The heavy key group of `c` goes to `a`, and those of `a` make room for it.
+    """
+    problem = Problem(
+        executors=("a", "b", "c"),
+        load=np.array([0.2, 0.2, 0.2, 0.2, 0.4]),
+        state_bytes=np.ones(5),
+        current=np.array([0, 0, 1, 1, 2], np.int32),
+        draining=np.array([False, False, True]),
+    )
+    planned = np.array([0, 1, 1, 1, 0], np.int32)
+    chosen = select_moves(problem, planned, TERMS, FREE)
+    assert chosen.order.tolist() == [1, 4]
+    assert chosen.distance_after < 0.01 < TERMS.max_load_distance
+    stays = select_moves(problem, planned, replace(TERMS, max_load_distance=0.9), FREE)
+    assert stays.order.tolist() == [4]
