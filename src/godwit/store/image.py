@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]
 UInt64Array = npt.NDArray[np.uint64]
-_Found = tuple[Rows, UInt64Array, Rows]
+Search = tuple[Rows, UInt64Array, Rows]
 """Result of `TableImage.search`."""
 FileIdentity = tuple[int, int]
 """Device and inode: unique among files as long as one of them is mapped."""
@@ -158,7 +158,7 @@ class TableImage:
         # keys, values: key columns and state columns
         self.keys = tuple(columns[: len(schema.keys)])
         self.values = tuple(columns[len(schema.keys) :])
-        self._last_search: tuple[pa.RecordBatch, tuple[int, ...], _Found] | None = None
+        self._last_search: tuple[pa.RecordBatch, tuple[int, ...], Search] | None = None
         self.path: Path | None
         self._fd: int | None
         self.path, self._fd = file or (None, None)
@@ -273,7 +273,7 @@ class TableImage:
             self._last_search = keys, extent, result
         return self.live_only(result[0])
 
-    def recall(self, keys: pa.RecordBatch) -> _Found | None:
+    def recall(self, keys: pa.RecordBatch) -> Search | None:
         """Return the result of the last `find` once, if it was for these keys and is valid."""
         last, self._last_search = self._last_search, None
         if last is None or last[1] != self.extent:
@@ -285,7 +285,7 @@ class TableImage:
         )
         return last[2] if same else None
 
-    def search(self, keys: tuple[Encoded, ...], count: int) -> _Found:
+    def search(self, keys: tuple[Encoded, ...], count: int) -> Search:
         """Find the rows of `count` encoded keys, live or removed, by hash and comparison.
 
         Returns the rows, shape ``(count,)``, -1 for an absent key; and, for `write`, the keys'

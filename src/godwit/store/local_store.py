@@ -30,7 +30,7 @@ from godwit.store.changes import Changes, EntryRange, StateRows
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.store.columns import StateSchema
 
@@ -216,22 +216,22 @@ class LocalState:
         self,
         key_groups: KeyGroups,
         epochs: npt.NDArray[np.int64],
-        layers: Callable[[KeyGroups], Iterable[Changes]],
+        read: Callable[[KeyGroups], tuple[Changes, int]],
         homes: npt.NDArray[np.int32],
         *,
         complete: bool = False,
     ) -> None:
         """Add entries of keys that the tables lack; absent key groups become partial copies.
 
-        `key_groups`, `epochs`, `complete`: see `StateTable.fill`. `layers`: returns the entries of
-        some of the key groups, newest first.
+        `key_groups`, `epochs`, `complete`: see `StateTable.fill`. `read`: returns the entries of
+        some of the key groups, and the number of keys for which to make room.
         """
         tables = self._table_of[key_groups]
         tables = np.where(tables < 0, homes[key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():
             mask = tables == number
             some = key_groups[mask]
-            self._open_table(number).fill(some, epochs[mask], layers(some), complete=complete)
+            self._open_table(number).fill(epochs[mask], *read(some), complete=complete)
             self._record_written(some, number)
 
     def drop(self, key_groups: KeyGroups) -> None:

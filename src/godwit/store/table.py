@@ -41,13 +41,13 @@ from godwit.store.index import slots_for
 from godwit.store.layout import MAX_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from godwit.store.changes import EntryRange
     from godwit.store.columns import Column, Encoded, Rows, StateSchema
-    from godwit.store.image import TableImage, Upserts
+    from godwit.store.image import Search, TableImage, Upserts
     from godwit.store.layout import Capacity
 
 _T = TypeVar("_T")
@@ -279,53 +279,41 @@ class StateTable:
             self._write(newer, whole=True)
 
     def fill(
-        self,
-        key_groups: KeyGroups,
-        epochs: npt.NDArray[np.int64],
-        layers: Iterable[Changes],
-        *,
-        complete: bool,
+        self, epochs: npt.NDArray[np.int64], entries: Changes, num_keys: int, *, complete: bool
     ) -> None:
         """Add entries of keys that have no entry here.
 
         `epochs`: committed version of the entries of each key group. An absent key group becomes a
         partial copy at this version, its base; one that is whole, or whose base is later, is left
-        as it is. `layers`: entries, newest first: the first layer that has a key counts.
-        `complete`: they are all entries, by which partial copies become whole; absent key groups
-        are left out.
+        as it is. `num_keys`: for which there will be room. `complete`: they are all entries, by
+        which partial copies become whole; absent key groups are left out.
         """
+        entries.check(self.schema, str(self._path))
+        key_groups = entries.key_groups
         with self._lock():
             self._drop_unfinished()
-            before = np.full(self.num_key_groups, -1, np.int64)
-            bases = before.copy()
-            before[key_groups], bases[key_groups] = (
-                self.versions(key_groups),
-                self.bases(key_groups),
-            )
-            fits = (bases[key_groups] >= 0) & (epochs >= bases[key_groups])
+            before, bases = self.versions(key_groups), self.bases(key_groups)
+            fits = (bases >= 0) & (epochs >= bases)
             if not complete:
-                absent = before[key_groups] < 0
+                absent = before < 0
                 fits |= absent
-                before[key_groups[absent]] = bases[key_groups[absent]] = epochs[absent]
-            filled = self._mask(key_groups[fits])
-            for layer in layers:
-                layer.check(self.schema, str(self._path))
-                some = layer.where(filled[layer.key_groups])
-                own = some.key_groups
-                if own.size:
-                    some = replace(some, epochs=before[own])
-                    self._guarded(partial(self._add_missing, some, bases[own]))
+                before[absent] = bases[absent] = epochs[absent]
+            some = replace(entries, epochs=before).where(fits)
+            if some.key_groups.size:
+                self._guarded(partial(self._add_missing, some, bases[fits], num_keys))
             if complete:
-                self._image.bases[filled] = -1
+                self._image.bases[some.key_groups] = -1
 
-    def _add_missing(self, changes: Changes, bases: npt.NDArray[np.int64]) -> None:
+    def _add_missing(self, changes: Changes, bases: npt.NDArray[np.int64], num_keys: int) -> None:
         """Write the entries of keys that have none; `bases`: of the key groups, afterwards."""
         image = self._image
         keys = image.encode_keys(changes.rows.keys)
-        rows = image.search(keys, len(changes.rows.hashes))[0]
+        rows, hashes, ends = image.search(keys, len(changes.rows.hashes))
         missing = np.flatnonzero(image.live_only(rows) < 0)
         if missing.size or (image.versions[changes.key_groups] < 0).any():
-            self._write_guarded(changes.at(missing), whole=False, bases=bases)
+            searched = rows[missing], hashes[missing], ends[missing]
+            some = changes.at(missing)
+            self._write_guarded(some, bases=bases, searched=searched, num_keys=num_keys)
 
     def drop(self, key_groups: KeyGroups, part: EntryRange | None = None) -> None:
         """Delete key groups, or a range of their entries.
@@ -362,21 +350,34 @@ class StateTable:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(
-        self, changes: Changes, *, whole: bool, bases: npt.NDArray[np.int64] | None = None
+        self,
+        changes: Changes,
+        *,
+        whole: bool = False,
+        bases: npt.NDArray[np.int64] | None = None,
+        searched: Search | None = None,
+        num_keys: int = 0,
     ) -> None:
         """Write changes in place, or to a larger copy of the file.
 
-        `whole`, `bases`: see `_write_in_place`.
+        `whole`, `bases`, `searched`, `num_keys`: see `_write_in_place`.
         """
         image = self._image
         upserts, removals = changes.encode(image)
         if image is not self._blank and self._write_in_place(
-            image, changes, upserts, removals, whole=whole, bases=bases
+            image,
+            changes,
+            upserts,
+            removals,
+            whole=whole,
+            bases=bases,
+            searched=searched,
+            num_keys=num_keys,
         ):
             return
         rows = image.search(upserts.keys, len(upserts.hashes))[0]
         fresh = upserts.where(image.live_only(rows) < 0)
-        new = self._copy_live(upserts, fresh, changes.key_groups if whole else None)
+        new = self._copy_live(upserts, fresh, changes.key_groups if whole else None, num_keys)
         try:
             written = self._write_in_place(
                 new, changes, upserts, removals, whole=whole, bases=bases
@@ -396,14 +397,18 @@ class StateTable:
         *,
         whole: bool,
         bases: npt.NDArray[np.int64] | None,
+        searched: Search | None = None,
+        num_keys: int = 0,
     ) -> bool:
         """Write changes to a mapped file, growing it; return ``False`` if it cannot grow enough.
 
         `whole`: the changes replace all entries of their key groups. `bases`: of the key groups
-        from now on; ``None``: whole ones stay whole.
+        from now on; ``None``: whole ones stay whole. `searched`: result of a search for the keys,
+        if there was one. `num_keys`: for which an index that grows has slots.
         """
         key_groups = changes.key_groups
-        searched = image.recall(changes.rows.keys)
+        if searched is None:
+            searched = image.recall(changes.rows.keys)
         if searched is None or removals is not None:
             searched = image.search(upserts.keys, len(upserts.hashes))
         rows, hashes, ends = searched
@@ -412,7 +417,8 @@ class StateTable:
         if room is None:
             return False
         slots, needed = image.slots, image.used + (0 if fresh is None else len(fresh.hashes))
-        image.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
+        wanted = max(needed + needed // 2, min(num_keys, image.layout.capacity[0] - 1))
+        image.grow(room, slots_for(wanted) if 2 * needed > image.slots else 0)
         image.marks[key_groups] = 1
         if whole:
             present = key_groups[image.num_keys[key_groups] > 0]
@@ -452,16 +458,23 @@ class StateTable:
         image.marks[present] = 0
 
     def _copy_live(
-        self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
+        self,
+        upserts: Upserts,
+        fresh: Upserts | None,
+        left: KeyGroups | None = None,
+        num_keys: int = 0,
     ) -> TableImage:
-        """Copy live rows, except key groups `left`, to a new file with room for `upserts`."""
+        """Copy live rows, except key groups `left`, to a new file with room for `upserts`.
+
+        `num_keys`: for which the file has places, without blocks.
+        """
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
             self._new_path,
             self.schema,
             self.num_key_groups,
-            capacity_for(room),
+            capacity_for(room, num_keys),
             room,
         )
         try:
@@ -557,13 +570,17 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
     return tuple(room)
 
 
-def capacity_for(room: Capacity) -> Capacity:
-    """Return the capacity of a new sparse file: a multiple of `room`, to grow into."""
-    rows = min(max(_HEADROOM * room[0], _MIN_CAPACITY_ROWS), MAX_ROWS)
+def capacity_for(room: Capacity, num_keys: int = 0) -> Capacity:
+    """Return the capacity of a new sparse file: a multiple of `room`, to grow into.
+
+    `num_keys`: expected number of keys, for which it suffices too.
+    """
+    headroom = max(_HEADROOM, 2 * num_keys // room[0])
+    rows = min(max(headroom * room[0], _MIN_CAPACITY_ROWS), MAX_ROWS)
     capacity = [rows + 1]
     for entries, heap in zip(room[1::2], room[2::2], strict=True):
-        capacity.append(min(max(_HEADROOM * entries, rows), _MAX_ENTRIES) if entries else 0)
-        capacity.append(max(_HEADROOM * heap, _MIN_CAPACITY_BYTES) if heap else 0)
+        capacity.append(min(max(headroom * entries, rows), _MAX_ENTRIES) if entries else 0)
+        capacity.append(max(headroom * heap, _MIN_CAPACITY_BYTES) if heap else 0)
     return tuple(capacity)
 
 
