@@ -7,6 +7,7 @@ further queries after that time.  Lanes run in this process; with ``--jobs``, as
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,7 +15,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 from pyspark.sql import SparkSession
-from tests.adopted.drawn import Outcome, drawn_cases, written_cases
+from tests.adopted.drawn import Outcome, drawn_cases, refusal_of, written_cases
 from tests.adopted.lanes_here import lanes_here
 from tests.support.native import RAW_FILES, failure_of, settings
 
@@ -29,7 +30,9 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", action="store_true")
+    parser.add_argument("--sql", action="store_true", help="queries in SQL, as jobs have them")
     parser.add_argument("--written", action="store_true", help="the queries that are written")
+    parser.add_argument("--plan", action="store_true", help="plan them, and run none")
     parser.add_argument("--with", default="", dest="word", help="only queries that have this word")
     options = parser.parse_args()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -40,8 +43,9 @@ def main() -> int:
     builder = builder.config("spark.sql.ui.explainMode", "simple")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # PySpark's, of errors
     seeds = range(options.seed, options.seed + options.queries)
-    cases = written_cases(options.seed) if options.written else drawn_cases(seeds)
+    cases = written_cases(options.seed) if options.written else drawn_cases(seeds, jobs=options.sql)
     cases = {name: case for name, case in cases.items() if options.word in name}
     outcome, begin, printed, left_out = Outcome(), time.monotonic(), 0.0, 0
 
@@ -49,7 +53,8 @@ def main() -> int:
         """Run a query, if there is time; return its name, and its failure as text."""
         if time.monotonic() - begin > options.seconds:
             return None
-        return name, failure_of(spark, name, cases[name])
+        case = cases[name]
+        return name, refusal_of(spark, case) if options.plan else failure_of(spark, name, case)
 
     lanes = nullcontext() if options.jobs else lanes_here()
     patient = patch("godwit.runtime.query._JOURNAL_S", 60.0)  # many queries share the disk

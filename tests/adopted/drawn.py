@@ -5,12 +5,17 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from tests.adopted.grammar import case_of, draw_case
-from tests.adopted.written import written
-from tests.support.native import compare_all
+from tests.adopted.job_grammar import draw_job
+from tests.adopted.written import written as written_queries
+from tests.support.native import RefusedBySparkError, compare_all, session_with, written
+
+from godwit.adopt.translate import translate
+from godwit.model.errors import UnsupportedQueryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,16 +54,34 @@ class Outcome:
             self.different[name] = text
 
 
-def drawn_cases(seeds: Iterable[int]) -> dict[str, Case]:
-    """Draw a query by each seed."""
-    drawn = ((seed, draw_case(random.Random(seed))) for seed in seeds)
+def drawn_cases(seeds: Iterable[int], *, jobs: bool = False) -> dict[str, Case]:
+    """Draw a query by each seed; `jobs`: in SQL, as jobs have them."""
+    draw = draw_job if jobs else draw_case
+    drawn = ((seed, draw(random.Random(seed))) for seed in seeds)
     return {f"seed {seed}: {text}": case for seed, (text, case) in drawn}
 
 
 def written_cases(seed: int) -> dict[str, Case]:
     """Return all queries that are written, with input drawn by a seed."""
     draw = random.Random(seed)
-    return dict(case_of(draw, text, mode) for text, mode in written())
+    return dict(case_of(draw, text, mode) for text, mode in written_queries())
+
+
+def refusal_of(spark: SparkSession, case: Case) -> str:
+    """Plan a query without running it; return why it is refused, as text for `Outcome.add`."""
+    empty = {name: replace(stream, batches=[]) for name, stream in case.streams.items()}
+    session = session_with(spark, case.settings) if case.settings else spark
+    with written(session, empty) as frames:
+        try:
+            translate(case.build(**frames), mode=case.mode, name="planned")
+        except AnalysisException as error:
+            return f"{RefusedBySparkError.__name__}: {error}"
+        except UnsupportedQueryError as error:
+            own = "RefusedBySparkError" if "Spark refuses" in str(error) else type(error).__name__
+            return f"{own}: {error}"
+        except Exception as error:  # noqa: BLE001  a fault, which is shown as a difference
+            return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def compare_cases(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4) -> Outcome:

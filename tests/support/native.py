@@ -420,5 +420,9 @@ def _first_difference(ours: list[Any], theirs: list[Any]) -> str:
 
 
 def _without(rows: list[Any], others: list[Any]) -> list[Any]:
-    """Return the rows that are not among others, as text."""
-    return [row for row in rows if row not in others][:10]
+    """Return the first rows that are not among others, or more often."""
+    left = list(rows)
+    for other in others:
+        if other in left:
+            left.remove(other)
+    return left[:10]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.adopt.java_numbers import text_of
 from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of
 from godwit.columns.python_values import zone_of
 from godwit.operators.aggregates.arithmetic import (
@@ -57,6 +58,7 @@ LOCAL_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "UTC+00:00", "G
 _FIRST_KNOWN, _LAST_KNOWN = -2_208_988_800_000_000, 2_145_916_800_000_000  # 1900 to 2038
 """Times for which Arrow knows the rules of a zone."""
 _WIDE = Context(prec=80)
+_LONG = Context(prec=400)  # of any double
 _PERIOD_US = 146_097 * _DAY_US
 _FIRST_SHOWN = -62_135_510_400_000_000  # the second day of year 1
 _WHOLE = re.compile(r"[+-]?\d+(\.\d*)?|[+-]?\.\d+|[+-]?\.")
@@ -117,16 +119,23 @@ def is_proven(source: pa.DataType, target: pa.DataType, zone: str) -> bool:
     pair = (_kind(source), _kind(target))
     if pair in _IN_UTC and zone not in LOCAL_ZONES:
         return False
-    return pair in CASTS
+    return pair in CASTS or pair in FROM_FLOATS
 
 
-def cast(values: pa.Array, dtype: pa.DataType, overflow: Overflow, zone: str) -> pa.Array:
-    """Return values in type `dtype`, null where they are; `zone`: the session's, for timestamps."""
+def cast(
+    values: pa.Array, dtype: pa.DataType, overflow: Overflow, zone: str, *, shortest: bool = False
+) -> pa.Array:
+    """Return values in type `dtype`, null where they are.
+
+    `zone`: the session's, for timestamps. `shortest`: of Java's texts of floats.
+    """
     if values.type == dtype:
         return values
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), dtype)
     pair = (_kind(values.type), _kind(dtype))
+    if pair in FROM_FLOATS:
+        return FROM_FLOATS[pair](values, dtype, overflow, shortest)
     if pair not in CASTS:
         raise TypesError(f"{values.type} as {dtype}")
     if "timestamp" in pair:
@@ -307,7 +316,7 @@ def _times_as_text(moments: npt.NDArray[np.int64]) -> list[str]:
     return texts
 
 
-def _decimals_as_text(values: pa.Array, overflow: Overflow) -> list[str]:
+def decimals_as_text(values: pa.Array, overflow: Overflow) -> list[str]:
     """Return decimals as text, without ANSI with an exponent if they are small."""
     scale, texts = values.type.scale, []
     if overflow == "wrap":
@@ -319,6 +328,34 @@ def _decimals_as_text(values: pa.Array, overflow: Overflow) -> list[str]:
     return texts
 
 
+def _floats_as_text(
+    values: pa.Array, dtype: pa.DataType, _overflow: Overflow, shortest: bool
+) -> pa.Array:
+    """Return floats as Java writes them."""
+    single, mask = pa.types.is_float32(values.type), mask_of(values)
+    numbers = values_of(values).tolist()
+    texts = [text_of(number, is_single=single, shortest=shortest) for number in numbers]
+    return pa.array(texts, dtype, mask=None if mask is None else ~mask)
+
+
+def _floats_to_decimals(
+    values: pa.Array, dtype: pa.DataType, overflow: Overflow, shortest: bool
+) -> pa.Array:
+    """Return floats as decimals, of their texts; NaN and infinities are null."""
+    numbers = values_of(values).astype(np.float64)
+    finite = np.isfinite(numbers)
+    texts = [text_of(n, shortest=shortest) for n in np.where(finite, numbers, 0.0).tolist()]
+    whole = [_LONG.scaleb(Decimal(text), dtype.scale) for text in texts]
+    integers = [int(n.to_integral_value(ROUND_HALF_UP, _LONG)) for n in whole]
+    known = values if finite.all() else pc.if_else(pa.array(finite), values, None)
+    return _fitting(integers, known, dtype, overflow)
+
+
+FROM_FLOATS: dict[tuple[str, str], Callable[..., pa.Array]] = {
+    ("double", "string"): _floats_as_text,
+    ("double", "decimal"): _floats_to_decimals,
+}
+"""Casts that depend on the texts that Java writes."""
 CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("integer", "integer"): _numbers,
     ("integer", "double"): _to_floats,
@@ -340,7 +377,7 @@ CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("decimal", "integer"): _decimals_to_integers,
     ("decimal", "double"): _decimals_to_doubles,
     ("decimal", "boolean"): _decimals_to_truth,
-    ("decimal", "string"): _to_text(_decimals_as_text),
+    ("decimal", "string"): _to_text(decimals_as_text),
     ("string", "integer"): _text_to_integers,
     ("string", "boolean"): _text_to_truth,
     ("string", "binary"): lambda values, dtype, _: values.cast(dtype),

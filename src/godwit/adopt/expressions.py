@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
+from zoneinfo import available_timezones
 
 import pyarrow as pa
 from py4j.java_gateway import get_field
@@ -33,6 +34,8 @@ from godwit.adopt.functions import (
     Function,
     Lambda,
 )
+from godwit.adopt.java_patterns import java_pattern
+from godwit.adopt.json_texts import has_json
 from godwit.adopt.plan import (
     KEY_TEXT,
     children_of,
@@ -51,6 +54,7 @@ from godwit.operators.aggregates.expressions import Both, Case, Column, Expressi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.adopt.java_patterns import JavaPattern
     from godwit.operators.aggregates.arithmetic import Overflow
 
 _OVERFLOWS: dict[str, Overflow] = {"ANSI": "error", "LEGACY": "wrap", "TRY": "null"}
@@ -77,7 +81,8 @@ _ORDERED = frozenset(
 _TEXTS = frozenset(
     {
         "Upper", "Lower", "StartsWith", "EndsWith", "Contains", "StringReplace", "Substring",
-        "StringTrim", "StringTrimLeft", "StringTrimRight", "StringInstr", "StringLPad",
+        "RLike", "RegExpExtract", "RegExpReplace", "StringTranslate", "StringTrim",
+        "StringTrimLeft", "StringTrimRight", "StringInstr", "StringLPad",
         "StringLocate", "StringRPad", "StringRepeat", "StringSplit", "SubstringIndex",
     }
 )  # fmt: skip
@@ -111,6 +116,7 @@ class ExpressionReader:
     """Reads expressions of one plan."""
 
     types: dict[str, pa.DataType] = field(default_factory=dict)  # of Spark, by their JSON
+    shortest: bool = False  # texts of floats, as Java writes them
 
     def read(self, expression: Any) -> Expression:
         """Return an expression over Arrow columns; refuse one that is not known.
@@ -205,8 +211,9 @@ class ExpressionReader:
                 pair = types[0].value_type, dtype.value_type
             if not is_proven(*pair, zone):
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
+            options = (self.shortest,)
         elif name in _EXACT:
-            options = (_digits(name, arguments, types[0]),)
+            options = (_digits(name, arguments, types[0]), self.shortest)
             arguments = arguments[:1]
         elif name == "Like":
             arguments, options = (arguments[0],), (_pattern(last, expression),)
@@ -315,6 +322,76 @@ def _shown_times(
     return arguments[:1], (parts,)
 
 
+def _matched(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``rlike``."""
+    return arguments[:1], (_regular(arguments[1]),)
+
+
+def _extracted(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``regexp_extract``."""
+    pattern, group = _regular(arguments[1]), int(_constant(arguments[2], "a group that varies"))
+    if pattern.repeats_captures or not 0 <= group <= pattern.groups:
+        raise ValueError(f"a group of {_constant(arguments[1], '')!r}")
+    return arguments[:1], (pattern, group)
+
+
+def _replaced(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``regexp_replace``."""
+    pattern, text = _regular(arguments[1]), str(_constant(arguments[2], "a text that varies"))
+    if pattern.can_be_empty or set(text) & {"$", "\\"}:
+        raise ValueError("a pattern that matches nothing, or groups in its replacement")
+    if _constant(arguments[3], "a position that varies") != 1:
+        raise ValueError("a position within the text")
+    return arguments[:1], (pattern, text)
+
+
+def _regular(expression: Expression) -> JavaPattern:
+    """Return a regular expression; raise `ValueError` for one that is not known."""
+    text = str(_constant(expression, "a pattern that varies"))
+    pattern = java_pattern(text)
+    if pattern is None:
+        raise ValueError(f"the pattern {text!r}")
+    return pattern
+
+
+def _translated(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``translate``."""
+    before, after = (str(_constant(part, "characters that vary")) for part in arguments[1:])
+    table: dict[int, str | None] = {}
+    for place, character in enumerate(before):
+        table.setdefault(ord(character), after[place] if place < len(after) else None)
+    return arguments[:1], (table,)
+
+
+def _next_days(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``next_day``."""
+    name = str(_constant(arguments[1], "a day that varies")).upper()
+    for number, full in enumerate(_FROM_THURSDAY):
+        if name in (full, full[:2], full[:3]):
+            return arguments[:1], (number,)
+    raise ValueError(f"the day {name}")
+
+
+def _from_utc(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``from_utc_timestamp``."""
+    zone = str(_constant(arguments[1], "a time zone that varies"))
+    if zone not in available_timezones():
+        raise ValueError(f"the time zone {zone}")
+    return arguments[:1], (zone,)
+
+
 def _hashed(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``sha2``."""
     bits = int(_constant(arguments[1], "a number of bits that varies"))
@@ -323,6 +400,7 @@ def _hashed(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], 
     return arguments[:1], (bits,)
 
 
+_FROM_THURSDAY = (*("THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY"),)
 _SETS = frozenset({"ArrayDistinct", "ArrayExcept", "ArrayIntersect", "ArrayUnion"})
 _OF_ELEMENTS = _SETS | {
     "ArrayContains", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayRemove", "GetMapValue",
@@ -332,10 +410,16 @@ _READ_OPTIONS: dict[
     str, Callable[[tuple[Expression, ...]], tuple[tuple[Expression, ...], tuple[Any, ...]]]
 ] = {
     "DateFormatClass": _shown_times,
+    "FromUTCTimestamp": _from_utc,
+    "NextDay": _next_days,
+    "RLike": _matched,
+    "RegExpExtract": _extracted,
+    "RegExpReplace": _replaced,
     "Sha2": _hashed,
     "SortArray": _sorted,
     "StringLocate": _located,
     "StringSplit": _parts,
+    "StringTranslate": _translated,
 }
 """Function with options → its operands and options, of all of its operands."""
 
@@ -497,18 +581,37 @@ def _read_struct(reader: ExpressionReader, expression: Any) -> Expression:
 
 
 def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
-    """Return the text of a key of a nested type (`Catalyst.key_text`); refuse all other calls."""
-    target, value = expression.targetObject(), None
+    """Return a value as JSON, or as the text of a key (`Catalyst.key_text`); refuse other calls."""
+    target = expression.targetObject()
     evaluator = target.value() if kind_of(target) == "Literal" else target
     name = kind_of(evaluator).removesuffix("Evaluator")
-    if name == "StructsToJson" and evaluator.options().contains(KEY_TEXT):
-        value = children_of(children_of(expression)[1])[1]  # of a struct of one field
-    if value is None:
+    if name != "StructsToJson":
         raise ValueError(f"the expression {name}")
+    value = children_of(expression)[1]
+    if not evaluator.options().contains(KEY_TEXT):
+        return _json_of(reader, evaluator, value)
+    value = children_of(value)[1]  # of a struct of one field
     dtype = reader.type_of(value.dataType())
     if not has_key_text(dtype):
         raise ValueError(f"the text of a key of type {dtype}")
     return Function(name="KeyText", arguments=(reader.read(value),), dtype=pa.string())
+
+
+def _json_of(reader: ExpressionReader, evaluator: Any, value: Any) -> Expression:
+    """Return a value as JSON."""
+    dtype = reader.type_of(value.dataType())
+    if not evaluator.options().isEmpty():
+        raise ValueError("options of to_json")
+    if not has_json(dtype):
+        raise ValueError(f"JSON of type {dtype}")
+    zone = str(option(evaluator.timeZoneId()) or "UTC")
+    return Function(
+        name="StructsToJson",
+        arguments=(reader.read(value),),
+        dtype=pa.string(),
+        zone=zone,
+        options=(reader.shortest,),
+    )
 
 
 def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
@@ -534,6 +637,7 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "And": _read_both("and"),
     "ArrayExists": _read_lambda,
     "ArrayFilter": _read_lambda,
+    "ArrayForAll": _read_lambda,
     "ArrayTransform": _read_lambda,
     "AttributeReference": _read_attribute,
     "CaseWhen": _read_case,

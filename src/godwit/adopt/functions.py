@@ -15,6 +15,7 @@ import math
 import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +25,11 @@ import pyarrow.compute as pc
 
 from godwit.adopt.array_functions import ARRAYS, listed, opened
 from godwit.adopt.casts import LOCAL_ZONES, cast, local_times, saturated, without
-from godwit.adopt.text_functions import TEXTS, each
+from godwit.adopt.java_numbers import text_of
+from godwit.adopt.text_functions import TEXTS, each, named_day, named_month
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
+from godwit.model.errors import EpochFailedError
 from godwit.operators.aggregates.arithmetic import (
     EvaluationError,
     Operand,
@@ -39,7 +42,7 @@ from godwit.operators.aggregates.arithmetic import (
     rounded,
     unscaled,
 )
-from godwit.operators.aggregates.expressions import Expression, Rows, compare, values_after
+from godwit.operators.aggregates.expressions import Expression, Rows, compare, truth, values_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,9 +208,12 @@ class Lambda(Expression):
             which = np.flatnonzero(true)
             return listed(numbers[which], elements.take(pa.array(which)), lists, self.dtype)
         count = len(lists)
+        if self.name == "ArrayForAll":
+            true = values_of(pc.invert(values).fill_null(False))  # that one is false decides
         some = np.bincount(numbers[true], minlength=count) > 0
         unknown = np.bincount(numbers[values_of(values.is_null())], minlength=count) > 0
-        result = pa.array(some, mask=unknown & ~some)
+        decided = ~some if self.name == "ArrayForAll" else some
+        result = pa.array(decided, mask=unknown & ~some)
         return pc.if_else(lists.is_valid(), result, pa.scalar(None, pa.bool_()))
 
 
@@ -279,7 +285,7 @@ def _bround(call: Function, values: pa.Array) -> pa.Array:
 
 def _rounded_by(rounding: str, call: Function, values: pa.Array) -> pa.Array:
     """Return numbers rounded to ``options[0]`` digits."""
-    digits = call.options[0]
+    digits, shortest = call.options
     if pa.types.is_integer(values.type):
         return values  # digits are not negative
     if pa.types.is_decimal(values.type):
@@ -294,7 +300,8 @@ def _rounded_by(rounding: str, call: Function, values: pa.Array) -> pa.Array:
         def apply(value: float) -> float:
             if not math.isfinite(value):
                 return value
-            return float(Decimal(repr(exact(value))).quantize(step, rounding)) + 0.0
+            text = text_of(exact(value), shortest=shortest)
+            return float(Decimal(text).quantize(step, rounding)) + 0.0
 
         return each(apply, values.type, values)
 
@@ -535,6 +542,23 @@ def _last_day(days: Integers) -> Integers:
     return _first_days(_months_of(days) + 1) - 1
 
 
+def _week_of_year(days: Integers) -> Integers:
+    """Return the number of every day's week, which is of the year that has its Thursday."""
+    thursdays = days - (days + 3) % 7 + 3
+    return (thursdays - _truncated_days(thursdays, "YEAR")) // 7 + 1
+
+
+def _next_day(call: Function, dates: pa.Array) -> pa.Array:
+    """Return the first later date that is day ``options[0]`` of the week, from Thursday on."""
+    days = _days_of(dates)
+    return column_of(days + 1 + (call.options[0] - 1 - days) % 7, mask_of(dates), pa.date32())
+
+
+def _from_utc(call: Function, times: pa.Array) -> pa.Array:
+    """Return the moments at which UTC's clock shows what that of zone ``options[0]`` does."""
+    return column_of(local_times(times, call.options[0]), mask_of(times), times.type)
+
+
 def _truncated_days(days: Integers, unit: str) -> Integers:
     """Return the first day of the week, month, quarter or year of every day."""
     if unit == "WEEK":
@@ -607,11 +631,12 @@ def _same_bits(call: Function, values: pa.Array) -> pa.Array:
 
 def _cast(call: Function, values: pa.Array) -> pa.Array:
     """Return values, or the elements of arrays, in another type."""
+    convert = partial(cast, overflow=call.overflow, zone=call.zone, shortest=any(call.options))
     if not pa.types.is_list(call.dtype):
-        return cast(values, call.dtype, call.overflow, call.zone)
+        return convert(values, call.dtype)
     rows, elements = opened(values)
     try:
-        converted = cast(elements, call.dtype.value_type, call.overflow, call.zone)
+        converted = convert(elements, call.dtype.value_type)
     except EvaluationError as error:
         raise EvaluationError(int(rows[error.row]), error.reason, error.condition) from error
     return listed(rows, converted, values, call.dtype)
@@ -637,11 +662,13 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "DateSub": _add_days(-1),
     "DayOfMonth": _of_date(lambda days: days - _first_days(_months_of(days)) + 1),
     "DayOfWeek": _of_date(lambda days: (days + 4) % 7 + 1),
+    "DayName": lambda _, dates: named_day(_days_of(dates), mask_of(dates)),
     "DayOfYear": _of_date(lambda days: days - _truncated_days(days, "YEAR") + 1),
     "Divide": _arithmetic("/"),
     "ElementAt": _element_at,
     "EndsWith": _texts(str.endswith),
     "Floor": _to_whole(upwards=False),
+    "FromUTCTimestamp": _from_utc,
     "GetArrayItem": _array_item,
     "GetStructField": _field,
     "Hour": _of_time(_UNITS_US["HOUR"], 24),
@@ -657,7 +684,9 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "MillisToTimestamp": _from_unix(1_000),
     "Minute": _of_time(_UNITS_US["MINUTE"], 60),
     "Month": _of_date(lambda days: _months_of(days) % 12 + 1),
+    "MonthName": lambda _, dates: named_month(_months_of(_days_of(dates)), mask_of(dates)),
     "Multiply": _arithmetic("*"),
+    "NextDay": _next_day,
     "NormalizeNaNAndZero": lambda _, values: canonical_floats(values),
     "Pmod": _pmod,
     "PreciseTimestampConversion": _same_bits,
@@ -688,6 +717,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "UnixSeconds": _unix_time(1_000_000),
     "UnixTimestamp": _unix_time(1_000_000, towards_zero=True),
     "Upper": _upper,
+    "WeekOfYear": _of_date(_week_of_year),
     "WeekDay": _of_date(lambda days: (days + 3) % 7),
     "Year": _of_date(lambda days: days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970),
 }
@@ -836,6 +866,30 @@ FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
 }
 """Spark's expression class → its function of rows."""
 
+
+# -- rows without a value
+
+
+def evaluated(expression: Expression, text: str, rows: Rows) -> pa.Array:
+    """Evaluate an expression; raise `EpochFailedError` where a row has no value."""
+    try:
+        return expression.evaluate(rows)
+    except EvaluationError as error:
+        raise EpochFailedError(
+            f"[{error.condition}] {text} has no value for a row: {error.reason}.",
+            remedy="Correct the row or the expression, as for Spark in ANSI mode: try_add, "
+            "try_divide, try_cast and the like give null instead.",
+            condition=error.condition,
+            expression=text,
+        ) from error
+
+
+def truth_of(condition: Expression, text: str, rows: Rows) -> pa.Array:
+    """Evaluate a condition, as `evaluated` does an expression."""
+    evaluated(condition, text, rows)
+    return truth(condition, rows)
+
+
 __all__ = [
     "DATE_UNITS",
     "DIFFERENCES_US",
@@ -847,4 +901,6 @@ __all__ = [
     "Form",
     "Function",
     "Lambda",
+    "evaluated",
+    "truth_of",
 ]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
+from godwit.adopt.java_numbers import SINCE_SHORTEST
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -58,6 +60,13 @@ def option(value: Any) -> Any:
 def has_method(node: Any, name: str) -> bool:
     """Return whether an object of the JVM has a method in this version of Spark."""
     return name in dir(node)
+
+
+def conjuncts(condition: Any) -> list[Any]:
+    """Return the parts of a condition that are joined by ``AND``."""
+    if kind_of(condition) != "And":
+        return [condition]
+    return [part for side in children_of(condition) for part in conjuncts(side)]
 
 
 def walk(node: Any) -> Iterator[Any]:
@@ -255,6 +264,12 @@ class Catalyst:
         moment = self._option(watermark_ms)
         until = option(helper.getStateValueWatermark(*columns, condition, moment))
         return None if until is None else int(until)
+
+    @property
+    def writes_shortest_floats(self) -> bool:
+        """Whether Java writes floats with as few digits as it takes; see `java_numbers`."""
+        version = getattr(self._jvm, "java.lang.Runtime").version().feature()
+        return int(version) >= SINCE_SHORTEST
 
     def one_row(self) -> Any:
         """Return the plan of one row without columns."""

@@ -16,11 +16,22 @@ from pyspark.sql.types import StructField, StructType
 
 from godwit.adopt.array_functions import opened
 from godwit.adopt.expressions import ExpressionReader, column_key
-from godwit.adopt.plan import analysed, children_of, kind_of, place_of, to_list, type_of
-from godwit.model.errors import EpochFailedError, UnsupportedQueryError
+from godwit.adopt.functions import evaluated, truth_of
+from godwit.adopt.plan import (
+    analysed,
+    children_of,
+    conjuncts,
+    id_of,
+    kind_of,
+    option,
+    place_of,
+    to_list,
+    type_of,
+)
+from godwit.adopt.static_joins import MAX_ROWS, StaticJoin, equal_parts, how_of
+from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import error_line
-from godwit.operators.aggregates.arithmetic import EvaluationError
-from godwit.operators.aggregates.expressions import Expression, Rows, truth
+from godwit.operators.aggregates.expressions import Expression, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +60,7 @@ class Projection:
         """Return the columns after the step."""
         rows = Rows(columns=columns)
         computed = {
-            column.key: _value(column.expression, column.text, rows) for column in self.columns
+            column.key: evaluated(column.expression, column.text, rows) for column in self.columns
         }
         return {_ROWS: columns[_ROWS], **computed}
 
@@ -63,7 +74,7 @@ class Selection:
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the columns of the rows for which the condition is true."""
-        mask = _truth(self.condition, self.text, Rows(columns=columns)).fill_null(False)
+        mask = truth_of(self.condition, self.text, Rows(columns=columns)).fill_null(False)
         return {key: column.filter(mask) for key, column in columns.items()}
 
 
@@ -95,7 +106,7 @@ class Explosion:
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the rows of all elements, in order."""
-        lists = _value(self.lists.expression, self.lists.text, Rows(columns=columns))
+        lists = evaluated(self.lists.expression, self.lists.text, Rows(columns=columns))
         rows, elements = opened(lists)
         which = np.arange(len(rows))
         if self.outer:
@@ -131,7 +142,7 @@ class Nothing:
         }
 
 
-Step: TypeAlias = "Projection | Selection | Expansion | Explosion | Nothing"
+Step: TypeAlias = "Projection | Selection | Expansion | Explosion | Nothing | StaticJoin"
 """A part of a stateless part: a function of columns by their keys."""
 
 
@@ -170,26 +181,6 @@ class StatelessPart:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
 
-def _value(expression: Expression, text: str, rows: Rows) -> pa.Array:
-    """Evaluate an expression; raise `EpochFailedError` where a row has no value."""
-    try:
-        return expression.evaluate(rows)
-    except EvaluationError as error:
-        raise EpochFailedError(
-            f"[{error.condition}] {text} has no value for a row: {error.reason}.",
-            remedy="Correct the row or the expression, as for Spark in ANSI mode: try_add, "
-            "try_divide, try_cast and the like give null instead.",
-            condition=error.condition,
-            expression=text,
-        ) from error
-
-
-def _truth(condition: Expression, text: str, rows: Rows) -> pa.Array:
-    """Evaluate a condition, as `_value` evaluates an expression."""
-    _value(condition, text, rows)
-    return truth(condition, rows)
-
-
 def read_stateless(
     catalyst: Catalyst, plan: Any, path: Sequence[int], attributes: Sequence[Any]
 ) -> StatelessPart:
@@ -209,12 +200,24 @@ def read_stateless(
     UnsupportedQueryError
         If the part has a node or an expression that is not computed as Spark computes it.
     """
-    reader = ExpressionReader()
+    reader = ExpressionReader(shortest=catalyst.writes_shortest_floats)
     names = [str(attribute.name()) for attribute in to_list(plan.output())]
-    optimized, rows = _optimized(catalyst, plan, path, attributes, reader)
+    optimized, rows, tables = _optimized(catalyst, plan, path, attributes, reader)
     inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
+    part = StatelessPart(
+        inputs=tuple((key, dtype) for key, _, dtype in inputs),
+        steps=tuple(reversed(_steps(reader, optimized, tables))),
+        outputs=tuple(
+            (key, name, dtype) for (key, _, dtype), name in zip(computed, names, strict=True)
+        ),
+    )
+    _check(part, plan, reader)
+    return part
+
+
+def _steps(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]) -> list[Step]:
+    """Return the steps of a plan, from the top; `tables`: first column of a table → its rows."""
     steps: list[Step] = []
-    node = optimized
     while True:
         kind = kind_of(node)
         if kind == "Project":
@@ -229,20 +232,65 @@ def read_stateless(
         elif kind == "LocalRelation":
             steps.append(Nothing(columns=tuple((k, t) for k, _, t in _attributes(reader, node))))
             break
+        elif kind == "Join":
+            step, node = _static_join(reader, node, tables)
+            steps.append(step)
+            continue
         elif not children_of(node):
             break
         else:
             raise _unknown_node(node)
         node = node.child()
-    part = StatelessPart(
-        inputs=tuple((key, dtype) for key, _, dtype in inputs),
-        steps=tuple(reversed(steps)),
-        outputs=tuple(
-            (key, name, dtype) for (key, _, dtype), name in zip(computed, names, strict=True)
+    return steps
+
+
+def _static_join(
+    reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]
+) -> tuple[StaticJoin, Any]:
+    """Return the step of a join with a table, and the node of the rows that are joined."""
+    sides = children_of(node)
+    of_tables = [
+        all(_first_key(leaf) in tables for leaf in to_list(side.collectLeaves())) for side in sides
+    ]
+    stream = int(of_tables[0])
+    how = how_of(node, stream)
+    if sum(of_tables) != 1 or how is None:
+        raise _unknown_node(node)
+    table = _rows_of_table(reader, sides[1 - stream], tables)
+    names = {id_of(attribute) for attribute in to_list(sides[1 - stream].output())}
+    condition = option(node.condition())
+    parts = [] if condition is None else conjuncts(condition)
+    pairs = {number: equal_parts(part, names) for number, part in enumerate(parts)}
+    others = [parts[number] for number, pair in pairs.items() if pair is None]
+    return StaticJoin(
+        how=how,
+        table={key: table[key].combine_chunks() for key in table.column_names if key != _ROWS},
+        size=table.num_rows,
+        equal=tuple(
+            (reader.read(pair[0]), reader.read(pair[1]), pair[2])
+            for pair in pairs.values()
+            if pair is not None
         ),
-    )
-    _check(part, plan, reader)
-    return part
+        conditions=tuple((reader.read(part), str(part.sql())) for part in others),
+    ), sides[stream]
+
+
+def _rows_of_table(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the rows of the static side of a join, by the keys of its columns."""
+    steps = _steps(reader, node, tables)
+    (leaf,) = to_list(node.collectLeaves())
+    rows = tables[_first_key(leaf)]
+    columns = {_ROWS: pa.nulls(rows.num_rows, pa.bool_())}
+    columns |= {key: rows[key].combine_chunks() for key in rows.column_names}
+    for step in reversed(steps):
+        columns = step.apply(columns)
+    return pa.table(columns)
+
+
+def _first_key(leaf: Any) -> str:
+    """Return the key of the first column of a leaf of a plan; empty if it has none."""
+    columns = to_list(leaf.output())
+    return column_key(columns[0]) if columns else ""
 
 
 def _unknown_node(node: Any) -> UnsupportedQueryError:
@@ -330,31 +378,30 @@ def _optimized(
     path: Sequence[int],
     attributes: Sequence[Any],
     reader: ExpressionReader,
-) -> tuple[Any, Any]:
-    """Return the part as Spark's optimizer leaves it, and the empty DataFrame below it."""
-    fields = [StructField(str(a.name()), type_of(a), bool(a.nullable())) for a in attributes]
-    spark = catalyst.spark
-    empty = analysed(spark.createDataFrame(spark.sparkContext.emptyRDD(), StructType(fields)))
-    leaf = catalyst.project(
-        (
-            catalyst.alias(column, attribute.name(), attribute.exprId())
-            for column, attribute in zip(to_list(empty.output()), attributes, strict=True)
-        ),
-        empty,
-    )
+) -> tuple[Any, Any, dict[str, pa.Table]]:
+    """Return the part as Spark's optimizer leaves it, and the empty DataFrame below it.
+
+    The third value has the rows of tables that the part joins, by the keys of their first columns.
+    """
+    empty, whole = _empty_leaf(catalyst, attributes)
     node = plan
     nodes = []
     for number in path:
-        if len(children_of(node)) != 1:
-            raise _unknown_node(node)
         catalyst.check_repeatable(node, reader.refuse)
-        nodes.append(node)
+        nodes.append((node, number))
         node = children_of(node)[number]
-    whole = leaf
-    for node in reversed(nodes):
-        whole = catalyst.with_children(node, [whole])
+    tables: dict[str, pa.Table] = {}
+    for node, number in reversed(nodes):
+        children = children_of(node)
+        if len(children) > 1:
+            if kind_of(node) != "Join" or children[1 - number].isStreaming():
+                raise _unknown_node(node)
+            children[1 - number], rows = _table(catalyst, reader, children[1 - number])
+            tables[rows.column_names[0]] = rows
+        children[number] = whole
+        whole = catalyst.with_children(node, children)
     try:
-        return catalyst.optimized(whole), empty
+        return catalyst.optimized(whole), empty, tables
     except Exception as error:
         raise UnsupportedQueryError(
             f"Spark cannot plan {kind_of(plan)}: {error_line(error)}.",
@@ -362,3 +409,35 @@ def _optimized(
             node=kind_of(plan),
             place=place_of(plan),
         ) from error
+
+
+def _empty_leaf(catalyst: Catalyst, attributes: Sequence[Any]) -> tuple[Any, Any]:
+    """Return an empty DataFrame's plan, and a projection of it whose columns are attributes."""
+    fields = [StructField(str(a.name()), type_of(a), bool(a.nullable())) for a in attributes]
+    spark = catalyst.spark
+    empty = analysed(spark.createDataFrame(spark.sparkContext.emptyRDD(), StructType(fields)))
+    columns = (
+        catalyst.alias(column, attribute.name(), attribute.exprId())
+        for column, attribute in zip(to_list(empty.output()), attributes, strict=True)
+    )
+    return empty, catalyst.project(columns, empty)
+
+
+def _table(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any, pa.Table]:
+    """Return an empty plan in place of a static one, and the rows of that by its columns' keys."""
+    catalyst.check_repeatable(plan, reader.refuse)
+    rows = catalyst.dataframe(plan).limit(MAX_ROWS + 1).toArrow()
+    if rows.num_rows > MAX_ROWS:
+        raise UnsupportedQueryError(
+            f"A table that is joined between two stateful operators has more than {MAX_ROWS:,} "
+            "rows, which every lane would hold.",
+            remedy="Join it before the first stateful operator, or after the last one.",
+            node=kind_of(plan),
+            place=place_of(plan),
+        )
+    empty, leaf = _empty_leaf(catalyst, to_list(plan.output()))
+    columns = [
+        column.combine_chunks().cast(dtype)
+        for column, (_, _, dtype) in zip(rows.columns, _attributes(reader, empty), strict=True)
+    ]
+    return leaf, pa.table(columns, [key for key, _, _ in _attributes(reader, empty)])

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.adopt.casts import local_times
+from godwit.adopt.json_texts import quoted, to_json
 from godwit.columns.arrays import mask_of
 
 if TYPE_CHECKING:
@@ -20,18 +21,36 @@ if TYPE_CHECKING:
 
 _LETTERS = {
     "yyyy": "year",
+    "y": "year1",
+    "yy": "year of 100",
+    "Q": "quarter",
     "MM": "month",
+    "M": "month1",
+    "MMM": "Jan",
+    "MMMM": "January",
     "dd": "day",
+    "d": "day1",
+    "D": "day of year",
+    "E": "Mon",
+    "EE": "Mon",
+    "EEE": "Mon",
+    "EEEE": "Monday",
     "HH": "hour",
+    "H": "hour1",
+    "hh": "hour of 12",
+    "h": "hour of 12, 1",
+    "a": "AM",
     "mm": "minute",
+    "m": "minute1",
     "ss": "second",
-    "S": "fraction",
+    "s": "second1",
 }
-_ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
-    ord(character): f"\\{letter}"
-    for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
-}
-"""Code of a character that JSON has not as it is → its text, as Spark writes it."""
+"""Letters of a pattern → the field of a time."""
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July", "August"),
+    *("September", "October", "November", "December"),
+)
 _LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
 _FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
 
@@ -68,7 +87,7 @@ def _json(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_json, value))}]"
     if isinstance(value, str):
-        return f'"{value.translate(_ESCAPES)}"'
+        return quoted(value)
     return "null" if value is None else str(value).lower()
 
 
@@ -142,7 +161,7 @@ def date_format_of(pattern: str) -> tuple[str, ...] | None:
         elif match.group(2) is not None:
             if set(piece) == {"S"} and len(piece) <= 6:
                 parts.append(f"fraction{len(piece)}")
-            elif piece in _LETTERS and piece != "S":
+            elif piece in _LETTERS:
                 parts.append(_LETTERS[piece])
             else:
                 return None
@@ -165,19 +184,37 @@ def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
     day = moments.astype("M8[D]")
     month = moments.astype("M8[M]")
     seconds = (moments - day).astype(np.int64) // 1_000_000
-    fields = {
-        "year": (moments.astype("M8[Y]").astype(np.int64) + 1970, 4),
-        "month": (month.astype(np.int64) % 12 + 1, 2),
-        "day": ((day - month.astype("M8[D]")).astype(np.int64) + 1, 2),
-        "hour": (seconds // 3600, 2),
-        "minute": (seconds // 60 % 60, 2),
-        "second": (seconds % 60, 2),
+    year = moments.astype("M8[Y]")
+    hour, months = seconds // 3600, month.astype(np.int64) % 12
+    numbers_of = {
+        "year": year.astype(np.int64) + 1970,
+        "month": months + 1,
+        "day": (day - month.astype("M8[D]")).astype(np.int64) + 1,
+        "hour": hour,
+        "minute": seconds // 60 % 60,
+        "second": seconds % 60,
     }
+    fields = {name: (number, 4 if name == "year" else 2) for name, number in numbers_of.items()}
+    fields |= {f"{name}1": (number, 1) for name, number in numbers_of.items()}
+    fields |= {
+        "year of 100": (numbers_of["year"] % 100, 2),
+        "quarter": (months // 3 + 1, 1),
+        "day of year": ((day - year.astype("M8[D]")).astype(np.int64) + 1, 1),
+        "hour of 12": ((hour - 1) % 12 + 1, 2),
+        "hour of 12, 1": ((hour - 1) % 12 + 1, 1),
+    }
+    days = day.astype(np.int64)
+    words = {"AM": np.where(hour < 12, "AM", "PM")}
+    words |= {"Mon": _day_names(days), "Monday": _day_names(days, None)}
+    words |= {"Jan": _month_names(months), "January": _month_names(months, None)}
     fraction = (moments - day).astype(np.int64) % 1_000_000
     texts = [""] * len(times)
     for part in call.options[0]:
         if part.startswith("="):
             texts = [text + part[1:] for text in texts]
+            continue
+        if part in words:
+            texts = [text + word for text, word in zip(texts, words[part].tolist(), strict=True)]
             continue
         if part.startswith("fraction"):
             digits = int(part[8:])
@@ -191,6 +228,54 @@ def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string(), mask=None if mask is None else ~mask)
 
 
+def _day_names(days: Any, letters: int | None = 3) -> Any:
+    """Return the names of days since 1970, of some letters or all."""
+    return np.array([name[:letters] for name in _DAYS])[(days + 3) % 7]
+
+
+def _month_names(months: Any, letters: int | None = 3) -> Any:
+    """Return the names of months since a January, of some letters or all."""
+    return np.array([name[:letters] for name in _MONTHS])[months % 12]
+
+
+def named_day(days: Any, mask: Any) -> pa.Array:
+    """Return the short names of days since 1970."""
+    return pa.array(_day_names(days), pa.string(), mask=None if mask is None else ~mask)
+
+
+def named_month(months: Any, mask: Any) -> pa.Array:
+    """Return the short names of months since 1970."""
+    return pa.array(_month_names(months), pa.string(), mask=None if mask is None else ~mask)
+
+
+def _found(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+    """Return whether a part of a text matches the pattern ``options[0]``."""
+    pattern = call.options[0].pattern
+    return each(lambda text: pattern.search(text) is not None, call.dtype, texts)
+
+
+def _extracted(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+    """Return group ``options[1]`` of the first match of ``options[0]``, or an empty text."""
+    pattern, group = call.options[0].pattern, call.options[1]
+
+    def extract(text: str) -> str:
+        match = pattern.search(text)
+        return (match and match[group]) or ""
+
+    return each(extract, call.dtype, texts)
+
+
+def _replaced(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+    """Return texts with ``options[1]`` in place of what matches ``options[0]``."""
+    pattern, text = call.options[0].pattern, call.options[1]
+    return each(lambda old: pattern.sub(lambda _: text, old), call.dtype, texts)
+
+
+def _translated(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+    """Return texts with characters replaced, or left out, by the table ``options[0]``."""
+    return each(lambda text: text.translate(call.options[0]), call.dtype, texts)
+
+
 TEXTS: dict[str, Callable[..., Any]] = {
     "Base64": _per_row(lambda data: base64.b64encode(data).decode()),
     "DateFormatClass": _formatted,
@@ -198,12 +283,17 @@ TEXTS: dict[str, Callable[..., Any]] = {
     "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
     "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
     "Sha2": _sha2,
+    "RLike": _found,
+    "RegExpExtract": _extracted,
+    "RegExpReplace": _replaced,
     "StringInstr": _per_row(lambda text, part: text.find(part) + 1),
     "StringLPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=True)),
     "StringLocate": _per_row(_located),
     "StringRPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=False)),
     "StringRepeat": _per_row(lambda text, times: text * max(times, 0)),
     "StringSplit": _split,
+    "StringTranslate": _translated,
+    "StructsToJson": to_json,
     "SubstringIndex": _per_row(_before_delimiter),
 }
 """Spark's expression class → its function of columns; null where the last of these is null."""

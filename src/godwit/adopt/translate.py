@@ -40,6 +40,7 @@ from godwit.adopt.plan import (
     Catalyst,
     analysed,
     children_of,
+    conjuncts,
     id_of,
     kind_of,
     place_of,
@@ -401,7 +402,7 @@ class Translation:
     @staticmethod
     def conjuncts(condition: Any) -> list[Any]:
         """Return the parts of a condition that are joined by ``AND``."""
-        return _conjuncts(condition)
+        return conjuncts(condition)
 
     def rows_at(
         self, node: Any, operator: CustomNode, columns: Sequence[tuple[Any, Place]]
@@ -504,6 +505,16 @@ class Translation:
 
     def _add_source(self, plan: Any, name: str, frame: DataFrame | Source, **time: Any) -> Stream:
         """Return the stream of a source; errors name a node of the plan that it has rows of."""
+        for field in frame.schema if isinstance(frame, DataFrame) else ():
+            try:
+                arrow_schema_of(StructType([field]), zone="UTC")
+            except PySparkTypeError:
+                raise self.refused(
+                    plan,
+                    f"it reads {field.name!r}, whose type is {field.dataType.simpleString()}, "
+                    "which Arrow does not have",
+                    "Convert it first, such as an interval of months to their number.",
+                ) from None
         try:
             return self.flow.source(name, frame, **time)
         except InvalidFlowError as error:
@@ -583,7 +594,7 @@ def _drops_rows(node: Any, below: Any, time: int) -> bool:
         kind_of(part) != "IsNotNull"
         or kind_of(part.child()) != "AttributeReference"
         or id_of(part.child()) != time
-        for part in _conjuncts(node.condition())
+        for part in conjuncts(node.condition())
     )
 
 
@@ -593,15 +604,8 @@ def _conditions(plan: Any) -> set[str]:
         str(part.sql())
         for node in walk(plan)
         if kind_of(node) == "Filter"
-        for part in _conjuncts(node.condition())
+        for part in conjuncts(node.condition())
     }
-
-
-def _conjuncts(condition: Any) -> list[Any]:
-    """Return the parts of a condition that are joined by ``AND``."""
-    if kind_of(condition) != "And":
-        return [condition]
-    return [part for side in children_of(condition) for part in _conjuncts(side)]
 
 
 _HANDLERS: Final[dict[str, Callable[[Translation, Any, list[Adopted | None]], Adopted]]] = {

@@ -1,0 +1,150 @@
+"""``to_json`` over Arrow columns: letter by letter the text that Spark's generator writes.
+
+Fields without a value are left out of structs; in arrays and maps null stands for them.  Times are
+written by the clock of the session's zone, with the offset from UTC.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.adopt.casts import decimals_as_text, local_times
+from godwit.adopt.java_numbers import text_of
+from godwit.columns.arrays import values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.adopt.casts import FunctionSpec
+
+_ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
+    ord(character): f"\\{letter}"
+    for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
+}
+"""Code of a character that JSON has not as it is → its text, as Spark writes it."""
+_MINUTE_US = 60_000_000
+_LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
+_FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
+
+
+def quoted(text: str) -> str:
+    """Return a text as a value of JSON."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def has_json(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are written here as Spark writes them."""
+    if pa.types.is_map(dtype):
+        return pa.types.is_string(dtype.key_type) and has_json(dtype.item_type)
+    if pa.types.is_nested(dtype):
+        return all(has_json(dtype.field(place).type) for place in range(dtype.num_fields))
+    tests = ("boolean", "integer", "floating", "decimal", "string", "binary", "date", "timestamp")
+    return any(getattr(pa.types, f"is_{name}")(dtype) for name in tests)
+
+
+def to_json(call: FunctionSpec, values: pa.Array) -> pa.Array:
+    """Return values as JSON; ``options[0]``: whether Java writes the shortest texts of floats."""
+    return pa.array(_texts(values, call.zone, call.options[0]), pa.string())
+
+
+def _texts(values: pa.Array, zone: str, shortest: bool) -> list[str | None]:
+    """Return the text of each value; ``None`` of null."""
+    texts = list(_texts_of_valid(values, zone, shortest))
+    if values.null_count:
+        valid = values.is_valid().to_pylist()
+        return [text if ok else None for text, ok in zip(texts, valid, strict=True)]
+    return texts
+
+
+def _texts_of_valid(values: pa.Array, zone: str, shortest: bool) -> Iterable[str | None]:
+    """Return the text of each value, any of null."""
+    dtype = values.type
+    if pa.types.is_struct(dtype):
+        names = [f"{quoted(dtype.field(place).name)}:" for place in range(dtype.num_fields)]
+        parts = [_texts(part, zone, shortest) for part in values.flatten()]
+        rows = zip(*parts, strict=True) if parts else [()] * len(values)
+        return [
+            "{" + ",".join(n + text for n, text in zip(names, row, strict=True) if text) + "}"
+            for row in rows
+        ]
+    if pa.types.is_map(dtype):
+        keys, items = ([*map(_or_null, _texts(part, zone, shortest))] for part in _entries(values))
+        entries = [f"{key}:{item}" for key, item in zip(keys, items, strict=True)]
+        return ["{" + ",".join(part) + "}" for part in _grouped(values, entries)]
+    if pa.types.is_list(dtype):
+        elements = [*map(_or_null, _texts(values.flatten(), zone, shortest))]
+        return ["[" + ",".join(part) + "]" for part in _grouped(values, elements)]
+    if pa.types.is_string(dtype):
+        return [None if text is None else quoted(text) for text in values.to_pylist()]
+    if pa.types.is_binary(dtype):
+        encoded = (base64.b64encode(value or b"").decode() for value in values.to_pylist())
+        return [*map(quoted, encoded)]
+    if pa.types.is_decimal(dtype):
+        return decimals_as_text(values, "wrap")
+    if pa.types.is_temporal(dtype):
+        return _times(values, zone)
+    numbers = values_of(values).tolist()
+    if not pa.types.is_floating(dtype):
+        return [str(number).lower() for number in numbers]
+    single = pa.types.is_float32(dtype)
+    texts = [text_of(number, is_single=single, shortest=shortest) for number in numbers]
+    return [f'"{text}"' if text[-1] in "Ny" else text for text in texts]
+
+
+def _or_null(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+def _entries(maps: pa.Array) -> list[pa.Array]:
+    """Return all keys, and all values, of maps that are not null."""
+    plain = maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
+    entries: list[pa.Array] = plain.flatten().flatten()
+    return entries
+
+
+def _grouped(lists: pa.Array, texts: list[str]) -> Iterable[list[str]]:
+    """Return the texts of the elements of each array or map."""
+    offsets = lists.offsets.to_pylist()
+    sizes = [end - begin for begin, end in itertools.pairwise(offsets)]
+    valid = lists.is_valid().to_pylist()
+    place = 0
+    for size, ok in zip(sizes, valid, strict=True):
+        yield texts[place : place + size] if ok else []
+        place += size if ok else 0
+
+
+def _times(values: pa.Array, zone: str) -> list[str]:
+    """Return dates and times as text."""
+    if pa.types.is_date(values.type):
+        days = np.where(_valid(values), values_of(values), 0).astype(np.int64)
+        return [f'"{day}"' for day in np.datetime_as_string(_known(days * 86_400_000_000, "D"))]
+    moments = np.where(_valid(values), values_of(values), 0)
+    shown = np.where(_valid(values), local_times(values, zone), 0)
+    texts = np.datetime_as_string(_known(shown, "ms")).tolist()
+    if values.type.tz is None:
+        return [f'"{text}"' for text in texts]
+    offsets = shown - moments
+    minutes = (np.sign(offsets) * (np.abs(offsets) // _MINUTE_US)).tolist()
+    return [f'"{text}{_offset(m)}"' for text, m in zip(texts, minutes, strict=True)]
+
+
+def _offset(minutes: int) -> str:
+    """Return an offset from UTC as text."""
+    sign, size = "-" if minutes < 0 else "+", abs(minutes)
+    return f"{sign}{size // 60:02}:{size % 60:02}" if minutes else "Z"
+
+
+def _valid(values: pa.Array) -> Any:
+    return values_of(values.is_valid())
+
+
+def _known(micros: Any, unit: str) -> Any:
+    """Return moments of a unit; raise for years that have no four digits."""
+    if ((micros < _FIRST_MICROS) | (micros > _LAST_MICROS)).any():
+        raise ValueError("a time before the year 1 or after 9999 as text")
+    return micros.astype("M8[us]").astype(f"M8[{unit}]")

@@ -1,0 +1,125 @@
+"""Joins of rows between two stateful nodes with a static table, in the lanes.
+
+The table is read once, when the query starts, and is part of the lanes' program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.adopt.array_functions import codes_of
+from godwit.adopt.functions import truth_of
+from godwit.adopt.plan import children_of, kind_of, references
+from godwit.columns.arrays import values_of
+from godwit.operators.aggregates.expressions import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from godwit.operators.aggregates.expressions import Expression
+
+    Integers = npt.NDArray[np.int64]
+
+MAX_ROWS: Final = 1_000_000
+"""Number of rows that a table may have, since each lane has them all."""
+_EQUAL: Final = {"EqualTo": False, "EqualNullSafe": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticJoin:
+    """A step that joins rows with those of a table."""
+
+    how: str  # "inner", "outer" (rows without a partner stay), "semi" or "anti"
+    table: dict[str, pa.Array]  # columns by their keys
+    size: int  # rows of the table
+    # of the rows, of the table, and whether nulls are equal
+    equal: tuple[tuple[Expression, Expression, bool], ...]
+    conditions: tuple[tuple[Expression, str], ...]  # of pairs of rows, and as text
+
+    def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return the joined rows, in the order of the rows that they are of."""
+        length = len(next(iter(columns.values())))
+        rows, partners = self._pairs(columns, length)
+        for condition, text in self.conditions:
+            pairs = Rows(columns=self._joined(columns, rows, partners))
+            chosen = np.flatnonzero(values_of(truth_of(condition, text, pairs).fill_null(False)))
+            rows, partners = rows[chosen], partners[chosen]
+        if self.how in {"semi", "anti"}:
+            met = np.bincount(rows, minlength=length) > 0
+            stays = pa.array(np.flatnonzero(met == (self.how == "semi")))
+            return {key: column.take(stays) for key, column in columns.items()}
+        if self.how == "outer":
+            alone = np.flatnonzero(np.bincount(rows, minlength=length) == 0)
+            order = np.argsort(np.concatenate([rows, alone]), kind="stable")
+            rows = np.concatenate([rows, alone])[order]
+            partners = np.concatenate([partners, np.full(len(alone), -1)])[order]
+        return self._joined(columns, rows, partners)
+
+    def _pairs(self, columns: Mapping[str, pa.Array], length: int) -> tuple[Integers, Integers]:
+        """Return the rows, and the rows of the table, whose keys are equal."""
+        own, others = np.zeros(length, np.int64), np.zeros(self.size, np.int64)
+        usable, others_usable = np.ones(length, np.bool_), np.ones(self.size, np.bool_)
+        # A table without columns has no rows to evaluate an expression over.
+        for of_rows, of_table, nulls_are_equal in self.equal if self.size else ():
+            left = of_rows.evaluate(Rows(columns=columns))
+            right = of_table.evaluate(Rows(columns=self.table))
+            mine, theirs = codes_of(left, right)
+            if not nulls_are_equal:
+                usable, others_usable = usable & (mine >= 0), others_usable & (theirs >= 0)
+            both = np.stack([np.concatenate([own, others]), np.concatenate([mine, theirs])], axis=1)
+            codes = np.unique(both, axis=0, return_inverse=True)[1].ravel()
+            own, others = codes[:length], codes[length:]
+        which = np.flatnonzero(others_usable)
+        which = which[np.argsort(others[which], kind="stable")]
+        begins = np.searchsorted(others[which], own, "left")
+        ends = np.searchsorted(others[which], own, "right")
+        counts = np.where(usable, ends - begins, 0)
+        rows = np.repeat(np.arange(length), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, which[np.repeat(begins, counts) + within]
+
+    def _joined(
+        self, columns: Mapping[str, pa.Array], rows: Integers, partners: Integers
+    ) -> dict[str, pa.Array]:
+        """Return the columns of pairs; a partner of -1 is null."""
+        mine, theirs = pa.array(rows), pa.array(partners, mask=partners < 0)
+        joined = {key: column.take(mine) for key, column in columns.items()}
+        return joined | {key: column.take(theirs) for key, column in self.table.items()}
+
+
+def how_of(node: Any, stream: int) -> str | None:
+    """Return how a join is computed; ``None`` if it is not.
+
+    `stream`: number of the child whose rows are joined with the other one.
+    """
+    name = str(node.joinType().toString())
+    kept = ("LeftOuter", "RightOuter")[stream]
+    known = {"Inner": "inner", "Cross": "inner", kept: "outer"}
+    if stream == 0:
+        known |= {"LeftSemi": "semi", "LeftAnti": "anti"}
+    return known.get(name)
+
+
+def equal_parts(part: Any, of_table: set[int]) -> tuple[Any, Any, bool] | None:
+    """Return the operands of an equation, of the rows and of the table; ``None`` if it is not one.
+
+    `of_table`: numbers of the table's columns.
+    """
+    nulls_are_equal = _EQUAL.get(kind_of(part))
+    if nulls_are_equal is None:
+        return None
+    left, right = children_of(part)
+    sides = [references(left), references(right)]
+    if not all(sides):
+        return None
+    if sides[1] <= of_table and not sides[0] & of_table:
+        return left, right, nulls_are_equal
+    if sides[0] <= of_table and not sides[1] & of_table:
+        return right, left, nulls_are_equal
+    return None

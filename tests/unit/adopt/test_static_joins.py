@@ -1,0 +1,76 @@
+"""Rows joined with a static table are those that a loop over all pairs finds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from godwit.adopt.functions import Form
+from godwit.adopt.static_joins import StaticJoin
+from godwit.operators.aggregates.expressions import Column
+
+_FLOAT, _TEXT = pa.float64(), pa.string()
+
+
+def _column(draw: random.Random, values: tuple[Any, ...], size: int, dtype: Any) -> pa.Array:
+    return pa.array([draw.choice(values) for _ in range(size)], dtype)
+
+
+@pytest.mark.parametrize("how", ["inner", "outer", "semi", "anti"])
+@pytest.mark.parametrize("seed", range(4))
+def test_joined_rows_are_those_of_all_pairs(how: str, seed: int) -> None:
+    draw = random.Random(seed)
+    size, others = draw.choice((0, 1, 9)), draw.choice((0, 1, 7))
+    columns = {
+        "#rows": pa.nulls(size, pa.bool_()),
+        "a": _column(draw, (1.0, 2.0, float("nan"), None), size, _FLOAT),
+        "k": _column(draw, ("x", "y", None), size, _TEXT),
+        "n": pa.array(range(size), pa.int64()),
+    }
+    table = {
+        "b": _column(draw, (1.0, float("nan"), None), others, _FLOAT),
+        "l": _column(draw, ("x", "y", None), others, _TEXT),
+        "m": _column(draw, (0, 3, 5), others, pa.int64()),
+    }
+    less = Form(name="LessThan", arguments=(Column("m"), Column("n")), dtype=pa.bool_())
+    step = StaticJoin(
+        how=how,
+        table=table,
+        size=others,
+        equal=((Column("a"), Column("b"), True), (Column("k"), Column("l"), False)),
+        conditions=((less, "m < n"),) if seed % 2 else (),
+    )
+    result = step.apply(columns)
+    names = ["a", "k", "n"] + (["b", "l", "m"] if how in {"inner", "outer"} else [])
+    rows = list(zip(*(result[name].to_pylist() for name in names), strict=True))
+    assert list(map(repr, rows)) == list(map(repr, _by_loop(columns, table, how, seed % 2 == 1)))
+    assert len(result["#rows"]) == len(rows)
+
+
+def _by_loop(
+    columns: dict[str, pa.Array], table: dict[str, pa.Array], how: str, is_less: bool
+) -> list[tuple[Any, ...]]:
+    """Return the joined rows, in order."""
+    joined: list[tuple[Any, ...]] = []
+    partners = list(zip(*(table[name].to_pylist() for name in "blm"), strict=True))
+    for row in zip(*(columns[name].to_pylist() for name in "akn"), strict=True):
+        met = [
+            other
+            for other in partners
+            if repr(row[0]) == repr(other[0])
+            and row[1] is not None
+            and row[1] == other[1]
+            and (not is_less or other[2] < row[2])
+        ]
+        if how == "semi":
+            joined += [row] if met else []
+        elif how == "anti":
+            joined += [] if met else [row]
+        elif how == "outer" and not met:
+            joined.append((*row, None, None, None))
+        else:
+            joined += [(*row, *other) for other in met]
+    return joined
