@@ -70,6 +70,26 @@ def _sort(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     return listed(rows, elements.take(pa.array(order)), lists, call.dtype)
 
 
+def _sort_nulls_last(call: FunctionSpec, lists: pa.Array) -> pa.Array:
+    """Return arrays sorted ascending, with nulls last."""
+    rows, elements = opened(lists)
+    (codes,) = codes_of(elements)
+    order = order_by(rows, np.where(codes < 0, codes.max(initial=0) + 1, codes))
+    return listed(rows, elements.take(pa.array(order)), lists, call.dtype)
+
+
+def _flatten(call: FunctionSpec, lists: pa.Array) -> pa.Array:
+    """Return the elements of arrays in arrays; null where one of these is null."""
+    rows, inner = opened(lists)
+    within, elements = opened(inner)
+    missing = np.bincount(rows[~values_of(inner.is_valid())], minlength=len(lists)) > 0
+    rows = rows[within]
+    stays = np.flatnonzero(~missing[rows])
+    like = pc.if_else(pa.array(missing), None, lists.is_valid())
+    like = pc.if_else(lists.is_valid(), like, None)
+    return listed(rows[stays], elements.take(pa.array(stays)), like, call.dtype)
+
+
 def _extreme(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Array]:
     """Return ``array_max`` or ``array_min``, which skip nulls."""
 
@@ -262,7 +282,9 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "ArrayMin": _extreme(largest=False),
     "ArrayPosition": _position,
     "ArrayRemove": _remove,
+    "ArraySort": _sort_nulls_last,
     "ArrayUnion": _union,
+    "Flatten": _flatten,
     "GetMapValue": value_of_key,
     "MapKeys": _keys,
     "MapValues": _values,

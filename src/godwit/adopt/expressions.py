@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_json_stri
 
 from godwit.adopt.casts import LOCAL_ZONES, is_proven
 from godwit.adopt.encoding import is_nested
+from godwit.adopt.folds import Fold
 from godwit.adopt.functions import (
     DATE_UNITS,
     DIFFERENCES_US,
@@ -614,6 +615,43 @@ def _json_of(reader: ExpressionReader, evaluator: Any, value: Any) -> Expression
     )
 
 
+_VARIABLE = re.compile(r"(?:lambda )?\w+#\d+L?")
+_NULLS_LAST = "if ((isnull(a) AND isnull(b))) 0 else if (isnull(a)) 1 else if (isnull(b)) -1 else "
+_BY_SIZE = "if ((a < b)) -1 else if ((a > b)) 1 else 0"
+_COMPARES = frozenset({_NULLS_LAST + _BY_SIZE, _BY_SIZE})
+"""Texts of the comparison that ``array_sort`` has by default."""
+
+
+def _read_sorted(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return an array sorted by the order of its elements."""
+    argument, function = children_of(expression)
+    names = dict(zip(map(column_key, to_list(function.arguments())), "ab", strict=True))
+    body = str(children_of(function)[0].toString())
+    text = _VARIABLE.sub(lambda m: names.get("#" + m[0].split("#")[1].rstrip("L"), m[0]), body)
+    if text not in _COMPARES:
+        raise ValueError("a comparison of elements")
+    dtype = reader.type_of(expression.dataType())
+    _check_elements("SortArray", dtype)
+    return Function(name="ArraySort", arguments=(reader.read(argument),), dtype=dtype)
+
+
+def _read_fold(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return the elements of an array merged into one value."""
+    argument, start, merge, finish = children_of(expression)
+    merge_body, *of_merge = children_of(merge)
+    finish_body, of_finish = children_of(finish)
+    value, element = map(column_key, of_merge)
+    return Fold(
+        argument=reader.read(argument),
+        start=reader.read(start),
+        merge=reader.read(merge_body),
+        variables=(value, element),
+        finish=reader.read(finish_body),
+        result=column_key(of_finish),
+        dtype=reader.type_of(start.dataType()),
+    )
+
+
 def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a function of the elements of an array."""
     argument, function = children_of(expression)
@@ -635,9 +673,11 @@ def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
 _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "Alias": _read_alias,
     "And": _read_both("and"),
+    "ArrayAggregate": _read_fold,
     "ArrayExists": _read_lambda,
     "ArrayFilter": _read_lambda,
     "ArrayForAll": _read_lambda,
+    "ArraySort": _read_sorted,
     "ArrayTransform": _read_lambda,
     "AttributeReference": _read_attribute,
     "CaseWhen": _read_case,

@@ -473,7 +473,7 @@ class Translation:
         if len(marks) > 1:
             raise self.refused(
                 marks[0],
-                "there are several watermarks on the way to one operator",
+                "there are several watermarks on the way to one operator, which Spark refuses, too",
                 "Leave one of them.",
             )
         (mark,) = marks

@@ -1,0 +1,71 @@
+"""``aggregate(array, start, merge, finish)`` of Spark over Arrow columns: a step for each element.
+
+The first elements of all rows are merged at once, then the second ones, and so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.adopt.array_functions import opened
+from godwit.operators.aggregates.arithmetic import EvaluationError
+from godwit.operators.aggregates.expressions import Expression, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold(Expression):
+    """The elements of every array merged into one value."""
+
+    argument: Expression
+    start: Expression
+    merge: Expression
+    variables: tuple[str, str]  # columns of the value so far, and of the element
+    finish: Expression
+    result: str  # column of the last value
+    dtype: pa.DataType  # of the value so far
+
+    def __str__(self) -> str:
+        return f"aggregate({self.argument}, {self.start}, {self.merge}, {self.finish})"
+
+    @property
+    def can_fail(self) -> bool:
+        return True
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        """Return the value of every row, null for an array that is null."""
+        lists = rows.needed(self.argument.evaluate(rows))
+        valid = rows.where(lists.is_valid())
+        value = self.start.evaluate(valid).cast(self.dtype)
+        numbers, elements = opened(lists)
+        sizes = np.bincount(numbers, minlength=len(lists))
+        begins = np.cumsum(sizes) - sizes
+        for place in range(int(sizes.max(initial=0))):
+            which = np.flatnonzero(sizes > place)
+            value = self._merged(rows.columns, value, which, elements.take(begins[which] + place))
+        finished = self.finish.evaluate(
+            Rows(columns={**rows.columns, self.result: value}, active=valid.active)
+        )
+        return pc.if_else(lists.is_valid(), finished, None)
+
+    def _merged(
+        self, columns: Mapping[str, pa.Array], value: pa.Array, which: np.ndarray, element: pa.Array
+    ) -> pa.Array:
+        """Return the value so far with an element of some rows merged."""
+        taken = pa.array(which)
+        some = {name: column.take(taken) for name, column in columns.items()}
+        some |= dict(zip(self.variables, (value.take(taken), element), strict=True))
+        try:
+            merged = self.merge.evaluate(Rows(columns=some)).cast(self.dtype)
+        except EvaluationError as error:
+            raise EvaluationError(int(which[error.row]), error.reason, error.condition) from error
+        places = np.arange(len(value))
+        places[which] = len(value) + np.arange(len(which))
+        return pa.concat_arrays([value, merged]).take(pa.array(places))
