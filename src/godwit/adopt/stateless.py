@@ -27,6 +27,7 @@ from godwit.adopt.plan import (
     place_of,
     to_list,
     type_of,
+    walk,
 )
 from godwit.adopt.static_joins import MAX_ROWS, StaticJoin, equal_parts, how_of
 from godwit.model.errors import UnsupportedQueryError
@@ -425,7 +426,8 @@ def _empty_leaf(catalyst: Catalyst, attributes: Sequence[Any]) -> tuple[Any, Any
 
 def _table(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any, pa.Table]:
     """Return an empty plan in place of a static one, and the rows of that by its columns' keys."""
-    catalyst.check_repeatable(plan, reader.refuse)
+    for node in walk(plan):
+        catalyst.check_repeatable(node, reader.refuse)
     rows = catalyst.dataframe(plan).limit(MAX_ROWS + 1).toArrow()
     if rows.num_rows > MAX_ROWS:
         raise UnsupportedQueryError(
