@@ -82,8 +82,8 @@ _ORDERED = frozenset(
 _TEXTS = frozenset(
     {
         "Upper", "Lower", "StartsWith", "EndsWith", "Contains", "StringReplace", "Substring",
-        "RLike", "RegExpExtract", "RegExpReplace", "StringTranslate", "StringTrim",
-        "StringTrimLeft", "StringTrimRight", "StringInstr", "StringLPad",
+        "Ascii", "InitCap", "RLike", "RegExpExtract", "RegExpReplace", "StringTranslate",
+        "StringTrim", "StringTrimLeft", "StringTrimRight", "StringInstr", "StringLPad",
         "StringLocate", "StringRPad", "StringRepeat", "StringSplit", "SubstringIndex",
     }
 )  # fmt: skip
@@ -240,7 +240,8 @@ class ExpressionReader:
             none = Constant(pa.scalar(-1, dtype))
             return Form(name="Coalesce", arguments=(size, none), dtype=dtype)
         elif name == "ElementAt" and expression.defaultValueOutOfBound().isDefined():
-            raise ValueError("a default element")
+            default = self.read(option(expression.defaultValueOutOfBound()))
+            options = (_constant(default, "a default element that varies"),)
         elif name == "ElementAt" and pa.types.is_map(types[0]):
             name = "GetMapValue"
         elif name in _READ_OPTIONS:

@@ -452,7 +452,10 @@ def _element(call: Function, values: pa.Array, index: pa.Array, numbers: Integer
     positions = np.where(outside, 0, starts + numbers)
     if mask is not None:
         positions = np.where(mask, positions, 0)
-    return values.values.take(pa.array(positions, mask=None if mask is None else ~mask))
+    elements = values.values.take(pa.array(positions, mask=None if mask is None else ~mask))
+    if not call.options:
+        return elements
+    return pc.if_else(pc.and_(pa.array(outside), index.is_valid()), call.options[0], elements)
 
 
 # -- dates and times
@@ -674,6 +677,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "Hour": _of_time(_UNITS_US["HOUR"], 24),
     "IntegralDivide": _integral_divide,
     "KnownFloatingPointNormalized": lambda _, values: values,
+    "KnownNotContainsNull": lambda _, values: values,
     "KnownNotNull": lambda _, values: values,
     "KnownNullable": lambda _, values: values,
     "LastDay": _of_date(_last_day),

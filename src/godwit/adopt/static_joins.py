@@ -31,7 +31,7 @@ MAX_ROWS: Final = 1_000_000
 _EQUAL: Final = {"EqualTo": False, "EqualNullSafe": True}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StaticJoin:
     """A step that joins rows with those of a table."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,7 @@ _MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August"),
     *("September", "October", "November", "December"),
 )
+_ALL_BITS = (1 << 64) - 1
 _LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
 _FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
 
@@ -248,6 +250,24 @@ def named_month(months: Any, mask: Any) -> pa.Array:
     return pa.array(_month_names(months), pa.string(), mask=None if mask is None else ~mask)
 
 
+def _capitalised(text: str) -> str:
+    """Return a text whose words, between spaces, begin with a capital letter."""
+    words = text.split(" ")
+    return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in words)
+
+
+def _hexadecimal(value: int | str | bytes) -> str:
+    """Return bytes, or an integer of 64 bits, in hexadecimal digits."""
+    if isinstance(value, int):
+        return f"{value & _ALL_BITS:X}"
+    return (value.encode() if isinstance(value, str) else value).hex().upper()
+
+
+def _bytes_of(value: str | bytes) -> int:
+    """Return the number of bytes."""
+    return len(value.encode() if isinstance(value, str) else value)
+
+
 def _found(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     """Return whether a part of a text matches the pattern ``options[0]``."""
     pattern = call.options[0].pattern
@@ -277,12 +297,19 @@ def _translated(call: FunctionSpec, texts: pa.Array) -> pa.Array:
 
 
 TEXTS: dict[str, Callable[..., Any]] = {
+    "Ascii": _per_row(lambda text: ord(text[0]) if text else 0),
     "Base64": _per_row(lambda data: base64.b64encode(data).decode()),
+    "Bin": _per_row(lambda number: f"{number & _ALL_BITS:b}"),
+    "BitLength": _per_row(lambda value: 8 * _bytes_of(value)),
+    "Crc32": _per_row(zlib.crc32),
     "DateFormatClass": _formatted,
+    "Hex": _per_row(_hexadecimal),
+    "InitCap": _per_row(_capitalised),
     "KeyText": _per_row(key_text),
     "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
     "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
     "Sha2": _sha2,
+    "OctetLength": _per_row(_bytes_of),
     "RLike": _found,
     "RegExpExtract": _extracted,
     "RegExpReplace": _replaced,
@@ -292,6 +319,7 @@ TEXTS: dict[str, Callable[..., Any]] = {
     "StringRPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=False)),
     "StringRepeat": _per_row(lambda text, times: text * max(times, 0)),
     "StringSplit": _split,
+    "StringSplitSQL": _per_row(lambda text, part: text.split(part) if part else [text]),
     "StringTranslate": _translated,
     "StructsToJson": to_json,
     "SubstringIndex": _per_row(_before_delimiter),
