@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as sf
 from tests.support.drawn_expressions import Comparison, compare_drawn
 from tests.support.long_tests import minutes_long
 
@@ -104,6 +105,39 @@ def test_elements_of_arrays_and_maps_become_rows(spark: SparkSession) -> None:
         theirs = after.toArrow().to_pydict()
         assert sorted(map(repr, zip(*result.values(), strict=True))) == sorted(
             map(repr, zip(*theirs.values(), strict=True))
+        )
+
+
+def test_a_static_table_is_joined_as_spark_joins_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = spark.sql("select * from values (1, 'a'), (2, null), (null, 'c'), (1, 'd') as r(n, k)")
+    table = spark.sql("select * from values (1, 'b'), (1, 'q'), (null, 'z') as t(m, side)")
+    leaf = to_list(analysed(rows).output())
+    joins = {
+        "inner": "n = m and k < side",
+        "left": "n <=> m and side <> 'q'",
+        "leftsemi": "n = m",
+        "leftanti": "n = m and side > k",
+        "cross": "k < side",
+    }
+    for how, condition in joins.items():
+        narrow = table.where("m is not null or side = 'z'").selectExpr("m", "lower(side) as side")
+        after = rows.join(narrow, sf.expr(condition), how)
+        part = read_stateless(Catalyst(spark), analysed(after), (0,), leaf)
+        ours, theirs = part(rows.toArrow()).to_pydict(), after.toArrow().to_pydict()
+        assert sorted(map(repr, zip(*ours.values(), strict=True))) == sorted(
+            map(repr, zip(*theirs.values(), strict=True))
+        ), how
+    monkeypatch.setattr("godwit.adopt.stateless.MAX_ROWS", 2)
+    with pytest.raises(UnsupportedQueryError, match="more than 2 rows"):
+        read_stateless(Catalyst(spark), analysed(rows.crossJoin(table)), (0,), leaf)
+    with pytest.raises(UnsupportedQueryError, match=r"^Join .*cannot run"):
+        read_stateless(
+            Catalyst(spark),
+            analysed(rows.join(table.limit(1), sf.expr("n = m"), "full")),
+            (0,),
+            leaf,
         )
 
 
