@@ -32,6 +32,10 @@ def text_of(value: float, *, is_single: bool = False, shortest: bool = False) ->
     >>> text_of(2e23), text_of(2e23, shortest=True)
     ('1.9999999999999998E23', '2.0E23')
     """
+    if not is_single and 1e-3 <= abs(value) < 1e7:
+        # Half the distance to a neighbour has more decimal places than texts have, so both rules
+        # end at the same digit.
+        return repr(value)
     if not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"  # noqa: PLR0124
     sign = "-" if math.copysign(1.0, value) < 0 else ""
