@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.rate_trend import RateTrend
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -65,6 +67,7 @@ class ArrivalCurve:
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
         # standard deviation of the rate over a second, as a share; 0: not known
         self._deviation = 0.0
+        self.rises = RateTrend()
         self._changed: tuple[int | None] | None = None  # see `_last_changed`; ``None``: not known
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
@@ -80,11 +83,13 @@ class ArrivalCurve:
             self._reported = True
             self._times_s.clear()
             self._rows.clear()
+            self.rises.clear()
         if self._times_s and at_s <= self._times_s[-1]:
             self._times_s.pop()
             self._rows.pop()
         self._times_s.append(at_s)
         self._rows.append(self._taken + (backlog_rows or 0))
+        self.rises.add(at_s, self._rows[-1])
 
     def rate_since(self, since_s: float) -> float | None:
         """Return the mean arrival rate since a time, in rows a second.

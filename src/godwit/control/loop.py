@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from godwit.control.planning import Planned
     from godwit.control.policy import Announce
     from godwit.control.settings import Control
+    from godwit.control.situation import ScalingSituation
     from godwit.control.statistics import PeriodStatistics
     from godwit.engine.cluster import ExecutorPool
     from godwit.engine.policies import CommittedEpoch
@@ -350,12 +351,25 @@ class Controller:
         )
         if busy:  # moves under way are not in the plan
             situation = replace(situation, idle="")
-        if self._forecaster is not None:
-            expected_per_s = self._forecaster.expected_per_s(now_s)
-            situation = replace(situation, expected_per_s=expected_per_s)
+        expected_per_s = self._expected_per_s(period, situation, now_s)
+        situation = replace(situation, expected_per_s=expected_per_s)
         yield from self._resizing.propose(
             situation, view, planned, trial=None if moving else trial, steady=steady
         )
+
+    def _expected_per_s(
+        self, period: PeriodStatistics, situation: ScalingSituation, now_s: float
+    ) -> float | None:
+        """Return the arrival rate that is foreseen, by a period of the load or by its trend.
+
+        A decision counts from the time when executors have come and an epoch has begun with them
+        until the next one does, a period later.
+        """
+        expected = None if self._forecaster is None else self._forecaster.expected_per_s(now_s)
+        if period.rising is None:
+            return expected
+        until_s = now_s + situation.lead_s + situation.epoch_s + self._settings.period_s
+        return max(period.rising.rate_at(until_s), expected or 0.0)
 
     def _propose_moves(self, plan: Planned) -> Iterator[Proposal]:
         """Yield the moves of a plan if they pay, unless moves under way are as good."""

@@ -11,7 +11,8 @@ quarter above the one that it was made for; (5) what a cluster refuses is asked 
 the cool-down; (6) where a latency is measured, a decision is corrected once: by as many executors
 as all of three periods at rest show to be too many; and what noise may explain does not ask for
 more; (7) no executor is removed while a backlog is worked off, and of executors of unequal speeds
-as many as those that stay allow.
+as many as those that stay allow; (8) executors that were asked for only to work a backlog off are
+given back as soon as it is, without (2) and (4).
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -94,8 +95,8 @@ class Pace:
         self._step_per_s, self._made = math.inf, 0
         # Of the last periods at rest: how many executors sufficed, and the arrival rate.
         self._sufficed: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
-        # Periods in a row that asked for more where noise may have done so, and for fewer.
-        self._more_in_a_row = self._spare_in_a_row = 0
+        # Periods in a row that asked for more where noise may have done so.
+        self._more_in_a_row = 0
         self._missed_in_a_row = 0  # periods in a row whose measured figure missed the target
         self._had = 0  # executors that there were or were to come
         self._present = math.inf  # executors that there were in the last period; infinite: unknown
@@ -104,6 +105,8 @@ class Pace:
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
         self._answered = False  # whether the target was met at rest since the last decision
+        # Whether more executors were asked for than the rate needs, to work a backlog off.
+        self._lent = False
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
@@ -125,6 +128,7 @@ class Pace:
             self._step_per_s = arrival_per_s
         self._made = decisions + 1
         self._made_at_rest, self._answered = self._steady, False
+        self._lent = self._lent and kind == "out"
         self._sufficed.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
@@ -204,6 +208,7 @@ class Pace:
         self._missed_in_a_row = self._missed_in_a_row + 1 if missed else 0
         backlog = situation.backlog_rows or 0
         behind = backlog > situation.arrival_per_s * situation.epoch_s
+        rising = (situation.expected_per_s or 0.0) > situation.arrival_per_s
         # Fewer will do once it is worked off, and then one decision does. It grows until executors
         # that have come have their key groups; one that stays is the sources' own.
         catching_up = self._backlog.is_changing(backlog, have, behind=behind) and paced
@@ -217,16 +222,17 @@ class Pace:
             roomy = max(roomy, min(max(needed.executors, needed.comfortable), have))
             spare = have > roomy
         fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
-        self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
+        # Those that were only to work a backlog off are known to be too many once it is.
+        repaid = self._lent and spare and not (behind or missed or rising)
+        fewer = fewer or repaid
+        if repaid and not noisy and wanted.aim is not None:
+            roomy = min(roomy, max(wanted.aim, bounded))
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             above = answer_at(self._rates.high) if noisy else None
             fewest = fewest if above is None else min(max(fewest, above.executors), have)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             spare, fewer, roomy = True, True, max(fewest, bounded)
-        elif fewest is None and wanted.sufficient is not None:
-            # How many suffice will be known soon, and then one decision does.
-            fewer = fewer and self._spare_in_a_row >= 2 * _AT_REST
         self._more_in_a_row = self._more_in_a_row + 1 if bounded > coming else 0
         if bounded > coming and paced and situation.idle:
             reason = f"{situation.idle}, so that an executor which comes would be idle"
@@ -244,14 +250,16 @@ class Pace:
             # after a step that was answered is a matter of its own.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
             decisions = self._made_for("out", situation.arrival_per_s, situation.now_s)
-            if decisions and not (behind and self._answered) and wanted.sufficient is not None:
+            again = decisions and not rising and not (behind and self._answered)
+            if again and wanted.sufficient is not None:
                 aim = wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
+            self._lent = within > (wanted.sufficient or within)
             return self._decide_more(
                 within, situation, pool, paced=paced, arrived=arrived, came=came
             )
         if spare and not pool.pending:
-            step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer)
+            step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)
             # Out of reach is a target also while a backlog is worked off: no executor is
             # removed meanwhile. At rest those are removed that make no difference, unless a lane
             # is so busy that a little more load would make one.
@@ -298,14 +306,15 @@ class Pace:
         return ScalingStep(kind="out", executors=bounded)
 
     def _decide_fewer(
-        self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
+        self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool, repaid: bool
     ) -> ScalingStep:
         """Return the decision on a decrease to `roomy` executors.
 
-        `paced`: see `step`. `confirmed`: measurements at rest show that they suffice.
+        `paced`: see `step`. `confirmed`: several periods want it. `repaid`: the others were asked
+        for to work a backlog off, and have.
         """
         have = situation.executors
-        if paced and self._hysteresis.cooling_down(_SCALING, situation.now_s):
+        if paced and not repaid and self._hysteresis.cooling_down(_SCALING, situation.now_s):
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
         if paced and not confirmed:
             return ScalingStep(kind="stay", executors=have, reason="it may pass")

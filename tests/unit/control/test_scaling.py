@@ -12,7 +12,7 @@ from tests.oracles.core_counts import mmk_latency_s
 
 from godwit.control.backlog_trend import BacklogTrend
 from godwit.control.latency_model import predicted_latency_s
-from godwit.control.resizing import Pace
+from godwit.control.resizing import Pace, ScalingStep
 from godwit.control.scaling import (
     WantedExecutors,
     at_rate,
@@ -520,6 +520,45 @@ def test_a_backlog_after_a_step_is_worked_off_in_half_the_time() -> None:
     wanted = replace(wanting(9, 14), aim=12, sufficient=10)
     later = situation(now_s=NOW_S + 600, backlog_rows=100_000)
     assert pace.step(wanted, later, PoolView(), paced=True).executors == 12
+
+
+def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
+    """At the first period that meets the target, without a rest, to the number for the rate."""
+    pace = Pace(cool_down_s=30.0)
+    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
+    behind = situation(backlog_rows=8000)
+    assert pace.step(wanted, behind, PoolView(), paced=True) == ScalingStep(kind="out", executors=9)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    now = situation(executors=9, now_s=NOW_S + 5)
+    worked_off = replace(wanting(6, 8), aim=7, sufficient=6, target=2.0)
+    late = replace(worked_off, measured=2.5)
+    for waits, at in ((late, now), (worked_off, replace(now, backlog_rows=8000))):
+        assert pace.step(waits, at, PoolView(), paced=True).kind == "stay"
+    step = pace.step(replace(worked_off, measured=1.0), now, PoolView(), paced=True)
+    assert step == ScalingStep(kind="in", executors=7)
+    # Those that the rate needed, and no backlog, are kept until two periods want fewer.
+    pace.record_decision("in", now.now_s, arrival_per_s=4000.0)
+    again = pace.step(replace(wanting(5), measured=1.0, target=2.0), now, PoolView(), paced=True)
+    assert again.kind == "stay"
+
+
+def test_nobody_is_given_back_early_while_the_rate_rises() -> None:
+    pace = Pace(cool_down_s=30.0)
+    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
+    assert pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True).kind == "out"
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    now = situation(executors=9, now_s=NOW_S + 5, expected_per_s=4200.0)
+    met = replace(wanting(6, 8), aim=7, sufficient=6, target=2.0, measured=1.0)
+    assert pace.step(met, now, PoolView(), paced=True).kind == "stay"
+
+
+def test_a_second_decision_while_the_rate_rises_is_for_the_rate_to_come() -> None:
+    wanted = replace(wanting(6, 9), aim=8, sufficient=6, target=2.0, measured=3.0)
+    for expected, executors in ((None, 6), (4400.0, 8)):
+        pace, now = Pace(cool_down_s=30.0), situation(expected_per_s=expected)
+        pace.record_decision("out", NOW_S - 10, arrival_per_s=3900.0)
+        pace.step(wanting(4), situation(), PoolView(), paced=True)
+        assert pace.step(wanted, now, PoolView(), paced=True).executors == executors
 
 
 def test_an_order_is_followed_at_once() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from godwit.control.scaling import Scripted
-from godwit.control.settings import Control, Search
+from godwit.control.settings import Control, Means, Search, Worth
 from godwit.model import events
 from godwit.placement import Limits
 from godwit_lab.arena.autoscalers import AUTOSCALERS, PERIOD_S
@@ -116,6 +116,8 @@ class Match:
             "period": f"{PERIOD_S} seconds",
             "scaling": model,
             "max_executors": MOST,
+            # Rows take no time on links here, so there is no use in balancing links.
+            "worth": Worth(means=Means(link_bytes_per_s=None)),
         }
         source = self.pattern.source(scenario, self.seed) if self.pattern.source else None
         if self.mechanism == "live":

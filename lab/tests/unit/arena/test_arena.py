@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from godwit.model import events
 from godwit.model.errors import InvalidProblemError
+from godwit_lab.arena.autoscalers import AUTOSCALERS
 from godwit_lab.arena.least import LeastExecutors
 from godwit_lab.arena.match import (
     ORACLE,
@@ -68,6 +70,17 @@ def record(ended_s: float, pieces: list[tuple[float, float, float]], executors: 
         moves=0,
         delays=Delays(np.array(pieces, np.float64)),
     )
+
+
+def test_a_rate_that_rises_steadily_is_met_by_executors_for_the_rate_to_come() -> None:
+    """Decisions for the rate of their period missed the target in 54 % of the periods."""
+    rises = Match(
+        pattern=PATTERNS["ramp"], query=QUERIES["q8"], autoscaler="godwit", duration_s=120.0
+    )
+    figures, history = rises.play_with(AUTOSCALERS["godwit"].make(rises.target_s), 1.0)
+    assert figures.violated < 0.25
+    reasons = [event.reason for event in history.of_kind(events.ScaledOut)]
+    assert any("that are to come" in reason for reason in reasons)
 
 
 def test_equal_matches_give_equal_figures() -> None:
