@@ -19,8 +19,8 @@ def seen(rates: np.ndarray, interval_s: float = 1.0) -> RateTrend:
 
 
 def noisy(rates: np.ndarray, noise: float, seed: int) -> np.ndarray:
-    factors: np.ndarray = 1 + noise * np.random.default_rng(seed).normal(size=len(rates))
-    return rates * factors
+    strayed: np.ndarray = rates * (1 + noise * np.random.default_rng(seed).normal(size=len(rates)))
+    return strayed
 
 
 def test_a_steady_rise_is_continued_from_its_end() -> None:
