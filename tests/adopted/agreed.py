@@ -41,12 +41,12 @@ _PROCESSORS = _FUNCTIONS.with_name("processors.py")
 _CHANCE = re.compile(
     r'"jvmId":"[^"]*"|(?<="createTime":)\d+|(?<=#)\d+|(?<="id":)\d+'
     r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=_)[0-9a-f]{32}|@[0-9a-f]{5,}"
-    r"|/[^\s\"\],]*/(?:native|pytest)-[^/\"\]]*"
+    r"|/[^\s\"\],]*/(?:native|pytest)-[^/\"\]]*(?:/popen-gw\d+)?"
 )
 """Parts of a plan's text that differ from run to run."""
 _USUAL = {"java": "17", "zone": "UTC", "python": "UTC", "SPARK_ANSI_SQL_MODE": ""}
 """Environment in which the lines were written; a digest has any other."""
-_ELSEWHERE = ("spark.sql.warehouse.dir", "spark.sql.artifact")
+_ELSEWHERE = ("spark.sql.warehouse.dir", "spark.sql.artifact", "spark.sql.ui.")
 
 
 def comparison(query: DataFrame, build: Callable[..., Any], *further: object) -> str:
@@ -67,22 +67,40 @@ def comparison(query: DataFrame, build: Callable[..., Any], *further: object) ->
         text += " ".join(
             leaf.data().mkString(" ") for leaf in leaves if leaf.nodeName() == "LocalRelation"
         )
-    every: Any = query.sparkSession.conf.getAll
-    settings = sorted(
-        (key, value)
-        for key, value in every.items()
-        if key.startswith("spark.sql.") and not key.startswith(_ELSEWHERE)
-    )
     sources = ""
     if re.search("Py|Pandas|LogicalRDD|udf|UDF|transformWithState", text):
         file = inspect.getsourcefile(inspect.unwrap(_function(build)))
         sources = _source(file) + _source(str(_FUNCTIONS))
         if file is not None and Path(file).parent == _FUNCTIONS.parent:
             sources += _source(str(_PROCESSORS))
-    environment = _environment(query.sparkSession)
-    if environment != _USUAL:
-        further = (*further, environment)
-    return repr((pyspark.__version__, text, settings, sources, further))
+    settings, elsewhere = _session(query.sparkSession)
+    return repr((pyspark.__version__, text, settings, sources, (*further, *elsewhere)))
+
+
+def evaluation(spark: SparkSession, *what: object) -> str:
+    """Return what determines the values that Spark computes in a session, as text."""
+    return repr((pyspark.__version__, *_session(spark), what))
+
+
+def _session(spark: SparkSession) -> tuple[list[tuple[str, str]], list[dict[str, str]]]:
+    """Return the settings of a session, and its environment if that is not the usual one."""
+    every: Any = spark.conf.getAll
+    settings = sorted(
+        (key, value)
+        for key, value in every.items()
+        if key.startswith("spark.sql.")
+        and not key.startswith(_ELSEWHERE)
+        and value != _default(spark, key)
+    )
+    environment = _environment(spark)
+    return settings, [] if environment == _USUAL else [environment]
+
+
+def _default(spark: SparkSession, key: str) -> str | None:
+    """Return the value that a setting has where nobody sets it."""
+    jvm: Any = spark._jvm
+    entry = jvm.org.apache.spark.internal.config.ConfigEntry.findEntry(key)
+    return None if entry is None else str(entry.defaultValueString())
 
 
 def _environment(spark: SparkSession) -> dict[str, str]:
@@ -108,6 +126,15 @@ def remember(compared: str, outcome: object, name: str) -> None:
         line = f"{_digest(compared, outcome)} {name[:80]}\n"
         with _LINES.open("a") as file:
             file.write(line)
+
+
+def check_with_spark(
+    compared: str, outcome: object, native: Callable[[], object], name: str
+) -> None:
+    """Assert that Spark gives an outcome; `native` asks it, unless it has given this before."""
+    if not agreed(compared, outcome):
+        assert outcome == native(), name
+        remember(compared, outcome, name)
 
 
 def _digest(compared: str, outcome: object) -> str:

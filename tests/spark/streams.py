@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Inbox",
+    "as_texts",
     "by_epoch",
     "comparable",
     "counted",
@@ -145,6 +146,11 @@ def rows_of(table: pa.Table | DataFrame) -> list[Row]:
 def counted(rows: Iterable[Row]) -> Counter[Any]:
     """Rows as a bag: how often each of them is there."""
     return Counter(comparable(row) for row in rows)
+
+
+def as_texts(rows: Iterable[Row]) -> list[str]:
+    """Rows as texts in one order."""
+    return sorted(map(repr, rows))
 
 
 def by_epoch(epochs: Mapping[int, pa.Table]) -> dict[int, Counter[Any]]:

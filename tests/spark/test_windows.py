@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -11,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name everybody gives it
-from tests.spark.streams import Inbox, counted, drain, rows_of
+from tests.adopted.agreed import check_with_spark, comparison
+from tests.spark.streams import Inbox, as_texts, drain, rows_of
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError
@@ -66,19 +68,21 @@ def plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def native_epochs(
-    inbox: Inbox, window: Column, slack: str, mode: str, checkpoint: Path
-) -> dict[int, Counter[Any]]:
-    """Results of Spark's own query in each of its micro-batches."""
-    found: dict[int, Counter[Any]] = {}
-
-    def keep(batch: DataFrame, number: int) -> None:
-        found[number] = counted(rows_of(batch))
-
+def native_windows(inbox: Inbox, window: Column, slack: str) -> DataFrame:
+    """Spark's own query."""
     rows = inbox.stream().withWatermark("ts", slack).groupBy("k", window.alias("w"))
-    result = rows.agg(F.count("*").alias("n"), F.sum("v").alias("total")).select(
+    return rows.agg(F.count("*").alias("n"), F.sum("v").alias("total")).select(
         "k", F.unix_micros("w.start"), F.unix_micros("w.end"), "n", "total"
     )
+
+
+def native_epochs(result: DataFrame, mode: str, checkpoint: Path) -> dict[int, list[str]]:
+    """Results of Spark's own query in each of its micro-batches."""
+    found: dict[int, list[str]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        found[number] = as_texts(rows_of(batch))
+
     query = (
         result.writeStream.outputMode(mode)
         .foreachBatch(keep)
@@ -103,7 +107,8 @@ def test_every_epoch_gives_what_sparks_own_windows_give(
     native: SparkSession, tmp_path: Path
 ) -> None:
     inbox = Inbox(spark=native, directory=tmp_path / "in", columns=COLUMNS)
-    inbox.put(*random_epochs(7, 5))
+    given = random_epochs(7, 5)
+    inbox.put(*given)
     flow = gw.Flow("windows", num_key_groups=16)
     rows = flow.source("rows", inbox.stream(), event_time="ts", slack="90 seconds").key_by("k")
     sinks = {name: gw.sinks.memory() for name in WINDOWS}
@@ -114,10 +119,10 @@ def test_every_epoch_gives_what_sparks_own_windows_give(
     drain(flow, tmp_path / "ck")
     for name, (_, function, lengths, mode) in WINDOWS.items():
         epochs = sinks[name].epochs.items()
-        ours = {e: counted(rows_of(plain(t))) for e, t in epochs if e < 5 and t.num_rows}
-        window = function("ts", *lengths)
-        theirs = native_epochs(inbox, window, "90 seconds", mode, tmp_path / "native" / name)
-        assert ours == theirs, name
+        ours = {e: as_texts(rows_of(plain(t))) for e, t in epochs if e < 5 and t.num_rows}
+        theirs = native_windows(inbox, function("ts", *lengths), "90 seconds")
+        asked = partial(native_epochs, theirs, mode, tmp_path / "native" / name)
+        check_with_spark(comparison(theirs, native_windows, mode, given), ours, asked, name)
 
 
 @pytest.mark.parametrize("strategy", ["live", "instant"])

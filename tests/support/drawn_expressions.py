@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions
+from tests.adopted.agreed import agreed, evaluation, remember
 
 from godwit.adopt.plan import Catalyst, analysed, to_list
 from godwit.adopt.stateless import StatelessPart, read_stateless
@@ -425,9 +426,19 @@ class Comparison:
             if part is not None:
                 ours.append((text, *evaluated(part, self.rows)))
         self.compared += len(ours)
-        yield from self._values(ours)
         fails = [(text, row, name) for text, _, rows, _ in ours for row, name in rows.items()]
-        for text, row, name in rng.sample(fails, min(failing, len(fails))):
+        asked = rng.sample(fails, min(failing, len(fails)))
+        compared = evaluation(self.spark, self.rows.to_pydict(), asked)
+        if agreed(compared, ours):
+            return
+        differ = [*self._values(ours), *self._errors(asked)]
+        if not differ:
+            remember(compared, ours, f"expressions {ours[0][0] if ours else ''}")
+        yield from differ
+
+    def _errors(self, asked: list[tuple[str, int, str]]) -> Iterator[str]:
+        """Yield the rows that do not fail in Spark as they do here."""
+        for text, row, name in asked:
             answer = self._error(self.frame.where(f"row = {row}").selectExpr(f"{text} as it"))
             if not re.search(_NAMES.get(name, name), answer):
                 yield f"{text}: row {row} fails with {name}, Spark: {answer or 'a value'}"

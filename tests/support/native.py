@@ -12,17 +12,18 @@ import os
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StructType
 from tests.adopted.agreed import agreed, comparison, remember
+from tests.adopted.lanes_here import lanes_here
 
 import godwit as gw
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+_T = TypeVar("_T")
 Batches = dict[int, list[tuple[Any, ...]]]
 """Number of a batch → its rows, sorted; batches without rows are left out."""
 RAW_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
@@ -233,8 +235,10 @@ def compare_all(spark: SparkSession, cases: dict[str, Case], *, at_once: int = 4
     """Run several cases at once; return name → why it failed, of those that did.
 
     Queries mostly wait for logs and schedulers, so several take little longer than one does.
+    Their lanes are in this process; those of `compare` are in Spark's jobs.
     """
-    with settings(spark), ThreadPoolExecutor(at_once) as pool:
+    lanes = nullcontext() if "GODWIT_LONG" in os.environ else lanes_here()
+    with lanes, settings(spark), ThreadPoolExecutor(at_once) as pool:
         texts = pool.map(partial(failure_of, spark), cases, cases.values())
         results = dict(zip(cases, texts, strict=True))
     return {name: text for name, text in results.items() if text}
@@ -272,7 +276,7 @@ def _compared(spark: SparkSession, case: Case, name: str) -> Batches:
         if agreed(compared, result):
             return adopted.batches
     try:
-        native = _native_outcome(spark, case)
+        native = in_time(lambda: _outcome(spark, case, _native)[0])
     except StreamingQueryException as error:
         own = f"fails, too: {adopted!r}" if isinstance(adopted, Exception) else "does not fail"
         raise FailedInSparkError(f"the adopted query {own}; Spark: {error}") from error
@@ -285,15 +289,15 @@ def _compared(spark: SparkSession, case: Case, name: str) -> Batches:
     return adopted.batches
 
 
-def _native_outcome(spark: SparkSession, case: Case) -> Outcome:
+def in_time(run_natively: Callable[[], _T]) -> _T:
     """Run a query natively; again, if a busy machine did not start a worker of Spark's in time."""
     for _ in range(3):
         try:
-            return _outcome(spark, case, _native)[0]
+            return run_natively()
         except StreamingQueryException as error:
             if not any(text in str(error) for text in _TOO_SLOW):
                 raise
-    return _outcome(spark, case, _native)[0]
+    return run_natively()
 
 
 def _native(query: DataFrame, case: Case, checkpoint: str) -> Outcome:

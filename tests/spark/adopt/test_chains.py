@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sf
-from tests.adopted.lanes_here import lanes_here
 from tests.support.native import Case, Stream, compare_all
 
 import godwit as gw
@@ -145,8 +144,7 @@ def _case(name: str) -> Case:
 
 
 def test_adopted_queries_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
-    with lanes_here():
-        assert not compare_all(spark, {name: _case(name) for name in _QUERIES})
+    assert not compare_all(spark, {name: _case(name) for name in _QUERIES})
 
 
 def test_an_expression_between_two_operators_that_is_not_known_is_refused(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.adopted.drawn import compare_cases, drawn_cases
 from tests.adopted.grammar import case_of
-from tests.adopted.lanes_here import lanes_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +25,7 @@ def test_drawn_queries_give_the_batches_that_spark_gives(spark: SparkSession) ->
     seeds = range(11 if "GODWIT_LONG" in os.environ else 5)
     text = "".join(_LATE_SESSIONS.split("\n"))
     cases = drawn_cases(seeds) | dict([case_of(random.Random(5), text, "complete")])
-    with lanes_here():
-        outcome = compare_cases(spark, cases)
+    outcome = compare_cases(spark, cases)
     assert not outcome.different
     assert not outcome.refused
     assert not outcome.failed, "nothing is compared"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sf
-from tests.adopted.lanes_here import lanes_here
 from tests.support.native import Case, Stream, compare_all
 
 import godwit as gw
@@ -119,10 +118,9 @@ def _case(name: str) -> Case:
 
 
 def test_adopted_joins_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
-    with lanes_here():
-        cases = {name: _case(name) for name in _QUERIES}
-        cases["semi, with late rows"] = _semi_join_of_late_rows()
-        assert not compare_all(spark, cases)
+    cases = {name: _case(name) for name in _QUERIES}
+    cases["semi, with late rows"] = _semi_join_of_late_rows()
+    assert not compare_all(spark, cases)
 
 
 def _of_any_type(rows: DataFrame) -> DataFrame:

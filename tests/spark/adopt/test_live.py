@@ -71,12 +71,11 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 
 
 def _move(query: Any) -> None:
-    """Move half of the key groups of each operator to the last executor, and back."""
-    executors = query.executors
-    groups = range(0, 256, 2)
+    """Move half of the key groups of each operator to the other executor."""
     for component in query.components.operators:
-        for executor in (executors[-1], executors[0]):
-            query.migrate(dict.fromkeys(groups, executor), component=component).wait()
+        here = query.placement.assignments[component].executor(0)
+        (other,) = {query.executors[0], query.executors[-1]} - {here}
+        query.migrate(dict.fromkeys(range(0, 256, 2), other), component=component).wait()
 
 
 def test_batches_are_those_of_spark_while_key_groups_move(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 from tests.adopted import nexmark
-from tests.adopted.lanes_here import lanes_here
 from tests.support.native import Case, Stream, compare_all
 
 import godwit as gw
@@ -123,8 +122,7 @@ def test_a_query_with_several_watermarks_gives_the_batches_that_spark_gives(
         build=_of_both, streams=_input(1, slow=True), mode="append", parts=2
     )
     cases |= nexmark.cases(("q5", "q8"), num_batches=3)
-    with lanes_here():
-        assert compare_all(spark, cases) == {}
+    assert compare_all(spark, cases) == {}
 
 
 def test_the_greatest_watermark_may_be_that_of_the_query(spark: SparkSession) -> None:

@@ -22,7 +22,17 @@ from pyspark.sql import Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.adopted.agreed import agreed, comparison, remember
-from tests.support.native import Batches, Stream, assert_same, run, settings, write, written
+from tests.adopted.lanes_here import lanes_here
+from tests.support.native import (
+    Batches,
+    Stream,
+    assert_same,
+    in_time,
+    run,
+    settings,
+    write,
+    written,
+)
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
@@ -367,7 +377,7 @@ def test_a_query_continues_from_the_state_that_spark_has_written(
             return f"{name}: {type(error).__name__}: {error}"
         return ""
 
-    with ThreadPoolExecutor(4) as pool:
+    with lanes_here(), ThreadPoolExecutor(4) as pool:
         failures = [text for text in pool.map(failure, _chosen()) if text]
     assert not failures, "\n\n".join(failures)
 
@@ -382,7 +392,8 @@ def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
         name: Stream(schema=_COLUMNS, batches=rows[:3])
         for name, rows in zip(names, batches, strict=False)
     }
-    old, new, copy = (str(directory / part) for part in ("old", "new", "copy"))
+    parts = ("old", "new", "copy", "again")
+    old, new, copy, again = (str(directory / part) for part in parts)
     provider = {_PROVIDER: _ROCKSDB} if case.rocksdb else {}
     with settings(spark), written(spark, before) as frames:
         if not case.no_data_batches:
@@ -393,7 +404,13 @@ def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
             # By the other one, the state of another batch of the same number would not be replaced.
             spark.conf.unset(_FILE_MANAGER)
         query = case.build(**frames)
-        run(query.writeStream, mode=case.mode, checkpoint=old)
+
+        def begin() -> None:
+            """Let Spark run the query over what there is at first."""
+            shutil.rmtree(old, ignore_errors=True)
+            run(query.writeStream, mode=case.mode, checkpoint=old)
+
+        in_time(begin)
         last = max(int(path.name) for path in Path(old, "commits").glob("[0-9]*"))
         gone = ["commits"] * (case.killed or case.unplanned) + ["offsets"] * case.unplanned
         for log in gone:
@@ -423,10 +440,16 @@ def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
                     was.update(_digests(old))
             return came
 
+        def natively() -> Batches:
+            """Let Spark continue."""
+            shutil.rmtree(again, ignore_errors=True)
+            shutil.copytree(copy, again)
+            return continued(lambda: query.writeStream, again)
+
         compared = comparison(query, case.build, case.mode, case.conf, gone, starts, batches)
         adopted = continued(lambda: gw.write_stream(query).from_spark_checkpoint(old), new)
         if not agreed(compared, adopted):
-            native = continued(lambda: query.writeStream, copy)
+            native = in_time(natively)
             assert native
             assert_same(adopted, native)
             remember(compared, adopted, f"continued {directory.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import inspect
 import json
 import os
 import random
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  as programs write it
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from tests.adopted.agreed import check_with_spark, comparison
 from tests.support.native import settings
 
 import godwit as gw
@@ -222,8 +224,8 @@ def test_a_typical_job_runs_with_one_line_changed(
     _write_input(tmp_path)
     topic = kafka.topic()
 
-    def rows_of(job: str, text: str, who: str) -> list[str]:
-        """Run a job, and return the rows that its target has then."""
+    def rows_of(job: str, text: str, who: str) -> tuple[str, list[str]]:
+        """Run a job; return its `comparison`, and the rows that its target has then."""
         place = tmp_path / f"{who}-{list(_JOBS).index(job)}"
         place.mkdir()
         out, name = str(place / "out"), f"counts_{who}"
@@ -246,30 +248,30 @@ def test_a_typical_job_runs_with_one_line_changed(
             "view": f"clicks_{who}",
         }
         exec(_HEAD + text + _TAIL, program)
+        frame = [value for value in program.values() if isinstance(value, DataFrame)][-1]
+        compared = comparison(frame, _write_input, text, inspect.getsource(_write_input))
         if '"memory"' in text:
             rows = spark.table(name).collect()
         elif '"kafka"' in text:
             read = kafka.read(topic)
             rows = [Row(key=m.key().decode(), value=m.value().decode()) for m in read]
         elif "foreachBatch(save)" in text:
-            return sorted(file.read_text() for file in Path(out).iterdir())
+            return compared, sorted(file.read_text() for file in Path(out).iterdir())
         elif '"delta"' in text:
             rows = spark.createDataFrame(DeltaTable(out).to_pyarrow_table()).collect()
         else:
             rows = spark.read.parquet(out).collect()
-        return sorted(map(str, rows))
+        return compared, sorted(map(str, rows))
+
+    def compare(job: str) -> None:
+        text = _JOBS[job]
+        changed = _changed(text)
+        difference = difflib.ndiff(text.splitlines(), changed.splitlines())
+        assert sum(line.startswith("+ ") for line in difference) == 1, job
+        here = text.replace(*_WITHOUT_SINK.get(job, ("", "")))
+        compared, adopted = rows_of(job, changed, "adopted")
+        assert len(adopted) >= 3, job
+        check_with_spark(compared, adopted, lambda: rows_of(job, here, "native")[1], f"job {job}")
 
     with settings(spark), _rocks(spark), ThreadPoolExecutor(4) as pool:
-        results = {}
-        for job, text in _JOBS.items():
-            changed = _changed(text)
-            difference = difflib.ndiff(text.splitlines(), changed.splitlines())
-            assert sum(line.startswith("+ ") for line in difference) == 1, job
-            here = text.replace(*_WITHOUT_SINK.get(job, ("", "")))
-            results[job] = [
-                pool.submit(rows_of, job, changed, "adopted"),
-                pool.submit(rows_of, job, here, "native"),
-            ]
-        for job, (adopted, native) in results.items():
-            assert adopted.result() == native.result(), job
-            assert len(native.result()) >= 3, job
+        list(pool.map(compare, _JOBS))
