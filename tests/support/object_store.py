@@ -21,7 +21,7 @@ __all__ = ["s3_store"]
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     objects: dict[str, bytes]
-    parts: dict[str, list[bytes]]
+    parts: dict[str, dict[int, bytes]]  # upload → number → bytes
     uploads: Iterator[int]
     lock: threading.Lock
 
@@ -29,7 +29,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         query = parse_qs(urlsplit(self.path).query)
         if "partNumber" in query:
-            self.parts.setdefault(query["uploadId"][0], []).append(body)
+            number = int(query["partNumber"][0])
+            self.parts.setdefault(query["uploadId"][0], {})[number] = body
             self._answer(200, b"", ETag='"1"')
             return
         with self.lock:
@@ -46,7 +47,11 @@ class _Handler(BaseHTTPRequestHandler):
             upload = f"<UploadId>{next(self.uploads)}</UploadId>"
             answer = f"<InitiateMultipartUploadResult>{upload}</InitiateMultipartUploadResult>"
         else:
-            self.objects[self._key] = b"".join(self.parts.pop(query["uploadId"][0]))
+            parts = self.parts.pop(query["uploadId"][0], None)
+            if parts is None:
+                self._answer(404, _error("NoSuchUpload"))
+                return
+            self.objects[self._key] = b"".join(parts[number] for number in sorted(parts))
             answer = "<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>"
         self._answer(200, answer.encode())
 
@@ -61,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, data, ETag='"1"')
                 return
             first, _, last = asked.removeprefix("bytes=").partition("-")
-            part = data[int(first) : int(last) + 1]
+            part = data[int(first) : int(last) + 1 if last else None]
             span = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
             self._answer(206, part, ETag='"1"', **{"Content-Range": span})
         else:

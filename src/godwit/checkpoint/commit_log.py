@@ -366,6 +366,12 @@ class CommitLog:
         """Return the epoch of the latest manifest of `epoch` or earlier; -1 for none."""
         return max((m for m in self._manifests if m <= epoch), default=-1)
 
+    @property
+    def manifest_is_due(self) -> bool:
+        """True if the next commit writes a manifest, of the epoch before it."""
+        latest = self.latest_epoch
+        return latest - self.manifest_before(latest) >= self.manifest_interval
+
     def forget_manifests(self, epochs: Iterable[int]) -> None:
         """Record that the manifests of these epochs were deleted."""
         for epoch in {*epochs}.intersection(self._manifests):
@@ -527,9 +533,8 @@ class CommitLog:
         self.chains.check(record)
         self._check_files(record)
         self._check_ownership()
-        due = self.latest_epoch - self.manifest_before(self.latest_epoch) >= self.manifest_interval
         # A manifest goes by the names of its own epoch, and these chains may be one ahead.
-        if due and self.latest is not None and self.latest.flow == self.flow:
+        if self.manifest_is_due and self.latest is not None and self.latest.flow == self.flow:
             self._write_manifest()
         record = msgspec.structs.replace(
             record,

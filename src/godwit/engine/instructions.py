@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.settings import Lanes
     from godwit.migration.copies import Copies
-    from godwit.migration.state import ComponentView, ProtocolView
+    from godwit.migration.state import ComponentView, ProtocolView, Transfer
+    from godwit.model.assignment import Assignment
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
@@ -57,6 +58,16 @@ def places_of(component_views: Mapping[str, ComponentView]) -> tuple[Place, ...]
         for e, lane in (divmod(place, width) for place in np.flatnonzero(owned).tolist()):
             used[assignment.executors[e], lane] = None
     return tuple(sorted(used, key=lambda place: (len(place[0]), *place)))
+
+
+def _places_of_key_groups(assignment: Assignment, places: Sequence[Place]) -> npt.NDArray[np.int32]:
+    """Return the index in `places` of the lane of each key group; -1: none there."""
+    index = {place: i for i, place in enumerate(places)}
+    of_lane = np.full((len(assignment.executors), max(assignment.lanes)), -1, np.int32)
+    for e, executor in enumerate(assignment.executors):
+        for lane in range(assignment.lanes[e]):
+            of_lane[e, lane] = index.get((executor, lane), -1)
+    return of_lane[assignment.executor_of, assignment.lane_of]
 
 
 def operator_instruction(
@@ -86,11 +97,6 @@ def operator_instruction(
     """
     assignment = view.assignment
     num_key_groups = assignment.num_key_groups
-    index = {place: i for i, place in enumerate(places)}
-    of_lane = np.full((len(assignment.executors), max(assignment.lanes)), -1, np.int32)
-    for e, executor in enumerate(assignment.executors):
-        for lane in range(assignment.lanes[e]):
-            of_lane[e, lane] = index.get((executor, lane), -1)
     suspended = key_group_mask(view.suspended, num_key_groups)
     waiting: dict[int, SegmentRef] = {}
     waiting_from: dict[int, int] = {}
@@ -101,7 +107,7 @@ def operator_instruction(
             waiting_from[key_group] = min(segment.epoch for segment in segments)
     return OperatorInstruction(
         level=level,
-        places=of_lane[assignment.executor_of, assignment.lane_of],
+        places=_places_of_key_groups(assignment, places),
         states=tuple(states),
         suspended=suspended,
         load=~suspended if always_load else key_group_mask(view.load, num_key_groups),
@@ -202,7 +208,8 @@ class Instructor:
         with self._log.lock:
             for component in self._flow.components:
                 own = component_views[component.name]
-                stationary = self._stationary(view, component.name, own)
+                transfers = view.components[component.name].transfers
+                may_snapshot = self._may_snapshot(epoch, own, transfers, places)
                 needed = ~key_group_mask(own.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
@@ -210,7 +217,7 @@ class Instructor:
                             state,
                             copies.owners_versions(own.assignment, state),
                             needed,
-                            stationary,
+                            may_snapshot,
                             also=self._drained_slots(operator, state, times[operator.name]),
                         )
                         for state in operator.states
@@ -291,19 +298,19 @@ class Instructor:
         state: StateId,
         floor: npt.NDArray[int64],
         needed: npt.NDArray[bool_],
-        stationary: npt.NDArray[integer] = _NONE,
+        may_snapshot: npt.NDArray[integer] = _NONE,
         *,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
         """Return the instruction for one state, with the key groups to write snapshots of.
 
-        `floor`, `needed`: see `state_instruction`. `stationary`: key groups that may get a snapshot
+        `floor`, `needed`: see `state_instruction`. `may_snapshot`: key groups that get a snapshot
         if due; `also`: those of them that always get one.
         """
         chosen = choose_snapshots(
             self._log.chains,
             state,
-            stationary,
+            may_snapshot,
             budget_bytes=self._settings.snapshot_budget_bytes,
             growth=self._settings.snapshot_growth,
         )
@@ -313,7 +320,7 @@ class Instructor:
             chains=self._log.chains,
             floor=floor,
             needed=needed,
-            to_snapshot=list(dict.fromkeys([*chosen, *_intersection(also, stationary)])),
+            to_snapshot=list(dict.fromkeys([*chosen, *_intersection(also, may_snapshot)])),
         )
 
     def _drained_slots(
@@ -326,13 +333,22 @@ class Instructor:
         drained = time.slots.is_drained(role.slot, time.closed)
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
-    def _stationary(
-        self, view: ProtocolView, component: str, own: ComponentView
+    def _may_snapshot(
+        self,
+        epoch: int,
+        own: ComponentView,
+        transfers: Iterable[Transfer],
+        places: Sequence[Place],
     ) -> npt.NDArray[integer]:
         """Return the key groups that may get a snapshot: neither suspended nor migrating.
 
-        Warming of a copy would have to restart from a newer snapshot.
+        Warming of a copy would have to restart from a newer snapshot. A lane's snapshots are one
+        more file, for which object stores charge: so every other lane writes some in an epoch, the
+        others in the next one, and none does beside a manifest.
         """
-        transfers = view.components[component].transfers
+        # A manifest in every other epoch would leave the same lanes without snapshots for ever.
+        if self._log.manifest_is_due and self._log.manifest_interval > 2:
+            return _NONE
         moving = {transfer.key_group for transfer in transfers} | own.suspended
-        return np.flatnonzero(~key_group_mask(moving, self.num_key_groups))
+        writes = _places_of_key_groups(own.assignment, places) % 2 == epoch % 2
+        return np.flatnonzero(writes & ~key_group_mask(moving, self.num_key_groups))
