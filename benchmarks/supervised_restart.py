@@ -4,9 +4,10 @@
 
 A real `gw.LocalCluster`, a query with the state of ``--keys`` keys, and SIGKILL of the driver's
 process amid its epochs. The stages of the time are printed: until the supervisor starts the next
-process (with its pause), until that runs the program (interpreter), its imports, its JVM and
-executors, the start of the query (recovery and checks), and its first committed epoch. The CPU time
-is that of all processes of the application: on a busy machine, it tells more than the clock.
+process (with its pause), until that runs the program (interpreter), its imports, its JVM, its
+session, the start of the query until Python has answered on all executors (check), the state is
+recovered, and the rest of it is open, and its first committed epoch.  The CPU time is that of all
+processes of the application: on a busy machine, it tells more than the clock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any, Final
 
 from benchmarks.options import append_json, read_options, temporary_directory
 
-STAGES: Final = ("supervisor", "interpreter", "imports", "session", "start", "first commit")
+_OWN_STAGES: Final = ("imports", "JVM", "session", "check", "recovery", "start", "first commit")
+STAGES: Final = ("supervisor", "interpreter", *_OWN_STAGES)
 _LIMIT_S: Final = 600.0
 
 PROGRAM: Final = '''
@@ -50,12 +52,27 @@ def cpu_s():
 
 
 def mark(name):
-    """Note when a stage has ended, and the CPU time until then."""
-    marks[name], used[name] = time.time(), cpu_s()
+    """Note when a stage has ended for the first time, and the CPU time until then."""
+    if name not in marks:
+        marks[name], used[name] = time.time(), cpu_s()
 
 
+def mark_after(owner, name, stage):
+    """Have a stage end whenever a function has returned."""
+    function = getattr(owner, name)
+
+    def marked(*args, **kwargs):
+        result = function(*args, **kwargs)
+        mark(stage)
+        return result
+
+    setattr(owner, name, marked)
+
+
+import pyspark
 import pyspark.sql  # noqa: F401
 mark("imports")
+mark_after(pyspark.SparkContext, "_ensure_initialized", "JVM")
 rows = gw.sources.rate(2_000.0, num_keys=keys)
 flow = gw.Flow("restarted", num_key_groups=64)
 totals = flow.source("rows", rows).key_by("key").compute(name="totals", n=gw.count())
@@ -63,6 +80,9 @@ flow.sink("out", totals, gw.sinks.noop())
 with gw.LocalCluster(workers=2, memory="512m") as cluster:
     session = cluster.session("restarted")
     mark("session")
+    from godwit.spark import opening, start  # here: who starts a query imports them so late
+    mark_after(start, "check_executors_python", "check")
+    mark_after(opening, "recover_flow", "recovery")
     initial = {"totals": str(directory / "state.parquet")}
     query = flow.start(
         checkpoint=directory / "checkpoint", session=session, executors=2, initial=initial,
@@ -136,12 +156,12 @@ def measured(directory: Path, options: Any) -> list[dict[str, float]]:
             os.kill(report["pid"], signal.SIGKILL)
             report = next_report(directory, known)
             marks = report["marks"]
-            times = [killed_s, started_s(report["pid"]), marks["began"], marks["imports"]]
-            times += [marks[name] for name in ("session", "start", "first commit")]
+            times = [killed_s, started_s(report["pid"]), marks["began"]]
+            times += [marks[name] for name in _OWN_STAGES]
             stages = dict(zip(STAGES, map(float.__sub__, times[1:], times), strict=True))
             stages["all"] = times[-1] - killed_s
             used, before = report["used"], 0.0
-            for name in ("imports", "session", "start", "first commit"):
+            for name in _OWN_STAGES:
                 stages[f"CPU {name}"], before = used[name] - before, used[name]
             results.append(stages)
             print(", ".join(f"{name} {s:.2f}" for name, s in stages.items()), flush=True)

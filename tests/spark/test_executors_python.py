@@ -64,6 +64,23 @@ def test_it_is_asked_once_for_an_application(
     check_executors_python(unchecked)
 
 
+def test_python_starts_also_on_executors_that_have_yet_to_register(
+    unchecked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives a task to each, once it is there; else the first epoch would wait for Python."""
+    asked: list[int] = []
+    run = unchecked.parallelize
+
+    def parallelize(rows: range, tasks: int) -> Any:
+        asked.append(tasks)
+        return run(rows, tasks)
+
+    monkeypatch.setattr(unchecked, "parallelize", parallelize)
+    monkeypatch.setattr(unchecked, "master", "spark://127.0.0.1:1")
+    check_executors_python(unchecked, 3)
+    assert asked == [3]
+
+
 @pytest.mark.parametrize(
     ("told", "named"),
     [

@@ -3,8 +3,9 @@
 The application is a process of its own, so that `kill -9`, a crash of the interpreter and a lack of
 memory end it alone. A query continues from its checkpoint, so a restart loses and repeats nothing.
 
-Invariant: between two starts lies a pause, which doubles while the application fails soon; and
-there are at most `RestartBudget.restarts` restarts within `RestartBudget.window_s`.
+Invariant: after a failure that does not come soon after a start, the next start follows at once;
+between further ones lies a pause, which doubles; and there are at most `RestartBudget.restarts`
+restarts within `RestartBudget.window_s`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RestartBudget:
 
     restarts: int = 10  # maximum number within the window
     window_s: float = 3600.0
-    pause_s: float = 1.0  # before the first restart
+    pause_s: float = 1.0  # before the second restart in a row; the first follows at once
     max_pause_s: float = 60.0
 
 
@@ -68,7 +69,9 @@ class Restarts:
             return None
         self.times_s.append(now_s)
         self.failures = 1 if ran_s > 2 * budget.max_pause_s else self.failures + 1
-        pause_s = min(budget.pause_s * 2.0 ** min(self.failures - 1, 60), budget.max_pause_s)
+        if self.failures == 1:
+            return 0.0
+        pause_s = min(budget.pause_s * 2.0 ** min(self.failures - 2, 60), budget.max_pause_s)
         return pause_s * self.random.uniform(0.5, 1.0)
 
 
@@ -107,9 +110,10 @@ class Supervisor:
                     )
                     return OUT_OF_RESTARTS
                 number = len(self._restarts.times_s)
+                follows = f"in {pause_s:.1f} s" if pause_s else "at once"
                 self._say(
-                    f"{ended}; restart {number} of {self._restarts.budget.restarts} follows in "
-                    f"{pause_s:.1f} s"
+                    f"{ended}; restart {number} of {self._restarts.budget.restarts} follows "
+                    f"{follows}"
                 )
                 if self._asked_within(pause_s):
                     return 128 + self._asked
@@ -164,11 +168,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit run`, and its function as ``run``."""
     parser.description = (
         "Run a Python program that starts a query, and start it again when it fails: after an "
-        "error, a crash or kill -9. The query continues from its checkpoint. The pause before a "
-        "restart doubles from --pause to --max-pause while the program fails soon. An error that "
-        "every start would raise again, such as an invalid flow, a changed schema, a wrong setting "
-        "or a missing package, is not followed by a restart. SIGTERM, SIGINT and SIGHUP are passed "
-        "to the program, whose query then ends between two epochs. Exit status: that of the "
+        "error, a crash or kill -9. The query continues from its checkpoint. The first restart "
+        "follows at once; the pause before each further one doubles from --pause to --max-pause "
+        "while the program fails soon. An error that every start would raise again, such as an "
+        "invalid flow, a changed schema, a wrong setting or a missing package, is not followed by "
+        "a restart. SIGTERM, SIGINT and SIGHUP are passed to the program, whose query then ends "
+        "between two epochs. Exit status: that of the "
         "program if it ends well or was asked to end, by a signal or by `godwit stop`; "
         f"{CANNOT_MEND} if a restart cannot mend the error (also if the program itself exits with "
         f"it); {OUT_OF_RESTARTS} if --restarts restarts within --window were not enough; 1 if it "
@@ -189,7 +194,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for option, default, purpose in (
         ("--window", RestartBudget().window_s, "length of the window"),
-        ("--pause", RestartBudget().pause_s, "pause before the first restart"),
+        ("--pause", RestartBudget().pause_s, "pause before the second restart in a row"),
         ("--max-pause", RestartBudget().max_pause_s, "longest pause"),
     ):
         parser.add_argument(

@@ -148,7 +148,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     warn_of_settings(spark.sparkContext)
     if flow.sources:
         check_encoding(spark.sparkContext, hadoop_location(options.checkpoint))
-    check_executors_python(spark.sparkContext)
+    check_executors_python(spark.sparkContext, options.executors)
     initial = initial_state_of(
         options.initial, options.initial_watermark, compiled, rows_of_dataframe
     )

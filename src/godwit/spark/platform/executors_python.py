@@ -29,11 +29,12 @@ _logger = logging.getLogger("godwit")
 _checked: set[tuple[str, str]] = set()
 
 
-def check_executors_python(spark: SparkContext) -> None:
+def check_executors_python(spark: SparkContext, executors: int = 1) -> None:
     """Check that the executors' Python can run Godwit; on this machine, let Spark use this Python.
 
     Runs a task on every executor, once for each application: it also starts their Python processes,
-    all at the same time, before an epoch would wait for one after the other. Raises
+    all at the same time, before an epoch would wait for one after the other. `executors`: number
+    that the query waits for, some of which may have yet to register. Raises
     `ExecutorEnvironmentError` if their Python cannot be started, is of another version, or lacks
     Godwit or the same PySpark.
     """
@@ -41,15 +42,18 @@ def check_executors_python(spark: SparkContext) -> None:
         spark.pythonExec = sys.executable
     key = (spark.applicationId, spark.pythonExec)
     if key not in _checked:
-        reports = _query_versions(spark)
+        reports = _query_versions(spark, executors)
         for report in reports:
             _check_versions(report, spark.pythonExec)
         _check_names(spark, [report["executor"] for report in reports])
         _checked.add(key)
 
 
-def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
-    """Return versions of Python and packages on every executor; raise if Python does not run."""
+def _query_versions(spark: SparkContext, executors: int) -> list[dict[str, Any]]:
+    """Return versions of Python and packages on every executor; raise if Python does not run.
+
+    `executors`: as for `check_executors_python`.
+    """
     packages = _PACKAGES
 
     # By value: a Python without Godwit could not import this function from it.
@@ -80,7 +84,7 @@ def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
     tasks = 1
     if not (spark.master or "").startswith("local"):
         executor_ids: Any = spark._jsc.sc().getExecutorIds()  # noqa: SLF001  no public Python API
-        tasks = min(max(executor_ids.size(), 1), _TASKS_AT_MOST)
+        tasks = min(max(executor_ids.size(), executors), _TASKS_AT_MOST)
     try:
         return spark.parallelize(range(tasks), tasks).mapPartitions(report).collect()
     except Exception as error:  # noqa: BLE001  Spark's and Python's alike

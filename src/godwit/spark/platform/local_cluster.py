@@ -25,6 +25,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -410,6 +411,7 @@ class LocalCluster:
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
 
         os.environ |= _jvm_environment()
+        threading.Thread(target=_import_for_start, daemon=True).start()
         settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
         try:
             with standard_error_to(self._log_path):
@@ -532,6 +534,17 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 return  # a process that the kernel does not end is nothing to wait for
             time.sleep(0.01)
+
+
+def _import_for_start() -> None:
+    """Import, while the JVM starts, what the first call of it and the start of a query need.
+
+    Py4J's converters of PySpark import ``pyspark.testing`` in the first call, and with it pandas:
+    a second of a core, for which a restarted query would wait.
+    """
+    for module in ("pyspark.testing.utils", "godwit.spark.start"):
+        with suppress(Exception):  # raised again where it is needed
+            import_module(module)
 
 
 def _jvm_environment() -> dict[str, str]:
