@@ -117,6 +117,7 @@ class ComputeChanges(KeyedOperator):
         self.output = self._table if self.complete else pa.schema([*self._table, CHANGE])
 
     emits: ClassVar[str] = "of keys that changed in the epoch, the new result, or the last one"
+    reads_touched = True
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:

@@ -82,6 +82,7 @@ class DropDuplicatesWithin(EventTimeOperator):
 
     kind = "drop duplicates within a time"
     emits = "the first row of each key, as it comes"
+    reads_touched = True
 
     def __init__(
         self,

@@ -31,8 +31,17 @@ def count_calls(key: tuple[int], rows: Any, state: dict[str, int]) -> Any:
     yield key[0], state["n"]
 
 
+def remember(key: tuple[int], rows: Any, states: Any) -> Any:
+    """Count rows, and gather their values in a map and a list."""
+    for row in rows:
+        states.seen[row.v] = states.seen.get(row.v, 0) + 1
+        states.latest.append(row.v)
+        states.count.value = (states.count.value or 0) + 1
+    yield key[0], states.count.value, str(sorted(states.seen.items())), str([*states.latest])
+
+
 def flow() -> gw.Flow:
-    """Make a flow with operators that read touched keys alone, and one that does not."""
+    """Make a flow with operators that read touched keys alone, and some that do not."""
     flow = gw.Flow("partial", num_key_groups=8)
     rows = flow.source(
         "rows", gw.testing.stream("k bigint, v bigint, ts timestamp"), event_time="ts"
@@ -51,6 +60,31 @@ def flow() -> gw.Flow:
     flow.sink("top", top, gw.sinks.noop())
     hourly = keyed.window(gw.tumbling("1 hour"), name="hourly").compute(n=gw.count())
     flow.sink("hourly", hourly, gw.sinks.noop())
+    growing = keyed.window(gw.hopping("2 hours", every="1 hour"), output="update", name="growing")
+    flow.sink("growing", growing.compute(n=gw.count()), gw.sinks.noop())
+    within = rows.drop_duplicates("k", within="50 minutes", name="within")
+    flow.sink("within", within, gw.sinks.noop())
+    pairs = keyed.join(
+        rows.key_by("k"), between=("0 minutes", "40 minutes"), suffix="_r", name="pairs"
+    )
+    flow.sink("pairs", pairs, gw.sinks.noop())
+    named = keyed.process(
+        remember,
+        state={
+            "seen": gw.MapState(int, int),
+            "latest": gw.ListState(int, ttl="70 minutes"),
+            "count": gw.ValueState(int),
+        },
+        output="k bigint, n bigint, seen string, latest string",
+        name="named",
+    )
+    flow.sink("named", named, gw.sinks.noop())
+    newest = keyed.latest(name="newest")
+    by_value = newest.key_by("v").compute(n=gw.count(), most=gw.max("k"), name="by_value")
+    flow.sink("by_value", by_value, gw.sinks.noop())
+    other = rows.key_by("v").latest(name="other").key_by("v")
+    tables = newest.key_by("v").join(other, suffix="_r", name="tables")
+    flow.sink("tables", tables, gw.sinks.noop())
     return flow
 
 
@@ -79,6 +113,7 @@ def outcome(seed: int) -> list[Any]:
         ]
         seen.append(plain(run.epoch({"rows": rows})))
     seen.append([plain({name: run.state(name)}) for name in ("totals", "calls", "firsts", "top")])
+    seen.append([plain({name: run.state("named", name)}) for name in ("seen", "latest", "count")])
     run.close()
     return seen
 

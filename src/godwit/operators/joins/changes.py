@@ -57,6 +57,7 @@ class ChangesJoin(KeyedOperator):
 
     kind = "join of tables"
     emits: ClassVar[str] = "of joined rows that changed in the epoch, those before and those after"
+    reads_touched = True
 
     def __init__(
         self,

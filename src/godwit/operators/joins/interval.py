@@ -80,6 +80,7 @@ class IntervalJoin(JoinOperator):
     marks_of_state: ClassVar = (pa.field(_MET, pa.bool_()), pa.field(_ROWS, pa.int64()))
     kind = "join"
     emits = "pairs, as the second row of each comes"
+    reads_touched = True
 
     def __init__(
         self,

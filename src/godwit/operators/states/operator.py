@@ -172,6 +172,7 @@ class ProcessOfStates(KeyedOperator):
     """A user's function called per key, with several named states."""
 
     kind = "process"
+    reads_touched = True
 
     def __init__(
         self,

@@ -76,6 +76,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     """Operator of aggregates per key and window."""
 
     kind = "windowed compute"
+    reads_touched = True
 
     def __init__(
         self,

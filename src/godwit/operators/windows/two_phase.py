@@ -60,6 +60,7 @@ class ComputePart(WindowedCompute):
     """
 
     emits = "partial states of windows that are over"
+    reads_touched = False
 
     def __init__(self, whole: WindowedCompute, slot: int = 0) -> None:
         vars(self).update(vars(whole))  # its aggregates are bound, and stay so
