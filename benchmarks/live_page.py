@@ -30,8 +30,7 @@ from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad
-from godwit.ops.page.live_page import PageFeed, PageServer
-from godwit.ops.page.report import report_page
+from godwit.ops.page.live_page import PageFeed, PageServer, report_page
 from godwit.ops.page.view import report_of
 from godwit.runtime.run_record import placement_entry
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.engine.lane.messages import EpochInstruction
-    from godwit.spark.stages.program import Program
+    from godwit.spark.stages.source_plans import Program
     from godwit.spark.stages.stages import EpochRows, Shipped
 
 

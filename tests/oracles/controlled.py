@@ -15,8 +15,7 @@ from tests.oracles.recording_ports import RecordingPorts
 
 from godwit.control.loop import Controller
 from godwit.engine.cluster import PoolView
-from godwit.engine.policies import CommittedEpoch
-from godwit.engine.topology import Topology
+from godwit.engine.policies import CommittedEpoch, Topology
 from godwit.migration import Policy, messages
 from godwit.migration.coordinator import Coordinator, Warmed
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome

@@ -16,8 +16,7 @@ from tests.contract.one_process import OneProcess
 from tests.support.controls import control_of
 
 from godwit.control.loop import Controller
-from godwit.engine.policies import CommittedEpoch
-from godwit.engine.topology import topology_of
+from godwit.engine.policies import CommittedEpoch, topology_of
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:

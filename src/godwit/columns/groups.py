@@ -22,7 +22,7 @@ from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import python_values
 from godwit.model.key_groups import key_groups_of
-from godwit.store.fixed_width import fixed_width, take_rows, values_differ, word_at, words_in
+from godwit.store.columns import fixed_width, take_rows, values_differ, word_at, words_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

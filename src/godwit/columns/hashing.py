@@ -34,12 +34,12 @@ from godwit.columns.arrays import (
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import key_groups_of
-from godwit.store.fixed_width import fixed_width, word_at
+from godwit.store.columns import fixed_width, word_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.store.fixed_width import FixedWidth
+    from godwit.store.columns import FixedWidth
 
 UInt64Array = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp] | slice

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from godwit.control.situation import ScalingSituation
     from godwit.control.statistics import PeriodStatistics
     from godwit.engine.cluster import ExecutorPool
-    from godwit.engine.policies import CommittedEpoch
-    from godwit.engine.topology import Topology
+    from godwit.engine.policies import CommittedEpoch, Topology
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import Announce
     from godwit.control.settings import Control, Means
     from godwit.control.statistics import PeriodStatistics
-    from godwit.engine.topology import Topology
+    from godwit.engine.policies import Topology
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray, IntArray

@@ -19,7 +19,7 @@ import numpy as np
 from godwit.control.arrivals import ArrivalCurve
 from godwit.control.load_window import LoadWindow
 from godwit.control.outside_lanes import OutsideLanes
-from godwit.engine.topology import busiest_lane_s
+from godwit.engine.policies import busiest_lane_s
 from godwit.model.key_groups import KeyGroupPairs, OperatorWork, key_groups_of
 from godwit.model.latency import LatencyHistogram
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.control.rate_trend import Trend
-    from godwit.engine.policies import CommittedEpoch
-    from godwit.engine.topology import Topology
+    from godwit.engine.policies import CommittedEpoch, Topology
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray

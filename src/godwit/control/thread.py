@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.checkpoint.journal import read_last
 from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
-from godwit.engine.topology import topology_of
+from godwit.engine.policies import topology_of
 from godwit.model import events
 from godwit.runtime.pending_files import PendingFiles
 

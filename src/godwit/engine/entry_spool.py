@@ -20,7 +20,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import pack_entries
 from godwit.model.key_groups import key_groups_of
 from godwit.store.changes import StateRows
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

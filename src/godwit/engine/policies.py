@@ -9,12 +9,17 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from godwit.plan.compiled import UpstreamInput
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
+    from godwit.placement.arrays import FloatArray
     from godwit.plan.compiled import CompiledFlow
 
 
@@ -70,3 +75,71 @@ class Repartition:
 
     operator: str
     columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Components of a flow by stage, and the links between them."""
+
+    # components by the stage of an epoch that they run in, upstream first. Within an epoch a
+    # stage begins when the one before has ended, so each is balanced by itself; an engine whose
+    # components all run at the same time has one stage.
+    stages: tuple[tuple[str, ...], ...]
+    downstream: tuple[tuple[str, str], ...] = ()  # pairs (upstream component, downstream component)
+    # whether a row waits for the end of an epoch, and not only for its own processing
+    epochs: bool = True
+    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
+    # time of an epoch to which its rows are limited where the stream is overloaded
+    longest_epoch_s: float = math.inf
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of all components, upstream before downstream."""
+        return tuple(name for stage in self.stages for name in stage)
+
+
+def topology_of(
+    flow: CompiledFlow, trigger_s: float = 0.0, longest_epoch_s: float = math.inf
+) -> Topology:
+    """Return the topology of a flow: its stages, each of the components of one level.
+
+    `trigger_s`: interval of the trigger; `longest_epoch_s`: see `Topology`.
+    """
+    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    pairs = {
+        (of_operator[stream.upstream], of_operator[stream.operator])
+        for stream in flow.inputs
+        if isinstance(stream, UpstreamInput)
+    }
+    levels = sorted({component.level for component in flow.components})
+    return Topology(
+        stages=tuple(
+            tuple(c.name for c in flow.components if c.level == level) for level in levels
+        ),
+        downstream=tuple(sorted(pairs)),
+        trigger_s=trigger_s,
+        longest_epoch_s=longest_epoch_s,
+    )
+
+
+def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:
+    """Return the seconds that the busiest lane was busy in one stage of an epoch."""
+    # lanes by executors and their numbers of lanes, which components mostly have in common
+    busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
+    for name in stage:
+        load, plan = epoch.outcome.loads.get(name), epoch.component_views.get(name)
+        if load is None or plan is None or not len(load.key_groups):
+            continue
+        assignment = plan.assignment
+        lane = assignment.flat_lanes()[load.key_groups]
+        sums = np.bincount(lane, load.busy_s, sum(assignment.lanes)).astype(np.float64, copy=False)
+        lanes = assignment.executors, assignment.lanes
+        busy[lanes] = busy[lanes] + sums if lanes in busy else sums
+    if len(busy) < 2:
+        return float(max((sums.max() for sums in busy.values()), default=0.0))
+    total: dict[tuple[str, int], float] = {}
+    for (executors, lanes_of), sums in busy.items():
+        each = [(e, lane) for e, n in zip(executors, lanes_of, strict=True) for lane in range(n)]
+        for place, busy_s in zip(each, sums.tolist(), strict=True):
+            total[place] = total.get(place, 0.0) + busy_s
+    return max(total.values())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from godwit.engine.topology import Topology, busiest_lane_s
+from godwit.engine.policies import Topology, busiest_lane_s
 from godwit.migration.outcome import packed_column, unpacked_column
 from godwit.model.assignment import Assignment
 from godwit.model.errors import GodwitError

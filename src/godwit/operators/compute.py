@@ -52,8 +52,7 @@ from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import expand_ranges, pairing, rows_by_group
 from godwit.store.changes import StateRows
-from godwit.store.columns import StateSchema
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import StateSchema, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -51,7 +51,7 @@ from godwit.operators.hot_keys.grid import PART
 from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.ordering import order_by
 from godwit.store.changes import StateRows
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 from godwit.time.event_time import NO_TIME, NOTHING_DUE, Due
 from godwit.time.grid import BEGINNING
 

@@ -17,8 +17,7 @@ from godwit.ops.arguments import (
     no_journal_error,
     opened_checkpoint,
 )
-from godwit.ops.page.live_page import PageFeed, PageServer, is_loopback
-from godwit.ops.page.report import report_page
+from godwit.ops.page.live_page import PageFeed, PageServer, is_loopback, report_page
 from godwit.ops.page.view import report_of
 
 if TYPE_CHECKING:

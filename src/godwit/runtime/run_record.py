@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from godwit.engine.policies import Topology, topology_of
 from godwit.engine.stream_record import STREAM, StreamRecorder
-from godwit.engine.topology import Topology, topology_of
 from godwit.migration.outcome import packed_column
 from godwit.plan.explain import graph_of
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.engine.source_positions import SourcePositions
 from godwit.spark.stages import pickling
-from godwit.spark.stages.program import Program
+from godwit.spark.stages.source_plans import Program
 from godwit.spark.stages.stages import EpochRows
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.spark.batch_rows import BatchRows
     from godwit.spark.micro_batch_epochs import MicroBatchRows
     from godwit.spark.resident.lanes import ResidentLanes
-    from godwit.spark.stages.program import Program
+    from godwit.spark.stages.source_plans import Program
     from godwit.spark.stages.stages import Shipped
 
 _HELD_PAUSE_S = 0.2

@@ -36,7 +36,7 @@ from godwit.spark.failures import (
 from godwit.spark.initial_rows import rows_of_dataframe
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
 from godwit.spark.micro_batch_query import MicroBatchQuery
-from godwit.spark.micro_batches import quick_local_logs, wait_for_sources
+from godwit.spark.micro_batches import is_stopped, quick_local_logs, wait_for_sources
 from godwit.spark.opening import open_run
 from godwit.spark.platform.executors import check_executors, warn_of_settings
 from godwit.spark.platform.executors_python import check_executors_python
@@ -47,7 +47,6 @@ from godwit.spark.platform.sessions import (
     unless_stopped,
 )
 from godwit.spark.progress import SparkProgress
-from godwit.spark.spark_stream import is_stopped
 from godwit.spark.stages.pickling import check_picklable
 from godwit.spark.stages.source_plans import (
     check_offset_log,

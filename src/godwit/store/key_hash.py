@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from godwit.store.columns import offsets_of
-from godwit.store.fixed_width import fixed_width, word_at
+from godwit.store.columns import fixed_width, offsets_of, word_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from godwit.store.columns import Encoded
-    from godwit.store.fixed_width import FixedWidth
+    from godwit.store.columns import Encoded, FixedWidth
 
 UInt64Array = npt.NDArray[np.uint64]
 Secret = tuple[int, int]

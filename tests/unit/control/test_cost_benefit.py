@@ -15,7 +15,7 @@ from godwit.control import Budget, Means
 from godwit.control.cost_benefit import SelectedMoves, Terms, is_uneven, select_moves
 from godwit.control.planning import measured_problem
 from godwit.control.statistics import Statistics
-from godwit.engine.topology import Topology
+from godwit.engine.policies import Topology
 from godwit.placement import Limits, Problem
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from godwit.control.planning import Planned
 from godwit.control.scaling import WantedExecutors
 from godwit.control.situation import StageLoad
 from godwit.control.statistics import Statistics
-from godwit.engine.policies import CommittedEpoch
-from godwit.engine.topology import Topology
+from godwit.engine.policies import CommittedEpoch, Topology
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events

@@ -19,7 +19,7 @@ from godwit.control.resizing import slowness_reason
 from godwit.control.scaling import latency
 from godwit.control.settings import Budget
 from godwit.control.situation import Learned, ScalingSituation, StageLoad
-from godwit.engine.topology import Topology
+from godwit.engine.policies import Topology
 from godwit.model.latency import LatencyHistogram
 from godwit.placement import Problem
 

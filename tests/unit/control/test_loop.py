@@ -17,7 +17,7 @@ from godwit.control import Budget, loop
 from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
 from godwit.control.scaling import WantedExecutors, fixed, latency, scripted, utilisation
-from godwit.engine.topology import Topology
+from godwit.engine.policies import Topology
 from godwit.migration.messages import MigrationRequested
 from godwit.migration.regrouping import Regrouping, RegroupingStage
 from godwit.model import events

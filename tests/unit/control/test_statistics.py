@@ -8,8 +8,7 @@ import pytest
 from godwit.control.planning import measured_problem, resource_usage
 from godwit.control.settings import Means
 from godwit.control.statistics import PeriodStatistics, Statistics
-from godwit.engine.policies import CommittedEpoch
-from godwit.engine.topology import Topology
+from godwit.engine.policies import CommittedEpoch, Topology
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView, ProtocolView
 from godwit.model.assignment import Assignment, even_assignment

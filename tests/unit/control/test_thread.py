@@ -24,8 +24,7 @@ from godwit.control.thread import (
     ControllerThread,
     last_memory,
 )
-from godwit.engine.policies import CommittedEpoch
-from godwit.engine.topology import Topology, topology_of
+from godwit.engine.policies import CommittedEpoch, Topology, topology_of
 from godwit.migration.messages import MigrationRequested
 from godwit.migration.outcome import EpochOutcome
 from godwit.model import events

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.connect.delta.schemes import SCHEMES
+from godwit.connect.delta.read import SCHEMES
 from godwit.model.errors import (
     CheckpointError,
     GodwitError,

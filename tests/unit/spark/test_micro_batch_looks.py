@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.spark_log import OffsetLayout, Reading
-from godwit.spark.micro_batch_looks import MicroBatchLooks
+from godwit.spark.micro_batch_epochs import MicroBatchLooks
 
 _NOW_MS = time.time_ns() // 10**6
 

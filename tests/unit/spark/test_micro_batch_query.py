@@ -34,7 +34,7 @@ def unused() -> NoReturn:
 class Run:
     """A run that commits every batch, and in which epochs are due, or are not."""
 
-    name = "flow"
+    name, num_recent = "flow", 100
     session = SimpleNamespace(is_stopped=False)
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from godwit.spark import micro_batch_query
 from godwit.spark.failures import comes_of_cancelled_jobs
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs
 from godwit.spark.micro_batch_query import MicroBatchQuery
-from godwit.spark.spark_stream import SparkStream
+from godwit.spark.micro_batches import SparkStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def unused() -> NoReturn:
 class Run:
     """A run in which epochs are due, or are not."""
 
-    name = "flow"
+    name, num_recent = "flow", 100
     session = SimpleNamespace(is_stopped=False)
 
     def __init__(self) -> None:

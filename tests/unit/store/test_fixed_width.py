@@ -8,8 +8,7 @@ import pytest
 
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys
-from godwit.store.columns import Encoded
-from godwit.store.fixed_width import fixed_width, take_rows, values_differ
+from godwit.store.columns import Encoded, fixed_width, take_rows, values_differ
 from godwit.store.key_hash import keyed_hashes
 
 ROWS = 3000

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.topology import Topology
+    from godwit.engine.policies import Topology
     from godwit.model.assignment import Assignment
     from godwit.placement.arrays import FloatArray
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import Announce
     from godwit.control.settings import Control
     from godwit.control.styles import Turn
-    from godwit.engine.topology import Topology
+    from godwit.engine.policies import Topology
     from godwit.placement import Problem, Solution
     from godwit.placement.arrays import FloatArray, IntArray
 

@@ -17,10 +17,9 @@ from godwit.control.loop import Controller
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
-from godwit.engine.policies import CommittedEpoch
+from godwit.engine.policies import CommittedEpoch, Topology
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.stream_record import STREAM, StreamRecorder
-from godwit.engine.topology import Topology
 from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
 from godwit.model.assignment import even_assignment

@@ -10,7 +10,7 @@ from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
 from godwit.control.scaling import scripted
-from godwit.engine.topology import Topology
+from godwit.engine.policies import Topology
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidControlError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from godwit.engine.policies import Topology
 from godwit.engine.stream_record import STREAM, EpochColumns, StreamRecorder, StreamSummary
-from godwit.engine.topology import Topology
 from godwit.model.assignment import even_assignment
 from godwit_lab.simulator import (
     Keys,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from godwit.connect.delta.schemes import SCHEMES
+from godwit.connect.delta.read import SCHEMES
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.locations import spelled_location

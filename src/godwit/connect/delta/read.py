@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from godwit.connect.delta.schemes import SCHEMES
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.locations import check_location, spelled_location
@@ -18,6 +17,14 @@ if TYPE_CHECKING:
 
     from godwit.connect.delta.source import DeltaSource
     from godwit.sources.row_filters import Filters
+
+SCHEMES: Final[Mapping[str, str]] = {
+    **{scheme: scheme for scheme in ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")},
+    **{scheme: scheme for scheme in ("az", "azure", "adl", "memory")},
+    "s3n": "s3",
+    "gcs": "gs",
+}
+"""Scheme of a location → how the library deltalake spells it."""
 
 
 @user_call

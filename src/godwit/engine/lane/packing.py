@@ -29,7 +29,7 @@ from godwit.columns.failures import naming
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.model.key_groups import key_groups_of
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

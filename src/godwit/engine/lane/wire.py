@@ -30,7 +30,7 @@ from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import listing
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 from godwit.time.event_time import NO_TIME, Arrivals
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.operators.windows.consolidation import ConsolidationProblem, plan_consolidation
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -46,7 +46,7 @@ from godwit.operators.windows.operator import (
     window_bounds,
 )
 from godwit.store.changes import EntryRange, StateRows
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 from godwit.time.calendar import CalendarGrid
 from godwit.time.event_time import WindowWork
 from godwit.time.grid import END

@@ -44,7 +44,7 @@ from godwit.operators.windows.operator import (
     window_bounds,
 )
 from godwit.store.changes import EntryRange, StateRows
-from godwit.store.fixed_width import take_rows
+from godwit.store.columns import take_rows
 from godwit.time.grid import BEGINNING, END, is_past
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ the token.  Paths are looked up in a fixed table; nothing is read from a path.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import html
 import ipaddress
@@ -24,6 +26,8 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,7 +37,6 @@ from godwit.model.errors import InvalidFlowError
 from godwit.ops.entries import text
 from godwit.ops.health import with_health
 from godwit.ops.liveness import Liveness, QueryLife
-from godwit.ops.page.report import asset, report_page
 from godwit.ops.page.state_answers import CHECKPOINT, StateAnswer, StateAnswers, refusal
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
@@ -568,3 +571,43 @@ def _answer(start_response: StartResponse, answer: StateAnswer) -> Iterable[byte
 def _answer_text(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:
     """Answer with a sentence (`said`) as plain text."""
     return _answer_body(start_response, f"{said}\n".encode(), "text/plain", status=status)
+
+
+_FOLDER: Final = Path(__file__).parent / "assets"
+_ESCAPED: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+_STYLE: Final = '<link rel="stylesheet" href="page.css">'
+_SCRIPT: Final = '<script src="page.js" defer></script>'
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the content of one of the page's files."""
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def report_page(values: Mapping[str, Any]) -> str:
+    """Return the page as one HTML file with its data; `values`: see `view.report_of`.
+
+    Text of a journal cannot become markup or code: it is in a block that browsers do not run, with
+    every character that could end the block escaped, and the page's policy allows only the script
+    with the page's own hash.
+    """
+    data = json.dumps(values, allow_nan=False, ensure_ascii=True)
+    for char, escaped in _ESCAPED.items():
+        data = data.replace(char, escaped)
+    style, script = asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    page = asset("page.html")
+    page = page.replace(_STYLE, f"{head}<style>{style}</style>")
+    page = page.replace(_SCRIPT, "")
+    block = f'<script type="application/json" id="report">{data}</script>\n'
+    return page.replace("</body>", f"{block}<script>{script}</script>\n</body>")
+
+
+def _hash(text: str) -> str:
+    """Return a text's hash as a content security policy writes it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

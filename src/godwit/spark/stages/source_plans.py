@@ -15,18 +15,30 @@ import fnmatch
 import hashlib
 import re
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
 from godwit.checkpoint.spark_log import DEFAULT_INTERVAL, OffsetLayout, Reading
+from godwit.engine.lane.lane_flow import shipments
+from godwit.engine.lane.source_side import NumberedSplit, gather_batches, ship_input, ship_splits
 from godwit.model.errors import InvalidFlowError
+from godwit.model.log_lines import add_to_log_context
+from godwit.spark.stages.source_rows import read_feeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.engine.lane.lane_flow import Feed, LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.wire import Blob
+    from godwit.sources.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,3 +432,43 @@ def _hadoop_path(path: str) -> str:
     if re.match("[A-Za-z][A-Za-z0-9+.-]*:", local) is not None:
         return local.rstrip("/")
     return re.sub("/+", "/", f"{Path.cwd()}/{local}" if local[:1] != "/" else local).rstrip("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The part of a flow that executors need: its lanes, and the source side of its rows.
+
+    Spark's plan reads a micro-batch, tasks read the splits of own sources, and the driver reads few
+    rows of either.  An epoch of several kinds has one source side, so its lanes wait for one
+    exchange.
+    """
+
+    lanes: LaneFlow
+    sources: Mapping[str, Source]  # of Godwit's own; they are never opened where tasks run
+    # of DataFrames: how their rows are laid out, without maps, which stay on the driver, and schema
+    feeds: tuple[Feed, ...] = ()
+    schema: pa.Schema | None = None
+
+    def ship(
+        self, instruction: EpochInstruction, items: Iterable[Any], partition: int
+    ) -> Iterator[Blob]:
+        """Combine the source rows of a partition per key, and split them by lane.
+
+        `items` are numbered splits, or Arrow batches without their schema; `partition` tells the
+        batches of several partitions apart. The two kinds send rows to different inputs of an
+        operator, so the order of their payloads does not depend on the reader.
+        """
+        add_to_log_context(query=self.lanes.query, epoch=instruction.epoch, phase="read")
+        routes = shipments(self.lanes, instruction)
+        # A task may run again, while lanes have its first rows; the driver reads for all of them.
+        places = 0 if TaskContext.get() is None else len(instruction.places)
+        for are_splits, group in groupby(items, lambda item: isinstance(item, NumberedSplit)):
+            if are_splits:
+                yield from ship_splits(self.lanes, routes, self.sources, group, places=places)
+                continue
+            batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in group)
+            for number, table in enumerate(gather_batches(batches)):
+                for lane_input, rows in read_feeds(self.feeds, table):
+                    yield from ship_input(
+                        routes[lane_input.index], lane_input, rows, partition, number
+                    )

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
     from godwit.spark.resident.lanes import ResidentLanes
-    from godwit.spark.stages.program import Program
+    from godwit.spark.stages.source_plans import Program
 
 T = TypeVar("T")
 

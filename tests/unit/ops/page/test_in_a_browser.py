@@ -11,8 +11,7 @@ from tests.support.chromium import Browser, Tab, chromium
 from tests.support.journal_story import FLOW, epoch, story, write
 from tests.unit.ops.page.test_live_page import HOSTILE, hostile, served
 
-from godwit.ops.page.live_page import PageFeed
-from godwit.ops.page.report import report_page
+from godwit.ops.page.live_page import PageFeed, report_page
 from godwit.ops.page.view import report_of
 
 if TYPE_CHECKING:

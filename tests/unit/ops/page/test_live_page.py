@@ -18,8 +18,7 @@ from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.ops import server
 from godwit.ops.page import live_page
-from godwit.ops.page.live_page import PageFeed, PageServer, Published
-from godwit.ops.page.report import report_page
+from godwit.ops.page.live_page import PageFeed, PageServer, Published, report_page
 from godwit.ops.page.view import report_of
 
 if TYPE_CHECKING:
