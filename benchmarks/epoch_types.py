@@ -5,7 +5,7 @@ sources are about to be asked for rows) and the end of the epoch's delivery, an 
 made or a method of it runs: as the class of the object or as the class in whose body the method is
 written.  A record of msgspec, whose constructor is C, counts if a function of the package is called
 with it or returns it.  Modules' functions, type aliases, protocols that nobody derives from and
-values that only lie in a field count nothing.
+values that only are in a field count nothing.
 
 The epoch is the third of a flow with one source of Godwit's own, one running aggregate per key and
 one sink, so nothing is set up in it: `gw.testing.run` without Spark, or with ``--spark`` the driver
@@ -15,7 +15,7 @@ of a real query, whose lanes' and source side's classes are those of the epoch w
 
 ``--spark`` needs Java, and counts all threads of the driver that start after the query.
 
-``--files`` counts files of the package in place of types: all in which a function runs, and those
+``--files`` counts files of the package instead of types: all in which a function runs, and those
 that a row passes.  A row passes a file if a function in it is called with the row, returns or
 yields it, whatever its form: as a value of Python or Arrow, in an array, in bytes, or in the
 fields and items of an object, to a depth of three.  One key and one number mark the row.

@@ -180,7 +180,7 @@ def weigh(_key: Any, timer: Any, state: dict) -> Iterator[Any]:
 
 
 def price_alarm(key: Any, rows: gw.types.KeyRows, state: dict, limits: Any) -> Iterator[Any]:
-    """Alarm: the price has risen above what somebody asked to be told of."""
+    """Alarm: the price has risen above what someone asked to be told of."""
     limit = limits.get(key[0])
     for row in rows:
         above = limit is not None and row.price > limit.above
@@ -297,7 +297,7 @@ def traded(orders: pa.Table) -> pd.DataFrame:
 
 
 def sliding(trades: pd.DataFrame) -> pd.DataFrame:
-    """Put each trade into the windows that it lies in."""
+    """Put each trade into the windows that it is in."""
     first = trades["at"].dt.floor("min") + pd.Timedelta(minutes=1)
     ends = [trades.assign(window_end=first + pd.Timedelta(minutes=m)) for m in range(3)]
     return pd.concat(ends)

@@ -425,7 +425,7 @@ class Relay:
         """Let a connection be lost, or the broker seem to be down; false if it stands still."""
         self._num_cuts += 1
         if cut.halt_s:
-            with suppress(ProcessLookupError):  # somebody has ended it
+            with suppress(ProcessLookupError):  # someone has ended it
                 os.killpg(cut.broker_pid, signal.SIGSTOP)
                 self.loop.call_later(cut.halt_s, self._go_on, cut.broker_pid)
             return False

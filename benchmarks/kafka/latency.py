@@ -10,7 +10,7 @@ measured, in which the JVM compiles what an epoch runs (``--cold``): at ten epoc
 takes more than a minute.  A row's key is its number modulo the rate, so every row comes out by
 itself while an epoch is shorter than a second.
 
-Beside them the floor, by the same producer and consumer: no query at all, and, in place of one, a
+Beside them the floor, by the same producer and consumer: no query at all, and, instead of one, a
 process that does nothing but consume what there is, produce it again, and wait for the broker or
 commit a transaction.
 

@@ -78,7 +78,7 @@ __all__ = [
     "sources",
 ]
 # aggregates; `sum`, `min` and `max` are there too, and left out here since ``import *`` would
-# put them in place of Python's own
+# put them instead of Python's own
 __all__ += [
     "Aggregator",
     "approx_distinct",

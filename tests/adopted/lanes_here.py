@@ -1,4 +1,4 @@
-"""Lanes in the driver's process, in place of Spark jobs: the same lanes, many times as quick."""
+"""Lanes in the driver's process, instead of Spark jobs: the same lanes, many times as quick."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def act(name: str, directory: str) -> None:
     if kind == "end":  # as above, and nothing comes of the lane that does it
         os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
         time.sleep(120)
-    if kind == "pause":  # the executor that this belongs to stands still, until somebody wakes it
+    if kind == "pause":  # the executor that this belongs to stands still, until someone wakes it
         daemon = os.getppid()
         executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(") ")[2].split()[1])
         pids = [executor, daemon, os.getpid()]

@@ -1,4 +1,4 @@
-"""All scenarios: those that somebody thought of, and those that are drawn."""
+"""All scenarios: those that someone thought of, and those that are drawn."""
 
 from __future__ import annotations
 

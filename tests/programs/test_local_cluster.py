@@ -40,7 +40,7 @@ try:
         cluster.add_worker()
         told["executors"] = [e.name for e in wait_for_executors(context, 2)]
         told["pids"] = cluster.executor_pids(application)
-        told["strangers"] = cluster.executor_pids("app-of-somebody-else")
+        told["strangers"] = cluster.executor_pids("app-of-someone-else")
         told["killed"] = cluster.kill_executor("0", application)
         deadline = time.monotonic() + 60
         while {e.name for e in live_executors(context)} != {"1", "2"}:

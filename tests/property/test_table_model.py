@@ -1,7 +1,7 @@
 """The local store does what dictionaries do, through everything that happens to it.
 
 The model has, for each key group, a dictionary from key to state and the epoch it is at.  Keys of
-all types come with hashes that are well spread, few, or all equal; key groups lie in one or several
+all types come with hashes that are well spread, few, or all equal; key groups are in one or several
 tables, grow, are reopened, replaced from snapshots, dropped, forget a range of entries, and lose
 what was being written when their writer was killed, and no more than that.
 """

@@ -312,7 +312,7 @@ def test_a_source_that_raises_fails_the_query_by_name_and_one_that_blocks_keeps_
     source.blocks = blocks = threading.Event()
     inbox.put(pairs(3, 3))
     assert source.is_asked.wait(120)
-    with suppress(StopTimeoutError):  # the query ends all the same
+    with suppress(StopTimeoutError):  # the query ends anyway
         query.stop()
     assert query.awaitTermination(120)
     assert any(

@@ -248,7 +248,7 @@ def test_a_query_repartitions_itself_where_it_measured_that_it_pays_and_may(
         query.processAllAvailable()
         (change,) = changes_of(query)
         assert change.after == {"users": "area"}
-        assert "an epoch takes 10.0 ms in place of 900.0 ms" in change.reason
+        assert "an epoch takes 10.0 ms instead of 900.0 ms" in change.reason
         assert query.status["components"] == {"users+areas": ["users", "areas"]}
     finally:
         query.stop()

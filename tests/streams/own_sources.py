@@ -1,6 +1,6 @@
 """Drawn sources of Godwit's own, and which of their rows an epoch reads, from the guide's words.
 
-The rows of a source lie in files of some format that turn up in a directory, in memory, or are
+The rows of a source are in files of some format that turn up in a directory, in memory, or are
 computed from their numbers.  `DrawnSource.due` says what the next epoch is to read: files by time
 and path, those that were listed together first, as many rows and files as the limits allow.
 """
@@ -96,7 +96,7 @@ class DrawnSource(ABC):
 
     @abstractmethod
     def take(self) -> None:
-        """Take note that these are read for good."""
+        """Take note that these are read permanently."""
 
     @property
     def has_more(self) -> bool:

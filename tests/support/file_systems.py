@@ -15,7 +15,7 @@ class CrashError(OSError):
 
 
 class FaultyHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """A local directory that stops working before operation number ``fail_at``, for good.
+    """A local directory that stops working before operation number ``fail_at``, permanently.
 
     With ``renames`` false it behaves like an object store: directories cannot be moved.  With
     ``moves_into`` it behaves like HDFS: a directory that is renamed to one that exists is moved

@@ -93,7 +93,7 @@ def slots(
 
 
 def reported(work: Work) -> LaneReport:
-    """Report the payloads that came to a lane, as hexadecimal text in place of its executor."""
+    """Report the payloads that came to a lane, as hexadecimal text instead of its executor."""
     payloads = " ".join(payload.hex() for payload in work.payloads)
     return LaneReport(level=work.level, place=work.place, executor=payloads)
 

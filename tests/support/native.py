@@ -227,7 +227,7 @@ class Case:
     mode: str
     parts: int = 1
     after: Callable[[Any], None] | None = None
-    own_sources: bool = False  # in place of Spark's scans
+    own_sources: bool = False  # instead of Spark's scans
     settings: dict[str, str] = field(default_factory=dict)  # of Spark; with a session of its own
 
 

@@ -120,7 +120,7 @@ def lines_of(page: str) -> Any:
 
 
 def mistakes_of(example: doctest.DocTest, namespace: dict[str, Any]) -> str:
-    """Run examples; return what they did in place of what they say."""
+    """Run examples; return what they did instead of what they say."""
     said: list[str] = []
     example.globs = namespace
     doctest.DocTestRunner(optionflags=FLAGS).run(example, out=said.append, clear_globs=False)

@@ -87,9 +87,9 @@ class Controlled(OneProcess):
     def migrate(
         self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds
     ) -> str:
-        """See `Realization.migrate`; what somebody wants goes before what the controller wants."""
+        """See `Realization.migrate`; what someone wants goes before what the controller wants."""
         under_way = self.view.components[component].migration
         if under_way is not None and under_way.startswith("control"):
             with suppress(MigrationError):
-                self.coordinator.cancel(under_way, "somebody wants something else")
+                self.coordinator.cancel(under_way, "someone wants something else")
         return super().migrate(component, target, strategy, bounds)

@@ -1,6 +1,6 @@
 """A realization in virtual time: the real coordinator over the simulator's cluster.
 
-The simulator only counts rows; here somebody carries the rows themselves beside it, and moves them
+The simulator only counts rows; here someone carries the rows themselves beside it, and moves them
 as its epochs say: which key groups run, which rows wait, which of those that wait come first.  So a
 row that a plan loses, doubles or lets overtake another shows as it does on the real runtime.
 """

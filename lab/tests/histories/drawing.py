@@ -82,7 +82,7 @@ class Drawn:
     scenario, settings
         What runs, and how it is controlled.
     drains
-        The executor that somebody drains by hand; empty: none.
+        The executor that someone drains by hand; empty: none.
     """
 
     seed: int

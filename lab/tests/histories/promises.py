@@ -124,7 +124,7 @@ def _ends(drawn: Drawn, simulation: Simulation) -> Iterator[str]:
             if now_s - event.at_s > max(6 * PERIOD_S, epochs * longest_s):
                 yield f"the migration of {name} does not end"
         if component.suspended:
-            yield f"{len(component.suspended)} key groups of {name} are suspended for good"
+            yield f"{len(component.suspended)} key groups of {name} are suspended permanently"
         for executor in view.draining & set(component.assignment.executors):
             since_s = max(
                 e.at_s

@@ -200,7 +200,7 @@ class ExpressionReader:
         if name in _IN_UTC and _zone(expression) not in LOCAL_ZONES:
             raise ValueError(f"the clock of the time zone {_zone(expression)}")
         if name in _TEXTS and not all(map(is_text, types[:1])):
-            raise ValueError("bytes in place of text")
+            raise ValueError("bytes instead of text")
         if name in ("UnaryMinus", "Abs") and pa.types.is_decimal(dtype):
             if dtype.precision > _MAX_NEGATED:
                 raise ValueError(f"the negation of decimals of {dtype.precision} digits")
@@ -233,7 +233,7 @@ class ExpressionReader:
             arguments = self._added(expression, arguments)
         elif name == "UnixTimestamp":
             if not pa.types.is_timestamp(types[0]) or types[0].tz is None:
-                raise ValueError("a text or date as a timestamp")
+                raise ValueError("a string or date as a timestamp")
             arguments = arguments[:1]
         elif name == "Size" and expression.legacySizeOfNull():
             size = Function(name=name, arguments=arguments, dtype=dtype)

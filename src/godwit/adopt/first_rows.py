@@ -98,7 +98,7 @@ class FirstRowsInTime(FirstRows):
         arriving: pa.Schema,  # columns of the rows as they come: key columns first
         late_by: str,  # column of the time, in microseconds, by which a row is late
         passing: tuple[str, ...],  # columns of the output
-        within_us: int | None,  # keys are forgotten so long after their time; ``None``: never
+        within_us: int | None,  # keys are forgotten this long after their time; ``None``: never
         null_us: int = END,  # keys whose event time is null are forgotten at this watermark
     ) -> None:
         columns = pa.schema([arriving.field(column) for column in passing])

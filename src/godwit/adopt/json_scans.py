@@ -243,7 +243,7 @@ def _is_usual(decode: Callable[[bytes], Any], line: bytes) -> bool:
 
 
 def _without_times(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with texts in place of dates and timestamps."""
+    """Return a schema with texts instead of dates and timestamps."""
     return pa.schema(
         [f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in schema]
     )

@@ -1,4 +1,4 @@
-"""Own sources in place of Spark's scans: the same rows, read by the lanes without micro-batches.
+"""Own sources instead of Spark's scans: the same rows, read by the lanes without micro-batches.
 
 A scan can be an own source if every option of it is kept, and every expression above it, up to the
 first stateful operator, is computed in the lanes as Spark computes it (`godwit.adopt.stateless`).

@@ -384,7 +384,7 @@ class Catalyst:
         current = getattr(self._catalyst, "trees.TreePattern").CURRENT_LIKE()
         for expression in expressions_of(node):
             if not expression.deterministic():
-                refuse(expression, "a value that is another one at each call")
+                refuse(expression, "a value that differs at each call")
             if expression.containsPattern(current):
                 refuse(expression, "the current time")
 

@@ -71,7 +71,7 @@ class EncodedAggregate:
             ):
                 raise InvalidFlowError(
                     f"{self.aggregate!r} cannot take a column of type {dtype}.",
-                    remedy="Make a struct of plain values of it before.",
+                    remedy="Convert it to a struct of plain values first.",
                     aggregate=repr(self.aggregate),
                 )
             types.append(dtype)

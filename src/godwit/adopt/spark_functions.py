@@ -101,7 +101,7 @@ class KeyCall(NamedTuple):
     text: str  # the call, for errors
     has_rows: bool = False  # it gets the rows of the key
     diverts: bool = True  # False: an error is not about rows of the stream, and stops the query
-    after_failure: Callable[[], None] = lambda: None  # runs in place of the call, if that failed
+    after_failure: Callable[[], None] = lambda: None  # runs instead of the call, if that failed
 
 
 class SparkFunctionOperator(ProcessOfStates):

@@ -82,7 +82,7 @@ def _rows_of_side(
     if has_matched:
         matched = stored.field(stored.value, len(attributes))
     frame = stored.select([*columns, (MET, matched)])
-    if state.how == "semi" and place == LEFT:  # what has met a row has come out for good
+    if state.how == "semi" and place == LEFT:  # what has met a row has come out permanently
         frame = frame.filter(~sf.col(MET))
     expires = sf.timestamp_micros(sf.unix_micros(sf.col(EXPIRES)) - sf.lit(side.reach_us))
     return frame.withColumns(

@@ -1,6 +1,6 @@
 """Projections and filters between two stateful nodes of Spark's plan, over Arrow tables.
 
-Spark optimizes the part of the plan on an empty DataFrame in place of the stateful node, as it
+Spark optimizes the part of the plan on an empty DataFrame instead of the stateful node, as it
 would for its own run, and the steps of the result are computed by `godwit.adopt.functions`.  So a
 `StatelessPart` is a picklable function from a table to a table, for a flow's ``map``.
 """

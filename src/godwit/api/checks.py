@@ -95,7 +95,7 @@ def all_results(where: str, results: object, named: Mapping[str, Any]) -> dict[s
     )
     if not isinstance(results, Mapping):
         raise InvalidFlowError(
-            f"{where} was given a value of type {type_name(results)} in place of results.",
+            f"{where} was given a value of type {type_name(results)} instead of results.",
             remedy=remedy,
         )
     if wrong := [name for name in results if not isinstance(name, str) or not name]:
@@ -186,7 +186,7 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
             raise InvalidFlowError(
                 f"{where} was given a value of type {type_name(column)}.",
                 remedy=f"Name columns by text, as in {example}; compute any other "
-                "key in a map before.",
+                "key in an earlier map.",
             )
         if column in keys:
             raise InvalidFlowError(
@@ -383,7 +383,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
         if not isinstance(column, str):
             raise InvalidFlowError(
                 f"Operator {operator!r}, result {result!r}, was given a value of type "
-                f"{type_name(column)} in place of a column's name.",
+                f"{type_name(column)} instead of a column's name.",
                 remedy=f'Name columns by text, as in compute({result}=gw.sum("column")).',
                 operator=operator,
                 column=result,

@@ -351,7 +351,7 @@ class LogicalFlow:
         if not streaming:
             raise InvalidFlowError(
                 f"Source {name!r} was given a DataFrame that is not streaming.",
-                remedy="Read it with spark.readStream in place of spark.read.",
+                remedy="Read it with spark.readStream instead of spark.read.",
                 source=name,
             )
         self._check_source(name, dataframe)
@@ -416,7 +416,7 @@ class LogicalFlow:
     def divert_errors(
         self, name: str, stream: Stream, sink: Any, *, max_error_share: float = 0.1
     ) -> None:
-        """Write the rows for which a function of yours fails to a sink, in place of stopping.
+        """Write the rows for which a function of yours fails to a sink, instead of stopping.
 
         A call that raises, or emits rows that do not fit, is undone: state, timers and emitted rows
         are as before it. Its rows go to the sink, exactly once, and the other calls go on.
@@ -434,7 +434,7 @@ class LogicalFlow:
             and ``row`` (JSON), ``error``, ``message``, and ``traceback`` in the first row of a
             call. A call of a timer has one row, whose ``row`` is empty.
         max_error_share
-            The query stops all the same, before the commit, if more than this share of the recent
+            The query stops anyway, before the commit, if more than this share of the recent
             rows (of 1,000 at least) would be diverted.
 
         Raises

@@ -44,7 +44,7 @@ def check_annotations(
 ) -> None:
     """Raise if the annotations of a user's function contradict the operator's arguments.
 
-    `has_timers`: the operator has timers. `for_timers`: the function gets a timer in place of rows.
+    `has_timers`: the operator has timers. `for_timers`: the function gets a timer instead of rows.
     """
     hints = _parameter_types(function)
     if len(hints) < _PARAMETERS:

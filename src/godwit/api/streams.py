@@ -766,7 +766,7 @@ class KeyedStream:
             function gets a `godwit.types.State`, and assigns to ``state.value``. Or the type with
             options, such as a time-to-live: ``gw.ValueState(dict, ttl="30 days")``. Or several
             named states: a dict of name → `godwit.ValueState`, `godwit.ListState` or
-            `godwit.MapState`. The function then gets a `godwit.types.States` in place of the state;
+            `godwit.MapState`. The function then gets a `godwit.types.States` instead of the state;
             a named state is read and written only if the function uses it.
         output
             Required: columns of the emitted rows, as text such as ``"plane string, seen long"``, a
@@ -1016,7 +1016,7 @@ class KeyedStream:
             if not all(isinstance(b.feed, SourceNode) for b in branches_of(stream.node)):
                 raise InvalidFlowError(
                     f"{what} {describe(stream.node)}, but only rows of sources can be broadcast.",
-                    remedy="Map the source in place of computing, or join with what the operator "
+                    remedy="Map the source instead of computing, or join with what the operator "
                     "emits, by key.",
                     operator=name,
                 )

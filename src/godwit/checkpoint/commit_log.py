@@ -481,7 +481,7 @@ class CommitLog:
         return CorruptCheckpointError(
             f"The file {path!r} of the checkpoint {self.storage.uri!r} does not continue its "
             f"history: {problem}.",
-            remedy="Files of two checkpoints lie in one directory. Restore the whole directory "
+            remedy="One directory has files of two checkpoints. Restore the whole directory "
             "from one copy, never single records of another query's or an older one's.",
             file=path,
             uri=self.storage.uri,

@@ -544,7 +544,7 @@ class _Known:
         self._chain_of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
 
     def add(self, chains: StoredChains, key_groups: Mask) -> None:
-        """Remember the chains of key groups, in place of older ones."""
+        """Remember the chains of key groups, instead of older ones."""
         self._chain_of[key_groups] = len(self._chains)
         used = np.unique(self._chain_of[self._chain_of >= 0])
         self._chains = [[*self._chains, chains][i] for i in used.tolist()]

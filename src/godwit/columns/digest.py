@@ -1,7 +1,7 @@
 """A digest of rows, to tell whether two reads of the same thing gave the same rows.
 
 Invariant: it depends on the values, their order and nothing else.  How the rows are cut into
-batches, where buffers begin, and what lies in the slots of nulls makes no difference; a value that
+batches, where buffers begin, and the contents of null slots make no difference; a value that
 differs, or two rows that have changed places, do (but for one case in about 2³²).
 
 Numbers are added up, each times an odd number that grows with its row; bytes are summed by

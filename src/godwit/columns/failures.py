@@ -39,7 +39,7 @@ def failed(what: str, error: BaseException, *, row: str = "", **context: str) ->
     return EpochFailedError(
         f"{what} cannot compute with a value of this epoch"
         f"{f' ({row})' if row else ''}: {str(error).rstrip('.')}.",
-        remedy="Leave such rows out in a map before, or cast the column to a type that has room.",
+        remedy="Leave such rows out in an earlier map, or cast the column to a type that has room.",
         error=type(error).__name__,
         **context,
     )

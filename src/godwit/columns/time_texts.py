@@ -10,7 +10,7 @@ A time is written as in ISO 8601, in the variants that databases and languages p
 
 Digits of a fraction below the unit of the column are cut, never rounded: a rounded time may be in
 the next day.  A timestamp without an offset is in UTC.  A column without a time zone takes no
-offset, since both ways of leaving it out are wrong for somebody.  Days have 24 hours of 60 minutes
+offset, since both ways of leaving it out are wrong for someone.  Days have 24 hours of 60 minutes
 of 60 seconds, and years are 1 to 9999: other values are refused.
 
 Texts are parsed by *shape*: the text with every digit replaced by ``0``.  A column has few shapes,

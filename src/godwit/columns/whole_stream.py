@@ -1,6 +1,6 @@
 """The hidden key column of operators on whole streams.
 
-A stream that is keyed by no column is one group.  Its operators have a key column all the same,
+A stream that is keyed by no column is one group.  Its operators have a key column anyway,
 which is true in every row and which users never see.  Only this module knows its name.
 """
 

@@ -1,9 +1,9 @@
-"""Trend of the backlog of sources: worked off, still growing, or there for good.
+"""Trend of the backlog of sources: worked off, still growing, or there permanently.
 
 A backlog is worked off, or still grows, if it has a trend beyond its own noise: the slope of a line
 through its last periods, for parts of several lengths, since a backlog that grew before it fell has
 no slope as a whole.  Only a stream whose noise would not hide a fall of a twentieth a period lags
-for good, which needs more periods the noisier it is; who falls by less is not told from it.
+permanently, which needs more periods the noisier it is; who falls by less is not told from it.
 """
 
 from __future__ import annotations

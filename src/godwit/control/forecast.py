@@ -63,7 +63,7 @@ _LEADS: Final = 0.5
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Settings for forecasting a load that repeats, so that executors are there before it rises.
+    """Settings for forecasting a load that repeats, so that executors are ready before it rises.
 
     Pass it as ``gw.Control(scaling=..., forecast=...)``. Executors are requested for the median of
     the arrival rates at the same time of earlier periods of the load. A forecast never leads to

@@ -116,7 +116,8 @@ class Fusion:
             )
         if not (isinstance(self.by, str) and self.by in ("traffic", "attributes")):
             raise InvalidFlowError(
-                f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'
+                f"Fusion cannot be decided by {self.by!r}.",
+                remedy='Give "traffic" or "attributes".',
             )
         if type(self.repartition) is not bool:
             raise InvalidFlowError(

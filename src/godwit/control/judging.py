@@ -140,7 +140,7 @@ class Judge:
         if risen or _rates_differ(decision.arrival_per_s, situation.arrival_per_s):
             self._stop_judging("the arrival rate has changed")
         elif decision.age > _PATIENCE:
-            self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")
+            self._stop_judging(f"it did not stabilize within {_PATIENCE} periods")
         elif at_rest and wanted.measured is not None:
             self._announce_result(decision, wanted.measured, situation)
 
@@ -250,9 +250,7 @@ class BalanceJudge:
             if measured is None or decision.executors != set(measured.problem.executors):
                 self._stop_judging(components, "there are other executors")
             elif decision.age > _PATIENCE:
-                self._stop_judging(
-                    components, f"they did not come to rest within {_PATIENCE} periods"
-                )
+                self._stop_judging(components, f"they did not stabilize within {_PATIENCE} periods")
             elif period.settled and under_way.isdisjoint(components):
                 came = _busy_distance(measured, period)
                 if came is not None:

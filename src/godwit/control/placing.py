@@ -295,7 +295,7 @@ class ComparePlacing:
         self._standing[subject] = Proposal(
             subject=subject,
             change=Repartition(operator=edge.upstream, columns=tuple(edge.keys)),
-            reason=f"an epoch takes {costs.together_ms:.1f} ms in place of {costs.apart_ms:.1f} ms",
+            reason=f"an epoch takes {costs.together_ms:.1f} ms instead of {costs.apart_ms:.1f} ms",
             # In milliseconds: what epochs take less, against the pause.
             gain=self._settings.payback_epochs * saved_ms,
             numbers={"apart_ms": costs.apart_ms, "together_ms": costs.together_ms},

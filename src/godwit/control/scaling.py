@@ -7,7 +7,7 @@ The latency of rows by the number of executors is `godwit.control.latency_model`
 
 Rows that sources hold back (`ScalingSituation.backlog_rows`) wait besides, for as long as there are
 any.  They are to be worked off within a set time, so they are added to the arrival rate for
-which the target is to be met; otherwise a stream that just keeps up would stay behind for good.
+which the target is to be met; otherwise a stream that just keeps up would stay behind permanently.
 
 Invariant: a target that no number of executors meets asks for no more of them than still make a
 difference (the knee of the curve), however far away the target is.

@@ -183,7 +183,7 @@ class PoolView:
     fixed: str = ""
     # why the last ones that were asked for do not come; empty where nothing was refused
     refused: str = ""
-    # why the last ones that were given back are there all the same; empty where they are not
+    # why the last ones that were given back are there anyway; empty where they are not
     not_returned: str = ""
 
 

@@ -2,7 +2,7 @@
 
 `LocalRun` is a `godwit.engine.cluster.Cluster` and what drives it: lists stand for the shuffle
 (`godwit.local.stages`), a directory each for executors, and background copies are made when
-somebody asks for them, between two epochs.  So a run has no threads, and what happens in it follows
+someone asks for them, between two epochs.  So a run has no threads, and what happens in it follows
 from the calls alone.  Time passes only where `LocalRun.clock_us` is set.
 """
 
@@ -301,7 +301,7 @@ class LocalRun(FlowRun):
             *(["windows, timers or loops are due"] if self.is_due else []),
         ]
         raise MigrationError(
-            f"The run does not come to rest: after {_PATIENCE} epochs without input "
+            f"The run does not become idle: after {_PATIENCE} epochs without input "
             f"{', and '.join(reasons) or 'the migration protocol waits'}.",
             remedy="Look at the events: an executor may be missing, or background copies held. A "
             "function that sets its next timer each time is due for ever.",

@@ -54,7 +54,7 @@ def check_location(location: object, error: type[GodwitError]) -> None:
     if not isinstance(location, str) or not location:
         shown = type_name(location) if location else "empty"
         raise error(
-            f"A location is {shown}, where a path or a URI is needed.",
+            f"A location must be a path or a URI, but is {shown}.",
             remedy='Give a directory, as in "checkpoints/delays"; "." is the working directory.',
         )
     local = _LOCAL.match(location)

@@ -1,8 +1,8 @@
 """Calls of ``async def`` functions: keys run concurrently, the calls for one key in order.
 
 A call that waits for another system leaves the lane to other keys: up to ``capacity`` of them are
-in flight at once.  Rows are emitted in the order of keys and calls, whatever the order of answers,
-so an epoch's output is that of plain functions that get the same answers.
+in flight at once.  Rows are emitted in the order of keys and calls, regardless of the order of
+answers, so an epoch's output is that of plain functions that get the same answers.
 
 An attempt at a key that raises, or takes too long, is repeated from the beginning: all calls for
 the key in this epoch, with the state and timers from before the epoch.  So nothing of a failed

@@ -214,7 +214,7 @@ def columns_of_rows(
             f"Operator {operator.name!r}: a row of key {key!r} does not fit "
             f"{row_class.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
             f"{error.reason}.",
-            remedy="Leave such rows out in a map before, or declare the field as "
+            remedy="Leave such rows out in an earlier map, or declare the field as "
             f"{field.name}: {error.admitting or f'{hint_text(field.hint)} | None'}.",
             operator=operator.name,
             key=key,

@@ -8,7 +8,7 @@ once for the rows of a key that have one event time, and timers fire between the
 
 Invariant: the calls for a key depend on its rows that were not late, and on nothing else: not on
 the order of arrival, on where epochs begin, or on when the watermark moved.  Rows of one event time
-are all there before the first of them is processed, and lie in the order of their columns.
+are all there before the first of them is processed, and are in the order of their columns.
 
 Source: the sorting of input by event time in Flink's CEP operator (`CepOperator`), and its timers,
 which fire once the watermark is past them.

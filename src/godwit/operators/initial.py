@@ -89,7 +89,7 @@ def converted(operator: str, name: str, column: pa.Array, dtype: pa.DataType) ->
 
 
 def with_column(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    """Return rows with a column of the state, in place of one of the same name."""
+    """Return rows with a column of the state, instead of one of the same name."""
     if name in rows.schema.names:
         rows = rows.drop_columns(name)
     return rows.append_column(name, column)

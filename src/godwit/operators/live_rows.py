@@ -242,7 +242,7 @@ def _check_columns(operator: str, columns: list[pa.Field]) -> None:
             raise InvalidFlowError(
                 f"Operator {operator!r} stores the rows of a table that changes, and column "
                 f"{field.name!r} has type {field.type}, which state cannot hold.",
-                remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
+                remedy=f"Drop {field.name!r} in an earlier map, or make numbers or text of it.",
                 operator=operator,
                 column=field.name,
             )

@@ -6,9 +6,9 @@ state before, the rows in order and the clock; the function may run again for th
 Columns are turned into Python values, and states into bytes and back, once for all keys, so that
 a key costs little more than the call of the function.
 
-Timers lie in the key's entry, sorted, with the earliest in a column of its own, so that the lane
+Timers are in the key's entry, sorted, with the earliest in a column of its own, so that the lane
 finds the keys whose timer is due by one scan of one column, without reading any entry.  When a key
-expires stands in a column, too.  Timers, state and output are committed together, so a timer fires
+expires is in a column, too.  Timers, state and output are committed together, so a timer fires
 once.
 
 Source: what ``transformWithState`` of Spark 4 has (timers per key of one time mode, time-to-live).

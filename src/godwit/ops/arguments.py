@@ -91,6 +91,6 @@ def no_journal_error(path: str) -> CheckpointError:
     """Return the error that a checkpoint has no journal yet."""
     return CheckpointError(
         f"The checkpoint {path!r} has no journal that can be read yet.",
-        remedy="A query writes it from its first second on: start one, and look again.",
+        remedy="A query writes it from its first second on: start one, then try again.",
         path=path,
     )

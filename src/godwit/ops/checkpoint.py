@@ -171,7 +171,7 @@ def _add_epochs(action: Callable[..., argparse.ArgumentParser]) -> None:
         _run_take_back,
         "make an earlier epoch the last one",
         "Make EPOCH the last epoch, as flow.start(from_epoch=...) does: later epochs are taken "
-        "back for good. Targets that have them are rolled back, or refused, by the next start "
+        "back permanently. Targets that have them are rolled back, or refused, by the next start "
         "(on_divergence=). No query may be running on the checkpoint. Exit status 0; 2 if that is "
         "impossible.",
         PATH="the checkpoint",

@@ -69,7 +69,7 @@ class Liveness:
         if leased:
             return QueryLife("running", ago)
         if leased is None:
-            return QueryLife("silent", f"{ago}; whether it lives cannot be told yet")
+            return QueryLife("silent", f"{ago}; whether it lives is not known yet")
         return QueryLife("died", f"{ago}, and the lease on the checkpoint is free")
 
     def _is_leased(self) -> bool | None:

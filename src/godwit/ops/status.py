@@ -35,7 +35,7 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
         "there is no checkpoint, or no journal yet."
     )
     add_checkpoint(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     parser.set_defaults(run=_run_status)
 
 

@@ -179,7 +179,7 @@ def story_of(event: events.Event, measured: Measurements) -> Story:
                 story,
                 decided=f"moved {counted(event.moves, 'key group')} of "
                 f"{', '.join(event.migrations)} ({human_bytes(event.state_bytes)} of state)",
-                expected=f"a load distance of {event.distance_after:.0%} in place of "
+                expected=f"a load distance of {event.distance_after:.0%} instead of "
                 f"{event.distance_before:.0%}, which saves {event.gain_s:.3g} s for "
                 f"{event.cost_s:.3g} s of copying",
             )
@@ -188,8 +188,8 @@ def story_of(event: events.Event, measured: Measurements) -> Story:
                 story,
                 decided=f"moved {counted(event.key_groups, 'key group')} of {event.component} to "
                 "other lanes of their executors, without their state",
-                expected=f"the busiest lane at {event.imbalance_after:.2f} times the mean in place "
-                f"of {event.imbalance_before:.2f}",
+                expected=f"the busiest lane at {event.imbalance_after:.2f} times the mean "
+                f"instead of {event.imbalance_before:.2f}",
             )
         case events.DecisionSkipped():
             story = replace(story, decided=f"no {event.what}: {event.reason}")

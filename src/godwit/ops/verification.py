@@ -109,7 +109,7 @@ class VerificationReport:
 
 _RESTORE = "Restore this file from a copy of the checkpoint, or start with a new checkpoint."
 _ONE_HISTORY = (
-    "Files of two checkpoints lie in one directory: restore the whole directory from one copy."
+    "One directory has files of two checkpoints: restore the whole directory from one copy."
 )
 _SPARK_COMMITS = "spark/commits"
 _REPORT = "This is an error in Godwit: please report it with this text."

@@ -51,7 +51,7 @@ def add_why_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also key groups that changed lanes within an executor, and executors given back",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     parser.set_defaults(run=_run_why)
 
 

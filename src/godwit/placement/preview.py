@@ -74,7 +74,7 @@ class PlanPreview:
     # everyone.
     pause_s: Mapping[str, float]
     split_key_groups: int = 0  # key groups whose rows go to two executors; no state moves for them
-    routes: tuple[CopyRoute, ...] = ()  # where copies would come from, as far as somebody knows
+    routes: tuple[CopyRoute, ...] = ()  # where copies would come from, as far as someone knows
 
     def __repr__(self) -> str:
         return (

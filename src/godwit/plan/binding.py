@@ -113,7 +113,7 @@ def check_storable(
             raise InvalidFlowError(
                 f"Operator {operator!r} {keeps}, and column {field.name!r} "
                 f"has type {field.type}, which state cannot hold.",
-                remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
+                remedy=f"Drop {field.name!r} in an earlier map, or make numbers or text of it.",
                 operator=operator,
                 column=field.name,
             )

@@ -160,7 +160,7 @@ class CompiledFlow:
     sources: tuple[str, ...]  # in the order they were declared
     # in the order of their levels, and in the order they were declared within a level
     components: tuple[Component, ...]
-    # upstream before downstream, in the same order whatever the physical plan; several of one
+    # upstream before downstream, in the same order regardless of the physical plan; several of one
     # operator, where streams meet in it, in the order of their numbers
     inputs: tuple[Input, ...]
     # one for each sink, in the order they were declared; what a sink refuses comes after it

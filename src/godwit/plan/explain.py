@@ -443,7 +443,7 @@ def _declared_text(state: Declared) -> str:
 
 
 def _type_text(declared: object) -> str:
-    """Return a declared type as it stands in a program."""
+    """Return a declared type as programs spell it."""
     return (
         declared.__name__
         if isinstance(declared, type) and not hasattr(declared, "__origin__")

@@ -645,7 +645,7 @@ class QueryPlacement:
             *self._internal_assignments,
             *self._labels.values(),
         }:
-            names = (component,)  # of a problem that somebody made
+            names = (component,)  # of a problem that someone made
         routes: list[CopyRoute] = []
         for number, name in enumerate(map(self._internal_name, names)):
             own = np.flatnonzero(problem.operator_of == number)

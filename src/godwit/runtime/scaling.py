@@ -240,7 +240,7 @@ class Scaling:
             if view.refused:
                 return view.refused
             if not view.pending:
-                break  # somebody has drained one meanwhile
+                break  # someone has drained one meanwhile
             self._pause()
         return ""
 
@@ -356,7 +356,8 @@ class Scaling:
         """Raise if the scaling was cancelled or the query has stopped."""
         if self._cancelled:
             raise ScalingError(
-                f"The scaling to {counted(self.target, 'executor')} was ended: {self._cancelled}.",
+                f"The scaling to {counted(self.target, 'executor')} ended early: "
+                f"{self._cancelled}.",
                 remedy="What had been done stays.",
                 wanted=self.target,
             )

@@ -264,7 +264,7 @@ class _Check:
     def _crash(self, epoch: _Epoch, line: Line, *, is_atomic: bool) -> None:
         """Deliver an epoch, die at a line, and continue as a start does.
 
-        In place of it, rows cannot be read from the checkpoint, sometimes.
+        Instead of it, rows cannot be read from the checkpoint, sometimes.
         """
         number, output = epoch.epoch, epoch
         steps = _Steps(type(self._sink), line, self._rng.randint(1, self._lines[line]))

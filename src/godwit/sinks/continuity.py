@@ -153,7 +153,7 @@ _CAUSES: Final[dict[str, str]] = {
     "not have everything.",
     "another's": "Its rows would mix with those of that query.",
 }
-_EFFECTS: Final[dict[str, str]] = {  # of continuing all the same
+_EFFECTS: Final[dict[str, str]] = {  # of continuing anyway
     "ahead": "the target keeps its rows and gets the rows that are produced again, too",
     "diverged": "the target keeps its rows and gets the rows that are produced again, too",
     "behind": "the rows in between stay missing",
@@ -182,7 +182,7 @@ def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
     return SinkError(
         f"Sink {name!r} does not continue from this checkpoint: {problem.what}. "
         f"{_CAUSES[problem.kind]}",
-        remedy=f'{back}. Or continue all the same, start(on_divergence="new_writer"): '
+        remedy=f'{back}. Or continue anyway, start(on_divergence="new_writer"): '
         f"{_EFFECTS[problem.kind]}. "
         "on_divergence={sink: choice} applies to one sink.",
         sink=name,

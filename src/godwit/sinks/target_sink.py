@@ -150,7 +150,7 @@ class TargetSink(Sink):
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
             f"{min_epoch} were delivered to it and are not delivered again",
             "Restore the target as it was with this checkpoint; start from a backup of the "
-            "checkpoint that is as old as what both have; or continue all the same, "
+            "checkpoint that is as old as what both have; or continue anyway, "
             'on_divergence="new_writer".',
         )
 

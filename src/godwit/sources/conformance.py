@@ -477,7 +477,7 @@ class _Check:
                 if seen != expected:
                     self._fail_rule(
                         "columns",
-                        f"asked for {expected.names}, read gives\n{seen}\nin place of\n{expected}",
+                        f"asked for {expected.names}, read gives\n{seen}\ninstead of\n{expected}",
                     )
                 batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
         return pa.Table.from_batches(batches, schema=expected)
@@ -489,7 +489,7 @@ class _Check:
         """
         if expected.num_rows != actual.num_rows:
             rows = counted(expected.num_rows, "row")
-            self._fail_rule(rule, f"{what} ({actual.num_rows} in place of {rows})")
+            self._fail_rule(rule, f"{what} ({actual.num_rows} instead of {rows})")
         for name in expected.schema.names:
             left, right = expected.column(name), actual.column(name)
             if left.equals(right):

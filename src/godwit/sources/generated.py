@@ -3,7 +3,7 @@
 A row's values are hashes of the seed, the column and the row's number, so a range of rows needs
 no row before it (a counter-based generator, as in Salmon et al., SC 2011; the mixing
 function is splitmix64's). Row *i* happens ``i / rows per second`` after the start. Where the source
-is paced, it is there from that moment on, else as soon as somebody asks.
+is paced, it is there from that moment on, else as soon as someone asks.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _is_damage(error: Exception) -> bool:
 
 def _make_batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
     """Build a record batch of `num_rows` rows, which may have no columns."""
-    if not columns:  # rows without columns, which are counted all the same
+    if not columns:  # rows without columns, which are counted anyway
         return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
     rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     if rows.num_rows != num_rows:
@@ -290,7 +290,7 @@ class JsonMessages(MessageFormat):
 
 _Numbers: TypeAlias = Literal["usual", "any", "exact"]
 """The decoding of numbers: integers as such; integers with a point or an exponent, too; the same,
-with texts in place of narrow floats, for messages whose decoding has raised `TextsNeededError`."""
+with texts instead of narrow floats, for messages whose decoding has raised `TextsNeededError`."""
 
 
 def _columns_of(values: Sequence[Value], schema: pa.Schema, numbers: _Numbers) -> list[pa.Array]:
@@ -343,7 +343,7 @@ def _has_keys(dtype: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _is_number_or_truth(dtype: pa.DataType) -> bool:
-    """Return whether a map with keys of a type has values in place of the names of fields."""
+    """Return whether a map with keys of a type has values instead of the names of fields."""
     return is_number(dtype) or bool(pa.types.is_boolean(dtype))
 
 

@@ -4,7 +4,7 @@ CSV files, names of partition directories, JSON files and JSON messages are read
 this module. Arrow's parsers are used where they agree with the rules, because they are fast; their
 results are not used where they may differ (`has_small_numbers`, `has_hexadecimals`).
 
-- A number is written in ASCII digits, with a sign, a point and an exponent if wanted, and with
+- A number is written in ASCII digits, with an optional sign, decimal point and exponent, and with
   blanks or tabs around it. ``1.0`` and ``1e2`` are whole numbers.
 - An integer or a decimal is exact or refused. A float is the one nearest to the text, rounded once;
   a number beyond the largest one is refused. A double halfway between two narrower floats does not

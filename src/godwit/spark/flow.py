@@ -83,7 +83,7 @@ class Flow(LogicalFlow):
             raise InvalidFlowError(
                 f"Some sources of flow {self.name!r} are DataFrames of a session, and some are "
                 "stand-ins (gw.testing.stream).",
-                remedy="Make all of them the one or the other.",
+                remedy="Use DataFrames for all of them, or stand-ins for all.",
                 source=name,
             )
         if is_stand_in(dataframe):
@@ -263,8 +263,8 @@ class Flow(LogicalFlow):
             Watermark that `initial` goes with, a datetime or ISO 8601 text: windows that end by
             then have been emitted, and rows before it are late. By default no window has been.
         from_epoch
-            Epoch to continue after, in place of the last one: its number, or the name under which
-            ``godwit checkpoint keep`` keeps it. Later epochs are taken back for good; give
+            Epoch to continue after, instead of the last one: its number, or the name under which
+            ``godwit checkpoint keep`` keeps it. Later epochs are taken back permanently; give
             `on_divergence` for targets that have them. If the last such start was given the same,
             this one continues after the epochs since.
         as_of
@@ -291,7 +291,7 @@ class Flow(LogicalFlow):
         InvalidInputError
             If rows of `initial` do not fit the state, or give a key twice.
         EpochFailedError
-            If fewer than `executors` executors are there in time.
+            If fewer than `executors` executors have registered in time.
 
         Examples
         --------

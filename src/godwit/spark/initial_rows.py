@@ -41,7 +41,7 @@ def rows_of_dataframe(value: Any) -> InitialRows | None:
 
 
 def _packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield record batches as Arrow streams of some megabytes, each in one binary value."""
+    """Yield record batches as Arrow streams of a few megabytes, each in one binary value."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

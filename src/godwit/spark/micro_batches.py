@@ -194,7 +194,7 @@ class MicroBatches:
             message,
             remedy="The directory 'spark' and the rest of the checkpoint belong together: restore "
             "both from the same moment, or let `godwit checkpoint repair` put Spark's log back to "
-            "what the checkpoint has committed. Nothing was touched.",
+            "what the checkpoint has committed. Nothing was changed.",
         )
 
 
@@ -301,7 +301,7 @@ class SparkStream:
             return self._has_seen_no_rows()  # which ends such a query
         except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
             _logger.warning(
-                "It cannot be told whether the input has ended or somebody has stopped the query, "
+                "It is unknown whether the input has ended or someone has stopped the query, "
                 "so windows stay open: %s",
                 str(error).partition("\n")[0],
             )
@@ -343,5 +343,5 @@ def is_stopped(spark: SparkSession) -> bool:
     query = query_of(spark)
     try:
         return query is not None and not query.isActive
-    except Exception:  # noqa: BLE001  asked because of an error, which is told in place of this one
+    except Exception:  # noqa: BLE001  asked because of an error, which is told instead of this one
         return False

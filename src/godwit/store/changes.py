@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRange:
-    """Entries whose event time lies in a range."""
+    """Entries whose event time is in a range."""
 
     # position of the column that holds the event time, a timestamp of microseconds: among the key
     # columns, which come first, and the state columns

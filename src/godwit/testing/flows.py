@@ -105,7 +105,7 @@ def run(
         The flow. Its sources are stand-ins (`gw.testing.stream`), Godwit's own sources, or
         DataFrames, of which only the columns are used; maps over DataFrames need a Spark session.
     inputs
-        Name of a source → rows to use in place of the source's: a list of dicts, an Arrow table or
+        Name of a source → rows to use instead of the source's: a list of dicts, an Arrow table or
         record batch, or a pandas DataFrame, for one epoch; or a list of these, one for each epoch.
         Timestamps may be ISO 8601 text. A Godwit source that is not named is read until the rows
         that it had at the beginning are processed. Epochs run for loops (``flow.feedback``) until
@@ -1012,7 +1012,7 @@ class Run:
         return any(name not in self._given for name in self.flow.own_sources)
 
     def _stand_for(self, names: Iterable[str]) -> None:
-        """From now on, use rows of the test in place of the sources `names`, or raise.
+        """From now on, use rows of the test instead of the sources `names`, or raise.
 
         Raises `InvalidInputError` if one of them has been read already.
         """

@@ -143,8 +143,8 @@ class RowClass:
                 raise InvalidFlowError(
                     f"{where} {field.name!r} is {hint_text(field.hint)}, and the column of "
                     f"{origin} is {dtype}.",
-                    remedy="Declare the field as what the column holds, or cast the column in a "
-                    "map before.",
+                    remedy="Declare the field as what the column holds, or cast the column in an "
+                    "earlier map.",
                     operator=operator,
                     column=field.name,
                 )

@@ -238,7 +238,7 @@ def _without(told: dict[str, Any], broker: KafkaBroker, source: Input) -> Iterat
     """Let the broker stand still, or be down, for a while.
 
     The broker of the tests loses what it has acknowledged in the last second where it is killed,
-    and transactions that are open where it is ended, of which it takes the commit all the same
+    and transactions that are open where it is ended, of which it takes the commit anyway
     (`tests.chaos.kafka.broker_losses` shows it). So it is restarted only where nobody has one, and
     stands still otherwise. That it seems to die at a request of a transaction, and comes back with
     all that it has acknowledged, is the relay's doing (`_cutting`).
@@ -264,7 +264,7 @@ def _without(told: dict[str, Any], broker: KafkaBroker, source: Input) -> Iterat
 
 @contextmanager
 def _other_member(broker: KafkaBroker, group: str | None) -> Iterator[None]:
-    """Let somebody else join and leave the group that offsets are reported to."""
+    """Let someone else join and leave the group that offsets are reported to."""
     if group is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Of any number of writers that create one file exclusively, one succeeds, whatever the store."""
+"""Of several writers that create one file exclusively, one succeeds, in every store."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ def test_the_work_of_a_commit_does_not_grow_with_the_number_of_epochs(tmp_path: 
 
 
 def _calls_of_commit(log: CommitLog, epoch: int) -> int:
-    """Function calls of a commit: its work, whatever the load of the machine."""
+    """Function calls of a commit: its work, regardless of the load of the machine."""
     segments = tuple(
         msgspec.structs.replace(
             segment_of(log.storage, epoch, bytes(2_000)),

@@ -79,7 +79,7 @@ def test_a_damaged_segment_costs_its_lines_and_nothing_else(
     data[-1] ^= 1
     path.write_bytes(data)
     (tmp_path / JOURNAL / "999999999999.rec").write_bytes(b"")
-    (tmp_path / JOURNAL / "notes.txt").write_text("of somebody else")
+    (tmp_path / JOURNAL / "notes.txt").write_text("of someone else")
     assert numbers(storage) == [0, 2]
 
 

@@ -230,7 +230,7 @@ def test_behind_lanes_with_one_key_group_more_the_others_differences_do_not_show
 
 
 def test_what_lanes_differ_by_when_executors_have_just_come_is_waited_out() -> None:
-    """Seen once, before lanes were balanced, it would stand for all numbers nearby for good."""
+    """Seen once, before lanes were balanced, it would stand for all numbers nearby permanently."""
     loads, learning = stage(*[0.05] * 40), Learning()
     for _ in range(2):
         note(learning, epochs(loads, executors=4, busiest=0.51))

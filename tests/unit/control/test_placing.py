@@ -196,7 +196,7 @@ def test_columns_are_proposed_once_comparisons_agree_and_settings_allow_it() -> 
     (proposal,) = policy.propose(0.0)
     assert proposal.change == Repartition(operator="again", columns=("area",))
     assert proposal.gain == 500 * (44.0 - 24.0)  # ms that epochs take less, within payback_epochs
-    assert proposal.reason == "an epoch takes 24.0 ms in place of 44.0 ms"
+    assert proposal.reason == "an epoch takes 24.0 ms instead of 44.0 ms"
     assert [*policy.propose(0.0)] == [proposal]
     policy.answered(proposal)
     assert list(policy.propose(0.0)) == []

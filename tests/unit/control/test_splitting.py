@@ -283,7 +283,7 @@ def test_an_aggregate_that_always_takes_its_state_along_is_not_split_again() -> 
     assert proposal is not None
     story.become(proposal)
     for _ in range(6):
-        story.migrate(0, 1, 2, state=True)  # somebody asks for live migrations
+        story.migrate(0, 1, 2, state=True)  # someone asks for live migrations
         back = story.epoch(state_bytes=2**20)
     assert back is not None
     story.become(back)

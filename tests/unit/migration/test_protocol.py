@@ -353,7 +353,7 @@ def test_what_lanes_report_of_an_executor_that_died_meanwhile_is_not_believed() 
     stream.protocol.add_executor("b", 1)
     stream.commit()
     assert stream.warmed("a", 1, {2: 11, 3: 11}) == (resume(2, 3),)
-    # The new b has never held key group 2, whatever the old one's lanes told.
+    # The new b has never held key group 2, regardless of the old one's lanes told.
     assert stream.request("aaba") == (warm("b", (2,), 2), switch("aaaa"))
 
 

@@ -222,7 +222,7 @@ def test_a_result_may_have_the_name_of_an_option() -> None:
         played(lambda rows: rows.compute(name=gw.last("v")))  # type: ignore[arg-type]
     with pytest.raises(InvalidFlowError, match="'n' twice"):
         played(lambda rows: rows.compute({"n": gw.count()}, n=gw.count()))
-    with pytest.raises(InvalidFlowError, match="of type list in place of results"):
+    with pytest.raises(InvalidFlowError, match="of type list instead of results"):
         played(lambda rows: rows.compute([gw.count()]))  # type: ignore[arg-type]
     for name in ("", 1):
         with pytest.raises(InvalidFlowError, match=f"a result with {name!r} as its name"):

@@ -55,7 +55,7 @@ def test_dropped_state_is_gone_and_its_files_are_collected(tmp_path: Path) -> No
 def test_an_edit_counts_from_the_next_epoch_and_not_before(tmp_path: Path) -> None:
     run(tmp_path, TWO, ("x", 1))
     assert main(["checkpoint", "rename", str(tmp_path / "ck"), "a", "c"]) == 0
-    # A start that commits nothing changes nothing; the next one takes up the edit all the same.
+    # A start that commits nothing changes nothing; the next one takes up the edit anyway.
     renamed = Program(operators={"c": ("total",), "b": ("rows",)})
     run(tmp_path, renamed)
     assert run(tmp_path, renamed, ("x", 10)).results()["c"] == {"x": {"total": 11}}
@@ -123,12 +123,12 @@ def test_a_checkpoint_that_a_query_holds_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path, TWO, ("x", 1))
-    lease = acquire_lease(CheckpointStorage.open(tmp_path / "ck"), "somebody")
+    lease = acquire_lease(CheckpointStorage.open(tmp_path / "ck"), "someone")
     try:
         assert main(["checkpoint", "drop", str(tmp_path / "ck"), "a", "--reset"]) == 2
     finally:
         lease.release()
-    assert "in use by run 'somebody'" in capsys.readouterr().err
+    assert "in use by run 'someone'" in capsys.readouterr().err
 
 
 def test_a_place_without_a_checkpoint_is_left_as_it_is(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def plain(expression: str) -> str:
-    """Put values in place of Grafana's variables."""
+    """Put values instead of Grafana's variables."""
     for variable, value in _VARIABLES.items():
         expression = expression.replace(variable, value)
     return expression

@@ -59,7 +59,7 @@ def test_a_migration_has_the_pause_that_was_predicted_and_the_one_that_came() ->
     assert (move.id, move.strategy, move.moves, move.moved) == ("m1", "live", 2, 2)
     assert (move.began_epoch, move.ended_epoch, move.ended) == (2, 4, "finished")
     assert move.predicted_s == pytest.approx(2.0 * 0.05)  # of 2 s that the controller told
-    assert move.pause_s == pytest.approx(0.2)  # the epoch at the switch took 450 in place of 250 ms
+    assert move.pause_s == pytest.approx(0.2)  # the epoch at the switch took 450 instead of 250 ms
 
 
 def test_the_pause_is_of_the_epoch_at_the_switch_though_its_figures_come_later() -> None:

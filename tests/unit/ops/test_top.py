@@ -1,4 +1,4 @@
-"""`godwit top` shows a stream by its journal alone, whatever the journal and the terminal are."""
+"""`godwit top` shows a stream by its journal alone, for any journal and any terminal."""
 
 from __future__ import annotations
 

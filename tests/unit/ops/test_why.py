@@ -118,7 +118,7 @@ moved 27 key groups of count (17.0 MiB of state)
             load distance 126%); a row took 1.1 s
   noise     for 1 period (10 s) 2,400 rows/s and load distances up to 4% changed nothing; by chance
             a period's rate strays by ±4%
-  expected  a load distance of 1% in place of 126%, which saves 98 s for 0.16 s of copying
+  expected  a load distance of 1% instead of 126%, which saves 98 s for 0.16 s of copying
   came      a load distance of 4%, helped: executors are as even as expected""",
     ),
     "straggler": (
@@ -128,7 +128,7 @@ moved 27 key groups of count (17.0 MiB of state)
   seen      2,400 rows/s arrived; executors took 60% of the time; executor 0 was the busiest (90%;
             load distance 126%); executors differed: 0 at 0.34 of the speed; a row took 1.1 s
   noise     for 1 period (10 s) 2,400 rows/s and load distances up to 4% changed nothing
-  expected  a load distance of 1% in place of 126%, which saves 98 s for 0.16 s of copying""",
+  expected  a load distance of 1% instead of 126%, which saves 98 s for 0.16 s of copying""",
     ),
     "quiet": (
         QUIET,

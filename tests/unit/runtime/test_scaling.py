@@ -203,7 +203,7 @@ def test_cancelled_it_leaves_what_was_done_and_asks_for_no_more(
     run_until(stream, lambda: stream.scheduler.requests or stream.coordinator.view.draining)
     scaling.cancel()
     run_until(stream, lambda: scaling.done)
-    with pytest.raises(ScalingError, match="was ended: cancelled by the user"):
+    with pytest.raises(ScalingError, match="ended early: cancelled by the user"):
         scaling.wait()
     view = stream.coordinator.view
     assert view.draining == frozenset()

@@ -35,7 +35,7 @@ PATIENCE_S = 120.0
 class Run:
     """A run that takes batches, and in which epochs are due, or are not."""
 
-    name = "flow"
+    name, num_recent = "flow", 100
 
     def __init__(self) -> None:
         self.gate = EpochGate()

@@ -8,7 +8,7 @@ from godwit.sinks.target_sink import CommitRetries, RetryPolicy
 
 
 class Time:
-    """A clock that moves when somebody waits or works."""
+    """A clock that moves when someone waits or works."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

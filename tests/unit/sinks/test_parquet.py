@@ -172,7 +172,7 @@ def test_partitions_that_differ_by_case_stay_apart_where_names_do_not(tmp_path: 
 
 
 class Meeting(FaultyHandler):
-    """An object store on which somebody else acts just before an operation, once."""
+    """An object store on which someone else acts just before an operation, once."""
 
     before = "nothing"
     act: Callable[[], object] = staticmethod(lambda: None)

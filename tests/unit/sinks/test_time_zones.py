@@ -1,4 +1,4 @@
-"""Instants are the same ones at every target, whatever the session's zone is called."""
+"""Instants are the same ones at every target, whatever the name of the session's zone."""
 
 from __future__ import annotations
 

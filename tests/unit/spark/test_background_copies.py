@@ -1,4 +1,4 @@
-"""Failures of background copies are reported, and later orders are carried out all the same."""
+"""Failures of background copies are reported, and later orders are carried out anyway."""
 
 from __future__ import annotations
 

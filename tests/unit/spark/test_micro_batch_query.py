@@ -90,7 +90,7 @@ class SparkQuery:
 
     def __init__(self) -> None:
         self.isActive, self.has_rows, self.input_ended = True, False, False
-        self.seen = threading.Event()  # somebody has looked while it had rows
+        self.seen = threading.Event()  # someone has looked while it had rows
         execution = SimpleNamespace(noNewData=self.has_seen_no_rows)
         self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
 

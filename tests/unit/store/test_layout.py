@@ -1,4 +1,4 @@
-"""Facts about where things lie in a table's file and about what is taken for a table."""
+"""Facts about where things are in a table's file and about what is taken for a table."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_of_two_copies_the_newer_counts(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_no_table(tmp_path: Path) -> None:
     change(state_in(tmp_path), 0, {"a": (1, 1.0)})
     (directory,) = tmp_path.iterdir()
-    (directory / "of somebody else.table").write_bytes(b"x")
+    (directory / "of someone else.table").write_bytes(b"x")
     assert held(state_in(tmp_path)) == {"a": (1, 1.0)}
 
 

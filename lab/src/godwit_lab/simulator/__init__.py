@@ -26,7 +26,7 @@ Simplifications: rows have no contents (they are counted and numbered per key gr
 epoch time stands still (a slowdown takes effect at the next one); distinct keys are expectations;
 Spark's scheduler, garbage collection, disks and the network's core cost nothing.
 
-Equal scenarios and seeds give equal histories, whatever the machine.
+Equal scenarios and seeds give equal histories, regardless of the machine.
 
 Examples
 --------

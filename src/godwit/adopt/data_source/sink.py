@@ -72,7 +72,7 @@ class DataSourceSink(Sink):
 
 
 def _takes_batches(writer: Any) -> bool:
-    """Return whether a writer takes record batches in place of rows."""
+    """Return whether a writer takes record batches instead of rows."""
     from pyspark.sql import datasource  # noqa: PLC0415
 
     arrow_writer = getattr(datasource, "DataSourceStreamArrowWriter", ())

@@ -442,7 +442,7 @@ class DeltaSink(TargetSink):
                 raise self._target_error(
                     f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
                     f"{error_text(error)}",
-                    "It is in the table whole or not at all; correct the cause and start the query "
+                    "Either all of it is in the table or none; fix the cause and start the query "
                     "again.",
                     epoch=output.epoch,
                 ) from self._secrets.cause(error)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from godwit.sources.table_rows import TableArguments
 
 _MAX_VERSIONS: Final = 64  # whose pieces are remembered
-_EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on all the same
+_EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on anyway
 _SKIPPED_FILES: Final = 1000  # likewise
 
 
@@ -231,7 +231,7 @@ class DeltaSource(Source):
             is_other = all(self._log.commit(number).metadata is None for number in later)
         if is_other:
             raise SourceError(
-                f"The Delta table {self._table.shown!r} is another one than the query has read: it "
+                f"The Delta table {self._table.shown!r} is not the one that the query has read: it "
                 "was deleted and created again.",
                 remedy="Start a new query, with a new checkpoint.",
                 path=self._table.shown,

@@ -213,7 +213,7 @@ def _problems(
             yield TargetProblem(
                 f"column {field.name!r} is of type {text}, whose lengths cannot be checked before "
                 "the commit",
-                "Write to a table with string in place of char and varchar.",
+                "Write to a table with string instead of char and varchar.",
             )
 
 

@@ -245,7 +245,7 @@ def _read_index(message: bytes, offset: int, count: int, what: str) -> tuple[int
 
 
 def _read_enum(written: AvroType, to: AvroType) -> Read:
-    """Return the function that reads a symbol, or the reader's default in place of an unknown."""
+    """Return the function that reads a symbol, or the reader's default instead of an unknown."""
     count = len(written.symbols)
     symbols = [
         symbol if symbol in to.symbols else to.symbol or AvroError(f"{to} has no symbol {symbol!r}")

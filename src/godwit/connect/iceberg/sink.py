@@ -392,7 +392,7 @@ class IcebergSink(TargetSink):
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be committed",
-            "It is in the table whole or not at all; correct the cause and start the query again.",
+            "Either all of it is in the table or none; fix the cause and start the query again.",
             epoch=output.epoch,
         ):
             retries = CommitRetries(self._retry_policy)

@@ -148,7 +148,7 @@ class KafkaSink(TargetSink):
         if exactly_once and self._transaction_s < 1:
             raise InvalidFlowError(
                 f"The transaction timeout of {where} is {self._transaction_s:g} s.",
-                remedy="Give a second or more: a whole epoch is written in that time.",
+                remedy="Give at least one second: it limits the time to write a whole epoch.",
             )
         self._producer: Producer | None = None
         self._group: Consumer | None = None
@@ -293,10 +293,10 @@ class KafkaSink(TargetSink):
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "Readers of committed messages see it whole or not at all; correct the cause and start "
+            "Readers of committed messages see it whole or not at all; fix the cause and start "
             "the query again."
             if self._exactly_once
-            else "Some of its messages may be there; correct the cause and start the query again, "
+            else "Some of its messages may be there; fix the cause and start the query again, "
             "which writes all of them.",
             epoch=output.epoch,
         ):

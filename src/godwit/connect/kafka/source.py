@@ -643,7 +643,7 @@ class KafkaSource(Source):
         if schema is not None:
             if not isinstance(chosen, JsonMessages) or chosen.schema is not None:
                 raise InvalidFlowError(
-                    f"{self._where}: schema= means nothing beside value={value!r}.",
+                    f"{self._where}: schema= has no effect with value={value!r}.",
                     remedy="Leave it out; the format has its columns.",
                 )
             chosen = JsonMessages(to_schema(schema, where="The JSON format"))

@@ -66,7 +66,7 @@ def kafka(
         Column with the message key, as text or bytes; of several columns the key is a JSON object.
         ``None``: messages have no key, or that of `value` if it has one, as `gw.formats.debezium`.
     key_format
-        One of ``gw.formats`` for the key's columns, in place of text, bytes or JSON.
+        One of ``gw.formats`` for the key's columns, instead of text, bytes or JSON.
     headers
         Column with the message headers: a map of text to text or bytes. ``None``: no headers.
     topic_column

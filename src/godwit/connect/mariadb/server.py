@@ -161,7 +161,7 @@ def check_server(server: MariaServer, connection: Connection) -> tuple[str, str]
         [(version,)] = query(connection, "SELECT VERSION()")
         if "mariadb" not in version.lower():
             raise server.error(
-                f"needs MariaDB, and the server is MySQL {version}, whose GTIDs are others",
+                f"needs MariaDB, and the server is MySQL {version}, whose GTIDs are different",
                 "Let Debezium write its changes to Kafka, and read them by gw.formats.debezium.",
             )
         numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2])
@@ -194,7 +194,7 @@ def check_filters(
         if (only and name not in only.split(",")) or name in never.split(","):
             raise server.error(
                 f"reads {table.name}, and the server does not log changes of the database {name}",
-                "Take it out of binlog_ignore_db, or into binlog_do_db, and restart the server.",
+                "Remove it from binlog_ignore_db, or into binlog_do_db, and restart the server.",
             )
 
 
@@ -239,7 +239,7 @@ class MariaTable:
 
     @property
     def oid(self) -> str:
-        """Identity of the table; that another one has its name stands in the log."""
+        """Identity of the table; that another one has its name is in the log."""
         return self.name
 
     @property

@@ -293,7 +293,7 @@ class BinlogStream(LogStream):
         self._open = self._gtid = None
 
     def _fail(self, problem: SourceError | None) -> None:
-        """Note what stands in the log after the changes that were read."""
+        """Note the problem that the log has after the changes that were read."""
         if problem is None:
             return
         if self._open is None:

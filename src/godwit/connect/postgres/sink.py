@@ -110,7 +110,7 @@ class DeliveredEpochs:
     def _prepare(self, connection: Connection, target: TargetTable) -> None:
         """Create the table ``godwit_epochs``, or check that it can be used for `target`."""
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
-        # it is said all the same, for another query's sink may be first.
+        # it is said anyway, for another query's sink may be first.
         if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
             connection.execute(
                 sql.SQL(
@@ -299,7 +299,7 @@ class PostgresSink(TargetSink):
             )
         if epoch_column is not None and mode not in {"append", "changes"}:
             raise SinkError(
-                f"PostgreSQL sink on table {table}: epoch_column={epoch_column!r} means nothing "
+                f"PostgreSQL sink on table {table}: epoch_column={epoch_column!r} has no effect "
                 "where rows are replaced.",
                 remedy='Use mode="append", or leave epoch_column out.',
             )
@@ -471,7 +471,7 @@ class PostgresSink(TargetSink):
         """
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "It is in the table whole or not at all; correct the cause and start the query again.",
+            "Either all of it is in the table or none; fix the cause and start the query again.",
             epoch=output.epoch,
         ):
             self._write_with_retries(output)

@@ -186,7 +186,7 @@ class RedisSink(TargetSink):
         """Write the epoch's rows, and then its number, unless that is recorded."""
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "Correct the cause and start the query again: the epoch is written again, as a whole.",
+            "Fix the cause and start the query again: the epoch is written again, as a whole.",
             epoch=output.epoch,
         ):
             retries = CommitRetries(self._retry_policy)

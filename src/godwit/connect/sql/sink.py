@@ -433,7 +433,7 @@ class SqlSink(TargetSink):
         """Write the epoch's rows and number in one transaction, unless it is recorded."""
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "It is in the table whole or not at all; correct the cause and start the query again.",
+            "Either all of it is in the table or none; fix the cause and start the query again.",
             epoch=output.epoch,
         ):
             retries, was_lost = CommitRetries(self._retry_policy), False

@@ -174,7 +174,7 @@ def _not_a_number(values: pa.Array) -> pa.BooleanArray | None:
 
 
 _FINITE: Final = Rule("is NaN or infinite, which the target's numbers are not", _not_finite)
-_NOT_NAN: Final = Rule("is NaN, in place of which the target would store null", _not_a_number)
+_NOT_NAN: Final = Rule("is NaN, instead of which the target would store null", _not_a_number)
 
 
 def _short_bytes(limit: int) -> Rule:

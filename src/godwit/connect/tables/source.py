@@ -637,7 +637,7 @@ class TableSource(Source):
         error: SourceError = self._server.error(
             f"has read that {table.name} was truncated, which does not name the deleted rows",
             'To keep them in the target: on_truncate="skip". To begin again with the rows that '
-            f"the table has now: an empty target, and {self._again}. Use DELETE in place of "
+            f"the table has now: an empty target, and {self._again}. Use DELETE instead of "
             "TRUNCATE.",
             table=table.name,
         )

@@ -164,7 +164,7 @@ def _open_private_directory(path: Path) -> int:
 def _unusable_directory(path: Path, why: str) -> LocalStoreError:
     """Return the error that a directory cannot be used for local stores; `why`: the reason."""
     return LocalStoreError(
-        f"The local store cannot lie in {str(path)!r}, which {why}.",
+        f"The local store cannot be in {str(path)!r}, which {why}.",
         remedy="Remove it, or give a directory that belongs to this user, as in "
         'flow.start(lanes=gw.Lanes(local_dir="/var/lib/godwit")).',
         path=str(path),

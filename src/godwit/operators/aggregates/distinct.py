@@ -41,7 +41,7 @@ ByteArray = npt.NDArray[np.uint8]
 _FINE = 25  # bits of a fine register's index
 _REST = 64 - _FINE
 _RANK_BITS = 6
-_SEED = 0x60D317  # not the seed of keys: a key's values must not all lie in few registers
+_SEED = 0x60D317  # not the seed of keys: a key's values must not all be in few registers
 _CHUNK = 1024  # dense sketches estimated at a time, to bound memory
 
 

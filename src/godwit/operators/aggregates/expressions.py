@@ -82,7 +82,7 @@ _GRAMMAR = (
     "Compute with + - * / % and ||, compare by =, <>, <, <=, >, >=, between, in (...) or "
     "is [not] null, join comparisons by and, or, not and parentheses, and choose by "
     "case when ... then ... else ... end; functions are {functions}. Compute anything else as a "
-    "column in a map before, and name that column."
+    "column in an earlier map, and name that column."
 )
 
 

@@ -4,7 +4,7 @@ A pair is emitted in the epoch in which its second row arrives.  In outer joins,
 emitted once the watermark has passed all rows that it could match.
 
 Rows are stored in *buckets*: slices of event time, as long as the interval, per key and side.  The
-bucket of a row follows from the last time at which it can match others, so all its matches lie in
+bucket of a row follows from the last time at which it can match others, so all its matches are in
 two buckets of the other side, and a bucket is dropped as a whole once the watermark has passed it.
 The rows of a bucket are numbered without gaps, and the first row has their count.  So two rounds of
 look-ups find them, and only buckets that the epoch's rows can match are read.

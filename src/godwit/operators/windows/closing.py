@@ -1,11 +1,11 @@
 """Building the windows that close from panes, and from windows with states of their own.
 
-The states of a piece, or of a window that is built, lie in order of their keys, which are numbers
+The states of a piece, or of a window that is built, are in order of their keys, which are numbers
 here.  Two that follow one another are merged by one call of the aggregates, row by row; where they
 hold the same keys, as panes of a busy stream do, without moving anything.
 
-Invariant: states are merged in order of event time, whatever the plan, so that only the last bits
-of sums of floats tell one plan from another.
+Invariant: states are merged in order of event time, regardless of the plan, so that only the last
+bits of sums of floats tell one plan from another.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class SessionProcess(SessionCompute):
     """A user's function called per key and session when it closes.
 
     A session is not known before: the next row may join two.  So its rows are a state that merges
-    like an aggregate's: they lie in the session's entry, and are written again whenever it grows.
+    like an aggregate's: they are in the session's entry, and are written again whenever it grows.
     The function gets them in order of event time.
     """
 

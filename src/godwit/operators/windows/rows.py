@@ -292,7 +292,7 @@ class RowWindowsOperator(KeyedOperator):
             partials = pa.concat_batches([values, partials])
         order = np.lexsort((pane, key))
         window_key, window = expand_ranges(oldest, num_windows)
-        # Panes of a key lie in order and without gaps, from the first pane of its first window on.
+        # Panes of a key are in order and without gaps, from the first pane of its first window on.
         begins = np.searchsorted(key[order], window_key) + window - oldest[window_key]
         parts = order[(begins[:, None] + np.arange(width)).ravel()]
         state = self._compute.merge_in_order(

@@ -136,7 +136,7 @@ def open_event_log(path: str) -> EventLog:
     if not any(file.size for file in files):
         raise EventLogError(
             f"The event log {path!r} is empty.",
-            remedy="Spark writes it in pieces while the application runs; look again later.",
+            remedy="Spark writes it in pieces while the application runs; try again later.",
             path=path,
         )
     return EventLog(

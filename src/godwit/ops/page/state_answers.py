@@ -303,7 +303,8 @@ def _key(state: AskedState, text: str) -> Any:
     if isinstance(value, dict):
         if value.keys() != {*names}:
             raise _RefusedError(
-                _BAD, f"The key {text[:100]} does not name the key columns {', '.join(names)}."
+                _BAD,
+                f"The key {text[:100]} does not have exactly the key columns {', '.join(names)}.",
             )
         return _typed(state, [value[name] for name in names])
     values = value if isinstance(value, list) else [value]

@@ -153,7 +153,7 @@ def check_spare_slots(spark: SparkContext) -> None:
     if small:
         raise InvalidFlowError(
             f"Executor {small[0]!r} can run one task at a time, and a resident lane would take "
-            "its place for good.",
+            "its place permanently.",
             remedy="Give executors two cores or more, as in spark.executor.cores=2 (they may be "
             "more than the machine has), with spark.task.cpus=1; or start without "
             "lanes=gw.Lanes(resident=True).",
@@ -271,7 +271,7 @@ class ExecutorWatch:
         # version
         cluster: SparkCluster,
         *,
-        coordinator: Coordinator,  # is told
+        coordinator: Coordinator,  # gets the events
         lost: LostExecutors,  # is told of each executor that is gone, once the coordinator knows
         pool: SparkExecutorPool,  # knows which ones were given back
         spark: SparkSession,

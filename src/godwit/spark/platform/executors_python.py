@@ -1,7 +1,7 @@
 """Python of the executors: the driver's own on the same machine, and checked everywhere.
 
 PySpark starts ``python3`` from the executors' PATH unless ``PYSPARK_PYTHON`` says otherwise, which
-is another Python than the driver's as soon as somebody runs ``.venv/bin/python job.py`` without
+is another Python than the driver's as soon as someone runs ``.venv/bin/python job.py`` without
 activating the environment.  Found out in the first epoch, that costs hundreds of lines of other
 people's stack; so it is put right, or said, before anything starts.
 """

@@ -368,7 +368,7 @@ class LocalCluster:
     def _ensure_started(self, conf: Mapping[str, str] | None = None) -> None:
         """Start the cluster, or wait for its start if it has begun; raise outside of ``with``.
 
-        `conf`: all Spark settings, in place of the default ones; ignored if the start has begun.
+        `conf`: all Spark settings, instead of the default ones; ignored if the start has begun.
         """
         self._require_entered()
         if (starting := self._starting) is not None:
@@ -573,7 +573,7 @@ def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin/java").exists()):
         raise ClusterError(
-            "Spark needs Java 17 or newer, and there is no `java` on the PATH nor in JAVA_HOME.",
+            "Spark needs Java 17 or newer, but there is no `java` on the PATH or in JAVA_HOME.",
             remedy="Install it (on Debian and Ubuntu: apt install openjdk-17-jre-headless) or set "
             "JAVA_HOME.",
         )

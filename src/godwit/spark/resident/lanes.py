@@ -333,10 +333,10 @@ class ResidentLanes:
 
 
 # Now and then Python searches all objects of a process for reference cycles, while threads wait.
-# A driver with PySpark, Arrow and pandas has some hundred thousand objects, nearly all of them for
-# good; the search takes 100 ms and more, several times as long as a small epoch. So from the first
-# start of a query's resident lanes to the end of the query, older objects are left out of these
-# searches.
+# A driver with PySpark, Arrow and pandas has hundreds of thousands of objects, nearly all of
+# them permanent; a search takes 100 ms and more, several times as long as a small epoch. So from
+# the first start of a query's resident lanes to the end of the query, older objects are left out of
+# these searches.
 _lock: Final = threading.Lock()
 _queries: Final[set[str]] = set()  # that have resident lanes
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.wire import Blob
 
 STORED: Final = 0xFE
-"""First byte of a parcel that has a path in place of rows; no payload begins with it."""
+"""First byte of a parcel that has a path instead of rows; no payload begins with it."""
 _MIN_BYTES: Final = 2**16
 _IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which share a disk
 

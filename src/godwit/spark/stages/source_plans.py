@@ -74,14 +74,14 @@ _REFUSALS = (
         nodes=frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"}),
         does="counts rows (limit, offset)",
         but="Spark would count them over all epochs: later rows would be left out for ever",
-        remedy="Take it out; what an epoch reads is bounded by options of the source, such as "
+        remedy="Remove it; what an epoch reads is bounded by options of the source, such as "
         "maxFilesPerTrigger or maxOffsetsPerTrigger.",
     ),
     _Refusal(
         nodes=frozenset({"Sort"}),
         does="sorts (orderBy, sortWithinPartitions)",
         but="a stream has no end to sort up to",
-        remedy="Take it out; where order matters within a key, sort its rows in process(...).",
+        remedy="Remove it; where order matters within a key, sort its rows in process(...).",
     ),
     _Refusal(
         nodes=frozenset({"Window"}),
@@ -128,7 +128,7 @@ _REFUSALS = (
         nodes=frozenset({"EventTimeWatermark"}),
         does="sets a watermark (withWatermark)",
         but="nothing in a flow would follow it, so no row would ever be late",
-        remedy="Take withWatermark out, and give the source its times, as in flow.source(..., "
+        remedy="Remove withWatermark, and give the source its times, as in flow.source(..., "
         'event_time="ts", slack="5 minutes").',
     ),
 )
@@ -168,7 +168,7 @@ def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
         reason = re.sub(r"^\[[^]]*\] | SQLSTATE: \w+$|[.;]+$", "", str(error).splitlines()[0])
         raise InvalidFlowError(
             f"{where} does what Spark cannot do with a stream: {reason}.",
-            remedy="Take it out, or do it to a table before it is joined.",
+            remedy="Remove it, or do it to a table before it is joined.",
             **context,
         ) from None
 

@@ -1,4 +1,4 @@
-"""Delta tables in an object store: what lanes and the driver write, whatever the key's name."""
+"""Delta tables in an object store: what lanes and the driver write, for any name of the key."""
 
 from __future__ import annotations
 

@@ -484,7 +484,7 @@ def test_a_table_that_was_created_again_is_another(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "t")
         for _ in range(versions):
             append(tmp_path / "t", numbers(0, 3))
-        with pytest.raises(SourceError, match="is another one than the query has read"):
+        with pytest.raises(SourceError, match="is not the one that the query has read"):
             epoch(gw.sources.delta(tmp_path / "t"), position)
     with pytest.raises(SourceError, match="There is no Delta table"):
         gw.sources.delta(tmp_path / "nothing").open(None)

@@ -125,7 +125,7 @@ def targets(tmp_path: Path) -> Targets:
 
 
 def _draw_partition(rng: random.Random, table: Table, key: str) -> None:
-    """Partition a table by its key or by `n`, somehow, in place of how it was."""
+    """Partition a table by its key or by `n`, somehow, instead of how it was."""
     from pyiceberg import transforms
 
     by_type: dict[str, list[Any]] = {

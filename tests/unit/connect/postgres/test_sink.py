@@ -96,7 +96,7 @@ def test_a_large_epoch_is_copied_in_parts(postgres: str) -> None:
 def test_rows_of_more_bytes_than_arrow_joins_are_copied_in_parts(
     postgres: str, monkeypatch: pytest.MonkeyPatch, copied: int, *, splits: bool
 ) -> None:
-    limit, too_large = 10_000, []  # in place of 2 GiB
+    limit, too_large = 10_000, []  # instead of 2 GiB
 
     def csv_rows(columns: Sequence[pa.Array]) -> bytes:
         text = postgres_copy.csv_rows(columns)

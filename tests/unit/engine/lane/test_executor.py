@@ -43,7 +43,7 @@ def test_an_id_that_is_none_moves_no_store(tmp_path: Path, run_id: str, executor
 def test_a_planted_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -> None:
     precious = tmp_path / "precious" / "ab12"
     precious.mkdir(parents=True)
-    (precious / "file").write_text("of somebody else")
+    (precious / "file").write_text("of someone else")
     shared = tmp_path / "shared"
     shared.mkdir()
     root = local_store_root(str(shared), RUN, "local-0")
@@ -56,7 +56,7 @@ def test_a_planted_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -
 def test_links_among_earlier_runs_are_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
-    (precious / "file").write_text("of somebody else")
+    (precious / "file").write_text("of someone else")
     root = local_store_root(str(tmp_path), RUN, "local-0")
     root.mkdir(parents=True)
     earlier = root.parent.parent / "abcdef"

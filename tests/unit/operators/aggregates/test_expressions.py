@@ -1,4 +1,4 @@
-"""Aggregates take expressions in place of columns, computed as in Spark's ANSI mode."""
+"""Aggregates take expressions instead of columns, computed as in Spark's ANSI mode."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 def stage(monkeypatch: pytest.MonkeyPatch, play: Callable[..., Outcome]) -> None:
-    """Let a play be played in place of the story, without cluster and rows."""
+    """Let a play be played instead of the story, without cluster and rows."""
     monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
     monkeypatch.setattr(story, "play", play)
     monkeypatch.setattr(story, "load_days", lambda _days: Future[Any]())

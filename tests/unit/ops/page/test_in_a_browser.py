@@ -68,7 +68,7 @@ def test_a_run_is_shown_changes_as_it_goes_on_and_can_be_scrubbed_by_keys(
         assert "12 %" in decisions
         assert "helped" in decisions
         why = tab.run("document.querySelector('#decisions').textContent")
-        assert "a load distance of 10% in place of 50%" in why
+        assert "a load distance of 10% instead of 50%" in why
         moves = tab.text("#moves")
         assert "100 ms" in moves  # predicted
         assert "200 ms" in moves  # what came

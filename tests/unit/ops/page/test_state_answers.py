@@ -194,7 +194,7 @@ def test_what_cannot_be_answered_says_why_with_the_status_of_its_kind(tmp_path: 
             ("/state/c?key=[%22x%22,1.5]", 400, "not a value of key column 'i'"),
             ("/state/c?key=[%22x%22,true]", 400, "not a value of key column 'i'"),
             ("/state/c?key=[[%22x%22],1]", 400, "not a value of key column 's'"),
-            ("/state/c?key={%22s%22:%22x%22}", 400, "does not name the key columns s, i"),
+            ("/state/c?key={%22s%22:%22x%22}", 400, "does not have exactly the key columns s, i"),
             ("/state/c?key=" + "[" * 3000, 400, "one value for each"),
             ("/state/c?key=" + "9" * 5000, 400, "one value for each"),
             ("/state/c?prefix=[1,2,3]", 400, "more values than key columns"),

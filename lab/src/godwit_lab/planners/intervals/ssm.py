@@ -9,7 +9,7 @@ executor that owned the key groups around x before has been used already: S(k, x
 greatest gain of covering [x, m) with at most k intervals.  An interval [x, y) goes to no former
 owner (gain 0), to an executor that y leaves behind, or to the one that y cuts in two, which is then
 used. These are the O(m·n') states of the paper's SSM (figure 7), with one max-plus product per k
-over the r cuts y that B allows after x, all x at once, in place of its case analysis: O(m·r·n')
+over the r cuts y that B allows after x, all x at once, instead of its case analysis: O(m·r·n')
 time with r ≤ m the longest interval within B, against O(m²·n').
 
 Ties are broken towards the earlier cut, then towards an executor that is left behind; intervals

@@ -481,7 +481,7 @@ class AllocationSearch(Placement):
         return force and not moved_off.any() and self._drain_one(np.inf)
 
     def evacuate(self, count: int) -> int:
-        """Move up to `count` units off draining executors for good; return the number moved.
+        """Move up to `count` units off draining executors permanently; return the number moved.
 
         Those that raise d least move first; `improve` then balances with the rest of the budget.
         """
