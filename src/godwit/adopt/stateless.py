@@ -425,7 +425,7 @@ def _empty_leaf(catalyst: Catalyst, attributes: Sequence[Any]) -> tuple[Any, Any
 
 
 def _table(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any, pa.Table]:
-    """Return an empty plan in place of a static one, and the rows of that by its columns' keys."""
+    """Return an empty plan instead of a static one, and the rows of that by its columns' keys."""
     for node in walk(plan):
         catalyst.check_repeatable(node, reader.refuse)
     rows = catalyst.dataframe(plan).limit(MAX_ROWS + 1).toArrow()

@@ -99,8 +99,8 @@ def how_of(node: Any, stream: int) -> str | None:
     `stream`: number of the child whose rows are joined with the other one.
     """
     name = str(node.joinType().toString())
-    kept = ("LeftOuter", "RightOuter")[stream]
-    known = {"Inner": "inner", "Cross": "inner", kept: "outer"}
+    outer = ("LeftOuter", "RightOuter")[stream]
+    known = {"Inner": "inner", "Cross": "inner", outer: "outer"}
     if stream == 0:
         known |= {"LeftSemi": "semi", "LeftAnti": "anti"}
     return known.get(name)

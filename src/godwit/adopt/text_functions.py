@@ -286,7 +286,7 @@ def _extracted(call: FunctionSpec, texts: pa.Array) -> pa.Array:
 
 
 def _replaced(call: FunctionSpec, texts: pa.Array) -> pa.Array:
-    """Return texts with ``options[1]`` in place of what matches ``options[0]``."""
+    """Return texts with ``options[1]`` instead of what matches ``options[0]``."""
     pattern, text = call.options[0].pattern, call.options[1]
     return each(lambda old: pattern.sub(lambda _: text, old), call.dtype, texts)
 

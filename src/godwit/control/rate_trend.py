@@ -120,7 +120,8 @@ def _variance_of_step(rates: FloatArray) -> float:
     The interval of a step has some of both rates, and counts for neither.
     """
     sums, squares = (np.r_[0.0, np.cumsum(part)] for part in (rates, rates * rates))
-    every, at = len(rates), np.arange(1, len(rates) - 1)
-    before = squares[at] - sums[at] ** 2 / at
-    after = squares[-1] - squares[at + 1] - (sums[-1] - sums[at + 1]) ** 2 / (every - at - 1)
+    every, steps = len(rates), np.arange(1, len(rates) - 1)
+    before = squares[steps] - sums[steps] ** 2 / steps
+    after = squares[-1] - squares[steps + 1]
+    after = after - (sums[-1] - sums[steps + 1]) ** 2 / (every - steps - 1)
     return max(float((before + after).min()), 0.0) / (every - 4)
