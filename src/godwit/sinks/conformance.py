@@ -104,9 +104,22 @@ def check_sink(
     rng = random.Random(seed)  # noqa: S311
     check = _Check(make, read, mode=mode, kind=kind, rng=rng, keys=keys, columns=columns)
     try:
-        check.run(epochs, crashes, is_atomic=is_atomic)
+        with _frozen_heap():
+            check.run(epochs, crashes, is_atomic=is_atomic)
     finally:
         check.close()
+
+
+@contextlib.contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Keep all there is from the garbage collector, which is called after each crash."""
+    freezes = not gc.get_freeze_count()  # else whoever froze some of it wants it to stay so
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if freezes:
+            gc.unfreeze()
 
 
 class _CrashError(BaseException):
