@@ -1,7 +1,8 @@
-"""Seeds that have among them whatever two things a larger number of drawn flows has together.
+"""Few seeds whose drawn flows have among them as many pairs of things as many seeds have.
 
 What breaks a stream is rarely one thing: it is late rows *and* sessions, a window *of* a join.  Of
-many drawn flows most repeat pairs that others have, so the same pairs are played by fewer.
+many drawn flows most repeat pairs that others have: thirty that are chosen among two hundred have
+more pairs than eighty that are not.
 """
 
 from __future__ import annotations
@@ -21,19 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["covering", "pairs_of"]
 
 
+POOL = range(1_000, 1_200)
+
+
 @cache
-def covering(first: int, count: int) -> tuple[int, ...]:
-    """Return as few of these seeds as show every pair that all of them show, greedily."""
-    pairs_of_seed = {seed: pairs_of(draw(seed)) for seed in range(first, first + count)}
-    number = {pair: n for n, pair in enumerate(sorted(set().union(*pairs_of_seed.values())))}
-    masks = {
-        seed: sum(1 << number[pair] for pair in pairs) for seed, pairs in pairs_of_seed.items()
-    }
-    left, chosen = (1 << len(number)) - 1, []
-    while left:
-        best = max(masks, key=lambda seed: ((masks[seed] & left).bit_count(), -seed))
-        left &= ~masks.pop(best)
-        chosen.append(best)
+def covering(count: int, *, most_operators: int = 3) -> tuple[int, ...]:
+    """Return seeds of `POOL`, each of which shows the most pairs that those before it do not."""
+    pairs = {seed: pairs_of(draw(seed, most_operators=most_operators)) for seed in POOL}
+    chosen: list[int] = []
+    shown: set[tuple[str, str]] = set()
+    for _ in range(count):
+        chosen.append(best := max(pairs, key=lambda seed: len(pairs[seed] - shown)))
+        shown |= pairs.pop(best)
     return tuple(chosen)
 
 

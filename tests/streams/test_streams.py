@@ -15,15 +15,14 @@ def test_a_drawn_flow_gives_what_plain_python_says(seed: int) -> None:
     assert play(seed) == []
 
 
-GROUPS = 12
-DRAWN = 200 if "GODWIT_LONG" in os.environ else 80
+GROUPS = 6
+DRAWN = 120 if "GODWIT_LONG" in os.environ else 30
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_drawn_flows_with_all_pairs_give_what_plain_python_says(group: int) -> None:
-    """As few flows as have every pair of things that all `DRAWN` ones have."""
-    played = {seed: play(seed) for seed in covering(1_000, DRAWN)[group::GROUPS]}
+def test_drawn_flows_of_many_pairs_give_what_plain_python_says(group: int) -> None:
+    played = {seed: play(seed) for seed in covering(DRAWN)[group::GROUPS]}
     assert {seed: differences for seed, differences in played.items() if differences} == {}
 
 
