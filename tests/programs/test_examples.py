@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,14 @@ pytestmark = pytest.mark.spark
 EXAMPLES = {path.stem: path for path in (Path(__file__).parents[2] / "examples").glob("*.py")}
 ALONE = "testing_a_flow"  # without Spark, which takes longer to start than what others do with it
 _IN_TURN = """
+import json
 import runpy
 import sys
 
-for path in sys.argv[1:]:
-    sys.argv = [path]
-    runpy.run_path(path, run_name="__main__")
-    print("ended:", path, flush=True)
+for command in sys.argv[1:]:
+    sys.argv = json.loads(command)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    print("ended:", command, flush=True)
 """
 
 
@@ -42,19 +44,19 @@ def test_the_example_without_spark_runs_to_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.postgres
-def test_real_job_4_stores_its_results_in_a_database(tmp_path: Path, postgres: str) -> None:
-    """On Spark, stopped halfway and started again; the program reads the tables and compares."""
-    arguments = ("--spark", "--postgres", postgres, "--days", "3", "--epochs", "3")
-    done = ran(tmp_path, str(EXAMPLES["delays"]), *arguments)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "rows couriers" in done.stdout
+def test_the_other_examples_run_to_their_ends_one_after_another(
+    tmp_path: Path, postgres: str
+) -> None:
+    """They share a JVM, and each starts and stops a session of its own.
 
-
-@pytest.mark.campaign
-def test_the_other_examples_run_to_their_ends_one_after_another(tmp_path: Path) -> None:
-    """They share a JVM, and each starts and stops a session of its own."""
-    others = [str(EXAMPLES[name]) for name in sorted(EXAMPLES.keys() - {ALONE})]
+    Real job 4 runs on Spark, too, stopped halfway and started again; it stores its results in a
+    database, reads the tables and compares.
+    """
+    others = [[str(EXAMPLES[name])] for name in sorted(EXAMPLES.keys() - {ALONE})]
     assert len(others) >= 3
-    done = ran(tmp_path, "-c", _IN_TURN, *others)
+    to_postgres = ["--spark", "--postgres", postgres, "--days", "3", "--epochs", "3"]
+    commands = [json.dumps(c) for c in (*others, [str(EXAMPLES["delays"]), *to_postgres])]
+    done = ran(tmp_path, "-c", _IN_TURN, *commands)
     ended = [line[7:] for line in done.stdout.splitlines() if line.startswith("ended: ")]
-    assert (done.returncode, ended) == (0, others), done.stderr[-3000:]
+    assert (done.returncode, ended) == (0, commands), done.stderr[-3000:]
+    assert "rows couriers" in done.stdout.split("ended: ")[-2]
