@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -388,21 +389,25 @@ def test_a_path_that_cannot_work_is_refused_at_once(
 # --- other writers at the same time -----------------------------------------------------------
 
 
+@dataclass
 class Clock:
-    """A clock that only waiting moves on."""
+    """A clock that only waiting moves on, and `pace` times as long as it was meant to take."""
 
-    now_s = 0.0
+    pace: float = 1.0
+    now_s: float = 0.0
 
     def read(self) -> float:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.now_s += seconds * self.pace
 
 
-def beside_a_writer(path: Path, conflicts: int) -> tuple[DeltaSink, EpochRows]:
+def beside_a_writer(
+    path: Path, conflicts: int, *, pace: float = 1.0
+) -> tuple[DeltaSink, EpochRows]:
     """A sink and an epoch in the middle of whose first attempts another writer commits."""
-    clock = Clock()
+    clock = Clock(pace)
     sink = opened(path, "upsert")
     sink.deliver(rows(0, ("N1", 0)))
     sink._retry_policy = RetryPolicy(
@@ -432,7 +437,7 @@ def test_an_upsert_outlasts_a_writer_that_commits_at_every_attempt(tmp_path: Pat
 
 
 def test_the_error_says_how_often_others_commit(tmp_path: Path) -> None:
-    sink, epoch = beside_a_writer(tmp_path / "t", 1000)
+    sink, epoch = beside_a_writer(tmp_path / "t", 1000, pace=8)
     with pytest.raises(SinkError, match=r"\d+ attempts in 3\d\d s met commits of other") as caught:
         sink.deliver(epoch)
     assert ".." not in str(caught.value)
