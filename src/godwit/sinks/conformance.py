@@ -113,7 +113,7 @@ def check_sink(
 @contextlib.contextmanager
 def _frozen_heap() -> Iterator[None]:
     """Keep all there is from the garbage collector, which is called after each crash."""
-    freezes = not gc.get_freeze_count()  # else whoever froze some of it wants it to stay so
+    freezes = not gc.get_freeze_count()  # else the process wants its objects to stay so
     gc.freeze()
     try:
         yield
