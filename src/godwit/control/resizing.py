@@ -225,8 +225,8 @@ class Pace:
         # Those that were only to work a backlog off are known to be too many once it is.
         repaid = self._lent and spare and not (behind or missed or rising)
         fewer = fewer or repaid
-        if repaid and not noisy and wanted.aim is not None:
-            roomy = min(roomy, max(wanted.aim, bounded))
+        if repaid and not noisy:
+            roomy = min(roomy, max(wanted.sufficient or roomy, bounded))
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             above = answer_at(self._rates.high) if noisy else None

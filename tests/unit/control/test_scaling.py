@@ -523,7 +523,7 @@ def test_a_backlog_after_a_step_is_worked_off_in_half_the_time() -> None:
 
 
 def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
-    """At the first period that meets the target, without a rest, to the number for the rate."""
+    """At the first period that meets the target, without a rest, to what suffices for the rate."""
     pace = Pace(cool_down_s=30.0)
     wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
     behind = situation(backlog_rows=8000)
@@ -535,7 +535,7 @@ def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
     for waits, at in ((late, now), (worked_off, replace(now, backlog_rows=8000))):
         assert pace.step(waits, at, PoolView(), paced=True).kind == "stay"
     step = pace.step(replace(worked_off, measured=1.0), now, PoolView(), paced=True)
-    assert step == ScalingStep(kind="in", executors=7)
+    assert step == ScalingStep(kind="in", executors=6)
     # Those that the rate needed, and no backlog, are kept until two periods want fewer.
     pace.record_decision("in", now.now_s, arrival_per_s=4000.0)
     again = pace.step(replace(wanting(5), measured=1.0, target=2.0), now, PoolView(), paced=True)
