@@ -368,7 +368,7 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         "the source 'rate'": spark.readStream.format("rate").load(),
         "reads it twice": plain.union(plain),
         "rows of several inputs": plain.join(table, "k"),
-        "another one at each call": plain.select("k", sf.rand()),
+        "differs at each call": plain.select("k", sf.rand()),
         "the current time": plain.select("k", sf.current_timestamp()),
         "EvalPython is not computed where rows are read": plain.select("k", double("n")),
     }

@@ -723,7 +723,7 @@ def test_a_password_is_shown_nowhere(kafka: KafkaBroker) -> None:
     [
         ({"value": "xml"}, "'xml' is not a format"),
         ({"value": "json"}, "columns of its JSON are not known"),
-        ({"schema": "n bigint"}, "schema= means nothing"),
+        ({"schema": "n bigint"}, "schema= has no effect"),
         ({"include": ["colour"]}, "include names 'colour'"),
         ({"include": {"key": "value"}}, "two columns are called 'value'"),
         ({"isolation": "serial"}, "isolation='serial' is not known"),

@@ -255,7 +255,7 @@ def test_tables_that_cannot_be_rolled_back_say_why(postgres: str) -> None:
 
 
 def test_an_epoch_column_is_for_rows_that_stay_and_is_no_column_of_theirs(postgres: str) -> None:
-    with pytest.raises(SinkError, match="means nothing where rows are replaced"):
+    with pytest.raises(SinkError, match="has no effect where rows are replaced"):
         gw.sinks.postgres(postgres, "target", mode="upsert", epoch_column="n")
     with (
         pytest.raises(SinkError, match="which the rows have"),
