@@ -64,7 +64,7 @@ def _shortest(value: float, is_single: bool) -> tuple[str, int]:
 
 
 def digits_of(value: float, is_single: bool) -> tuple[str, int]:
-    """Return the digits of a number before Java 19, and where its point is: 0 is before them."""
+    """Return the digits that Java before 19 prints, and how many are before the point."""
     mantissa, exponent = math.frexp(abs(value))
     bits, lowest = (24, -149) if is_single else (53, -1074)
     unit = max(exponent - bits, lowest)  # the value is a whole number of 2**unit

@@ -244,7 +244,7 @@ _LEFT_OUT: Final = ("late", "ahead", "untimed")
 
 
 def figures_of(kind: str, values: Mapping[str, Any]) -> list[Figure]:
-    """Return the changes of metrics that a journal entry says: its kind, and its values.
+    """Return the changes of metrics that follow from a journal entry with this kind and values.
 
     Entries of other kinds, such as loads of key groups, have no bounded labels, and no figures.
     """

@@ -409,8 +409,8 @@ def _levels_of(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
             around = sorted(fed_by.keys() - levels.keys())
             raise InvalidPlanError(
                 f"Components {listing(around)} feed one another.",
-                remedy="A component runs on one level, once an epoch: let two operators share one "
-                "only together with all that lie on the way from one to the other.",
+                remedy="A component runs once in each epoch: if two operators share one, put all "
+                "operators between them into it, too.",
                 components=around,
             )
         for name in ready:

@@ -1,8 +1,8 @@
 """Files of the last epoch: carried along with a copied checkpoint, read for another target.
 
 **Carried files.** Rows that lanes wrote are at the target of the query that was copied, and only
-there.  The copy delivers its last epoch to a target of its own, some day, when the other query has
-compacted its table, or on a machine that does not see it.
+there.  The copy delivers its last epoch to a target of its own, perhaps after the other query has
+compacted its table, or on a machine that cannot reach that table.
 
 So a copy of a checkpoint has these files beside it, under a name made of where each is.  They
 are needed until the copy has an epoch of its own.

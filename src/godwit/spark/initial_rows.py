@@ -27,7 +27,7 @@ def rows_of_dataframe(value: Any) -> InitialRows | None:
     if value.isStreaming:
         raise InvalidInputError(
             "The initial state is a streaming DataFrame.",
-            remedy="Give a batch DataFrame, as of spark.read.",
+            remedy="Give a batch DataFrame, such as one from spark.read.",
         )
 
     def batches() -> Iterator[pa.RecordBatch]:

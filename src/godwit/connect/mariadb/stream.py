@@ -225,9 +225,9 @@ class BinlogStream(LogStream):
     def _other_log(self, gtids: str) -> SourceError:
         """Return the error for a log that is not that of a position."""
         return self._error(
-            f"has read to {gtids}, which the log of this server does not have: it is another "
-            "server, a replica that is behind, it was restored from a backup, or RESET MASTER was "
-            "executed",
+            f"has read to {gtids}, which the log of this server does not have: the server "
+            "is another one, is a replica that is behind, or was restored from a backup, or RESET "
+            "MASTER was executed",
             self._start_again,
         )
 
