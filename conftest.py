@@ -114,7 +114,9 @@ _BY_FILE = tuple(
         *("store", "time", "values"),
     )
 )
-_LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
+# Of campaigns, these take as long as a run on a cluster.
+_LONG = ("tests/programs/test_tutorial", "tests/chaos/test_driver_crash")
+_LONGEST_FIRST = (*_ONE_RUN[:2], *_LONG, *_ONE_RUN[2:], *_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
 
 
 @pytest.hookimpl(optionalhook=True)
