@@ -78,7 +78,7 @@ def test_python_starts_also_on_executors_that_have_yet_to_register(
     monkeypatch.setattr(unchecked, "parallelize", parallelize)
     monkeypatch.setattr(unchecked, "master", "spark://127.0.0.1:1")
     check_executors_python(unchecked, 3)
-    assert asked == [3]
+    assert set(asked) == {3}
 
 
 @pytest.mark.parametrize(

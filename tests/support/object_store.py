@@ -24,9 +24,13 @@ class _Handler(BaseHTTPRequestHandler):
     parts: dict[str, dict[int, bytes]]  # upload → number → bytes
     uploads: Iterator[int]
     lock: threading.Lock
+    faults: list[tuple[str, str]]
 
     def do_PUT(self) -> None:
         body = self._body()
+        if self._fault("conflict"):
+            self._answer(409, _error("ConditionalRequestConflict"))
+            return
         query = parse_qs(urlsplit(self.path).query)
         if "partNumber" in query:
             number = int(query["partNumber"][0])
@@ -81,7 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_DELETE(self) -> None:
-        self.objects.pop(self._key, None)
+        query = parse_qs(urlsplit(self.path).query)
+        if "uploadId" in query:
+            self.parts.pop(query["uploadId"][0], None)
+        else:
+            self.objects.pop(self._key, None)
         self._answer(204, b"")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name
@@ -125,11 +133,27 @@ class _Handler(BaseHTTPRequestHandler):
             f"{contents}</ListBucketResult>"
         ).encode()
 
+    def _fault(self, kind: str) -> bool:
+        """Return whether this request has a fault of a kind, which comes once."""
+        request = f"{self.command} {self.path}"
+        for fault in self.faults:
+            if fault[0] == kind and all(part in request for part in fault[1].split("*")):
+                self.faults.remove(fault)
+                return True
+        return False
+
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.close_connection = lost = self._fault("lost")
+        if lost:
+            return
+        if body and self._fault("cut"):
+            headers["Content-Length"], body = str(len(body)), body[:-3]
+            self.close_connection = True
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        if "Content-Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
         self.send_header("Last-Modified", "Fri, 01 Jan 2021 00:00:00 GMT")
         self.end_headers()
         self.wfile.write(body)
@@ -140,10 +164,14 @@ def _error(code: str) -> bytes:
 
 
 @contextmanager
-def s3_store() -> Iterator[str]:
-    """Serve an empty bucket; gives the URI of a checkpoint in it."""
+def s3_store(faults: list[tuple[str, str]] | None = None) -> Iterator[str]:
+    """Serve an empty bucket; gives the URI of a checkpoint in it.
+
+    `faults`: pairs of a kind and a pattern; each comes once, at the first request that it matches:
+    ``"lost"`` and ``"cut"`` answers of requests that are carried out, and a ``"conflict"`` (409).
+    """
     held = {"objects": {}, "parts": {}, "uploads": count(), "lock": threading.Lock()}
-    handler = type("Handler", (_Handler,), held)
+    handler = type("Handler", (_Handler,), {**held, "faults": [] if faults is None else faults})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

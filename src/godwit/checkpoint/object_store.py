@@ -20,7 +20,7 @@ import os
 import re
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -45,6 +45,9 @@ _SCHEMES: Final = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
 _PAGE: Final = 1000
 """Number of names in an answer to a listing."""
 _PARTS_AT_ONCE: Final = 4
+_CREATIONS: Final = 3
+"""Maximum number of attempts to create an object, of which the store says that it both is there
+and is not, because of a conflict with another request."""
 _TIMEOUT: Final = "120 seconds"
 
 
@@ -136,29 +139,46 @@ class ObjectStore:
     def _try_create(self, path: str, data: bytes) -> bool:
         """Create an object; return ``False`` if it exists."""
         errors = import_module("obstore.exceptions")
-        self._count("put")
-        with _store_errors():
-            try:
-                self._store.put(path, data, mode="create")
-            except (errors.AlreadyExistsError, errors.PreconditionError):
+        refused: Exception | None = None
+        for _ in range(_CREATIONS):
+            self._count("put")
+            with _store_errors():
+                try:
+                    self._store.put(path, data, mode="create")
+                except (errors.AlreadyExistsError, errors.PreconditionError) as error:
+                    refused = error
+                else:
+                    return True
                 # The store may have carried out a request whose answer was lost; our
                 # content is unique.
                 self._count("get")
-                return bytes(self._store.get(path).bytes()) == data
-        return True
+                with suppress(FileNotFoundError):  # a conflict with another request
+                    return bytes(self._store.get(path).bytes()) == data
+        msg = f"the store refused {_CREATIONS} times to create a file that does not exist"
+        raise OSError(msg) from refused
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace an object."""
-        with self.open_writer(path) as writer:
+        content = pa.py_buffer(data)
+
+        def is_complete(_size_bytes: int) -> bool:
+            """Return whether this content is there, and not a former one."""
+            return bool(self.get(path, 0, None).equals(content))
+
+        with self._open_writer(path, is_complete) as writer:
             writer.write(data)
 
     def open_writer(self, path: str) -> ObjectWriter:
-        """Return a writer of an object, which exists once the writer is closed."""
+        """Return a writer of an object of a new name, which exists once the writer is closed."""
+        return self._open_writer(path, lambda size_bytes: self.size(path) == size_bytes)
+
+    def _open_writer(self, path: str, is_complete: Callable[[int], bool]) -> ObjectWriter:
+        """Return a writer of an object; `is_complete`: see `ObjectWriter`."""
         with _store_errors():
             writer = import_module("obstore").open_writer(
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE
             )
-        return ObjectWriter(writer, self._count)
+        return ObjectWriter(writer, self._count, is_complete)
 
     def get(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         """Read `length` bytes of an object from `offset` on, or up to its end.
@@ -195,13 +215,22 @@ class ObjectStore:
     def list(self, directory: str) -> dict[str, int]:
         """Return path → size in bytes of the objects directly in a directory."""
         prefix = f"{directory}/" if directory else ""
-        with _store_errors():
-            page = self._store.list_with_delimiter(directory or None)
+        try:
+            page = self._listed(directory)
+        except OSError:
+            # The client repeats no request whose answer was cut.
+            self._count("list")
+            page = self._listed(directory)
         entries = len(page["objects"]) + len(page["common_prefixes"])
         self._count("list", max(1, -(-entries // _PAGE)))
         sizes = {str(entry["path"]): int(entry["size"]) for entry in page["objects"]}
         # An object named as a directory is a mark of a file system that it exists.
         return {path: n for path, n in sizes.items() if path.startswith(prefix) and path != prefix}
+
+    def _listed(self, directory: str) -> Any:
+        """Return the client's answer to a listing."""
+        with _store_errors():
+            return self._store.list_with_delimiter(directory or None)
 
     def delete(self, path: str) -> None:
         """Delete an object; raise `FileNotFoundError` if the store says that there is none."""
@@ -211,10 +240,19 @@ class ObjectStore:
 
 
 class ObjectWriter:
-    """Writes an object, in parts if it is large; `count`: counts requests."""
+    """Writes an object, in parts if it is large.
 
-    def __init__(self, writer: Any, count: Callable[[RequestKind, int], None]) -> None:
-        self._writer, self._count = writer, count
+    `count`: counts requests. `is_complete`: returns whether the present object is all that was
+    written, of a size in bytes.
+    """
+
+    def __init__(
+        self,
+        writer: Any,
+        count: Callable[[RequestKind, int], None],
+        is_complete: Callable[[int], bool],
+    ) -> None:
+        self._writer, self._count, self._is_complete = writer, count, is_complete
         self._size_bytes = 0
 
     def __enter__(self) -> Self:
@@ -235,8 +273,13 @@ class ObjectWriter:
         """Complete the object."""
         whole = self._size_bytes < PART_BYTES
         self._count("put", 1 if whole else 2 + -(-self._size_bytes // PART_BYTES))
-        with _store_errors():
-            self._writer.close()
+        try:
+            with _store_errors():
+                self._writer.close()
+        except OSError:
+            # A store that has completed an upload, and whose answer was lost, knows it no more.
+            if whole or not self._is_complete(self._size_bytes):
+                raise
 
 
 @contextmanager
