@@ -21,9 +21,10 @@ PLAYS: list[dict[str, Any]] = [
         "resident": True,
         "moments": ["before", "record", "recovered", "after", "at once"],
     },
-    {"own": False, "resident": False, "moments": ["record", "recovered", "at once"]},
+    {"own": False, "resident": False, "moments": ["record", "recovered"]},
 ]
 if "GODWIT_LONG" in os.environ:
+    PLAYS[1]["moments"].append("at once")
     PLAYS += [
         {"own": True, "resident": False, "moments": ["before"]},
         {"own": False, "resident": True, "moments": ["recovered"]},

@@ -44,6 +44,7 @@ def session(directory: Path, *, cores: int = 2) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.driver.extraJavaOptions", FRUGAL)
+        .config("spark.python.daemon.module", "godwit.spark.platform.python_daemon")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
