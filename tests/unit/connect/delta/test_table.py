@@ -459,6 +459,6 @@ def test_a_commit_that_fails_while_nobody_else_commits_is_not_tried_for_minutes(
         raise CommitFailedError("The disk is full.")
 
     monkeypatch.setattr(DeltaSink, "_commit_rows", fail)
-    with pytest.raises(SinkError, match=r"The disk is full\. It is in the table whole"):
+    with pytest.raises(SinkError, match=r"The disk is full\. Either all of it is in the table"):
         sink.deliver(epoch)
     assert attempts == 3
