@@ -89,10 +89,10 @@ def test_a_place_that_was_hardly_meant_is_refused(location: str, words: str) -> 
 
 @pytest.mark.parametrize("location", ["", None, 3, b"ck", ["ck"]])
 def test_what_is_no_path_is_refused(location: object) -> None:
-    with pytest.raises(CheckpointError, match="where a path or a URI is needed"):
+    with pytest.raises(CheckpointError, match="must be a path or a URI, but is"):
         check_location(location, CheckpointError)
     if location is not None:
-        with pytest.raises(CheckpointError, match="where a path or a URI is needed"):
+        with pytest.raises(CheckpointError, match="must be a path or a URI, but is"):
             CheckpointStorage.open(location)  # type: ignore[arg-type]
 
 
