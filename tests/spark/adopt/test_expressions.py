@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(
-    ("ansi", "zone", "seed"), [(True, "UTC", 11), (False, "Europe/Berlin", 12)]
+    ("ansi", "zone", "seed"),
+    [(True, "UTC", 11), (False, "Europe/Berlin", 12), (True, "America/New_York", 13)],
 )
 def test_drawn_expressions_are_those_of_spark(
     spark: SparkSession, ansi: bool, zone: str, seed: int
@@ -35,20 +35,16 @@ def test_drawn_expressions_are_those_of_spark(
     assert comparison.compared >= 45
 
 
+@minutes_long
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("ansi", "zone", "seed"),
-    [
-        (True, "America/New_York", 77),
-        pytest.param(False, "UTC", 78, marks=minutes_long),
-        pytest.param(True, "Asia/Kolkata", 79, marks=minutes_long),
-    ],
+    [(True, "America/New_York", 77), (False, "UTC", 78), (True, "Asia/Kolkata", 79)],
 )
 def test_many_drawn_expressions_are_those_of_spark(
     spark: SparkSession, ansi: bool, zone: str, seed: int
 ) -> None:
-    count = 400 if "GODWIT_LONG" in os.environ else 100
-    _, differences = compare_drawn(spark, seed, count, ansi=ansi, zone=zone)
+    _, differences = compare_drawn(spark, seed, 400, ansi=ansi, zone=zone)
     assert differences == []
 
 
