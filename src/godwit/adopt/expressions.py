@@ -88,6 +88,12 @@ _TEXTS = frozenset(
     }
 )  # fmt: skip
 _EXACT = frozenset({"Round", "BRound", "Floor", "Ceil"})
+_LEGACY_TIMES = {"spark.sql.legacy.timeParserPolicy": "legacy"}
+_SETTINGS = {
+    "DateFormatClass": _LEGACY_TIMES,
+    "StructsToJson": {**_LEGACY_TIMES, "spark.sql.jsonGenerator.ignoreNullFields": "false"},
+}
+"""Function → settings of the session with the values that give other texts."""
 
 
 def column_key(attribute: Any) -> str:
@@ -118,6 +124,7 @@ class ExpressionReader:
 
     types: dict[str, pa.DataType] = field(default_factory=dict)  # of Spark, by their JSON
     shortest: bool = False  # texts of floats, as Java writes them
+    conf: Any = field(default_factory=dict)  # the session's settings
 
     def read(self, expression: Any) -> Expression:
         """Return an expression over Arrow columns; refuse one that is not known.
@@ -152,6 +159,12 @@ class ExpressionReader:
             reason=reason,
         )
 
+    def check_settings(self, name: str) -> None:
+        """Raise `ValueError` if the session has a setting with which a function differs."""
+        for setting, other in _SETTINGS.get(name, {}).items():
+            if str(self.conf.get(setting)).lower() == other:
+                raise ValueError(f"the setting {setting}={other}")
+
     def type_of(self, data_type: Any) -> pa.DataType:
         """Return the Arrow type of a Spark type."""
         text = str(data_type.json())
@@ -181,6 +194,7 @@ class ExpressionReader:
     ) -> Expression:
         """Return a function that is null for a null operand."""
         children = children_of(expression)
+        self.check_settings(name)
         if name == "TimestampAddInterval":
             children = children[:1]  # intervals are constants, and have no type of columns
         types = [self.type_of(child.dataType()) for child in children]
@@ -389,7 +403,8 @@ def _from_utc(
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``from_utc_timestamp``."""
     zone = str(_constant(arguments[1], "a time zone that varies"))
-    if zone not in available_timezones():
+    # Rules of names without an area, such as WET, differ between versions of the time zones.
+    if zone not in LOCAL_ZONES and ("/" not in zone or zone not in available_timezones()):
         raise ValueError(f"the time zone {zone}")
     return arguments[:1], (zone,)
 
@@ -602,6 +617,7 @@ def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
 def _json_of(reader: ExpressionReader, evaluator: Any, value: Any) -> Expression:
     """Return a value as JSON."""
     dtype = reader.type_of(value.dataType())
+    reader.check_settings("StructsToJson")
     if not evaluator.options().isEmpty():
         raise ValueError("options of to_json")
     if not has_json(dtype):

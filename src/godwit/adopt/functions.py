@@ -191,16 +191,16 @@ class Lambda(Expression):
         taken = pa.array(numbers)
         columns = {name: column.take(taken) for name, column in rows.columns.items()}
         columns[self.variables[0]] = elements
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        within = np.arange(len(numbers)) - np.repeat(begins, np.diff(begins, append=len(numbers)))
         if len(self.variables) > 1:
-            begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-            sizes = np.diff(begins, append=len(numbers))
-            within = np.arange(len(numbers)) - np.repeat(begins, sizes)
             columns[self.variables[1]] = pa.array(within.astype(np.int32))
         try:
-            values = self.body.evaluate(Rows(columns=columns))
-        except EvaluationError as error:
-            row = int(numbers[error.row])
-            raise EvaluationError(row, error.reason, error.condition) from error
+            values = self._of_elements(columns, numbers)
+        except EvaluationError:
+            if self.name not in _DECIDED_BY:
+                raise
+            values = self._until_decided(columns, numbers, within)
         if self.name == "ArrayTransform":
             return listed(numbers, values, lists, self.dtype)
         true = values_of(values.fill_null(False))
@@ -215,6 +215,34 @@ class Lambda(Expression):
         decided = ~some if self.name == "ArrayForAll" else some
         result = pa.array(decided, mask=unknown & ~some)
         return pc.if_else(lists.is_valid(), result, pa.scalar(None, pa.bool_()))
+
+    def _of_elements(self, columns: dict[str, pa.Array], numbers: Integers) -> pa.Array:
+        """Return the body of elements; `numbers`: their rows, for errors."""
+        try:
+            return self.body.evaluate(Rows(columns=columns))
+        except EvaluationError as error:
+            row = int(numbers[error.row])
+            raise EvaluationError(row, error.reason, error.condition) from error
+
+    def _until_decided(
+        self, columns: dict[str, pa.Array], numbers: Integers, within: Integers
+    ) -> pa.Array:
+        """Return the body of elements, null after the first of a row that decides."""
+        decides = _DECIDED_BY[self.name]
+        is_open = np.ones(int(numbers.max()) + 1, np.bool_)
+        values = pa.nulls(len(numbers), pa.bool_())
+        for place in range(int(within.max()) + 1):
+            active = (within == place) & is_open[numbers]
+            which = np.flatnonzero(active)
+            some = {name: column.take(pa.array(which)) for name, column in columns.items()}
+            results = self._of_elements(some, numbers[which])
+            values = pc.replace_with_mask(values, pa.array(active), results)
+            is_open[numbers[which[values_of(results.fill_null(not decides)) == decides]]] = False
+        return values
+
+
+_DECIDED_BY = {"ArrayExists": True, "ArrayForAll": False}
+"""Function → the value with which an element decides, so that those after it are not looked at."""
 
 
 def _typed(result: pa.Array, call: Function | Form) -> pa.Array:
@@ -293,8 +321,8 @@ def _rounded_by(rounding: str, call: Function, values: pa.Array) -> pa.Array:
         half = rounded if rounding == ROUND_HALF_UP else _half_even
         return _in_decimal([half(value, drop) for value in unscaled(values)], values, call.dtype)
     with localcontext() as context:
-        context.prec = 400
-        step = Decimal(1).scaleb(-digits)
+        context.prec = 800
+        step = Decimal(1).scaleb(-min(digits, 400))  # no double has more
         exact = float if pa.types.is_float64(values.type) else _short_float
 
         def apply(value: float) -> float:

@@ -97,10 +97,14 @@ def java_pattern(text: str) -> JavaPattern | None:
             now.last, now.last_captures = (None if is_place else 1), False
             now.least += not is_place
             parts.append(part)
+    try:
+        pattern = re.compile("".join(parts), flags)
+    except re.error:  # such as a{3,1}
+        return None
     if len(groups) > 1:
         return None
     return JavaPattern(
-        pattern=re.compile("".join(parts), flags),
+        pattern=pattern,
         can_be_empty=groups[0].width == 0,
         repeats_captures=repeats_captures,
         groups=number,

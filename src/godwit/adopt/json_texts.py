@@ -27,7 +27,7 @@ _ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
     for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
 }
 """Code of a character that JSON has not as it is → its text, as Spark writes it."""
-_MINUTE_US = 60_000_000
+_SECOND_US = 1_000_000
 _LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
 _FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
 
@@ -128,15 +128,17 @@ def _times(values: pa.Array, zone: str) -> list[str]:
     texts = np.datetime_as_string(_known(shown, "ms")).tolist()
     if values.type.tz is None:
         return [f'"{text}"' for text in texts]
-    offsets = shown - moments
-    minutes = (np.sign(offsets) * (np.abs(offsets) // _MINUTE_US)).tolist()
-    return [f'"{text}{_offset(m)}"' for text, m in zip(texts, minutes, strict=True)]
+    offsets = ((shown - moments) // _SECOND_US).tolist()
+    return [f'"{text}{_offset(seconds)}"' for text, seconds in zip(texts, offsets, strict=True)]
 
 
-def _offset(minutes: int) -> str:
-    """Return an offset from UTC as text."""
-    sign, size = "-" if minutes < 0 else "+", abs(minutes)
-    return f"{sign}{size // 60:02}:{size % 60:02}" if minutes else "Z"
+def _offset(seconds: int) -> str:
+    """Return an offset from UTC as text; local times before zones have seconds in theirs."""
+    sign, size = "-" if seconds < 0 else "+", abs(seconds)
+    text = f"{sign}{size // 3600:02}:{size // 60 % 60:02}"
+    if not seconds:
+        return "Z"
+    return f"{text}:{size % 60:02}" if size % 60 else text
 
 
 def _valid(values: pa.Array) -> Any:

@@ -201,7 +201,7 @@ def read_stateless(
     UnsupportedQueryError
         If the part has a node or an expression that is not computed as Spark computes it.
     """
-    reader = ExpressionReader(shortest=catalyst.writes_shortest_floats)
+    reader = ExpressionReader(shortest=catalyst.writes_shortest_floats, conf=catalyst.spark.conf)
     names = [str(attribute.name()) for attribute in to_list(plan.output())]
     optimized, rows, tables = _optimized(catalyst, plan, path, attributes, reader)
     inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
@@ -268,8 +268,8 @@ def _static_join(
         table={key: table[key].combine_chunks() for key in table.column_names if key != _ROWS},
         size=table.num_rows,
         equal=tuple(
-            (reader.read(pair[0]), reader.read(pair[1]), pair[2])
-            for pair in pairs.values()
+            (reader.read(pair[0]), reader.read(pair[1]), pair[2], str(parts[number].sql()))
+            for number, pair in pairs.items()
             if pair is not None
         ),
         conditions=tuple((reader.read(part), str(part.sql())) for part in others),
@@ -395,9 +395,11 @@ def _optimized(
     for node, number in reversed(nodes):
         children = children_of(node)
         if len(children) > 1:
-            if kind_of(node) != "Join" or children[1 - number].isStreaming():
+            table = children[1 - number]
+            has_columns = bool(to_list(table.output()))
+            if kind_of(node) != "Join" or table.isStreaming() or not has_columns:
                 raise _unknown_node(node)
-            children[1 - number], rows = _table(catalyst, reader, children[1 - number])
+            children[1 - number], rows = _table(catalyst, reader, table)
             tables[rows.column_names[0]] = rows
         children[number] = whole
         whole = catalyst.with_children(node, children)

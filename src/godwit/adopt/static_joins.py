@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.adopt.array_functions import codes_of
-from godwit.adopt.functions import truth_of
+from godwit.adopt.functions import evaluated, truth_of
 from godwit.adopt.plan import children_of, kind_of, references
 from godwit.columns.arrays import values_of
 from godwit.operators.aggregates.expressions import Rows
@@ -38,8 +38,8 @@ class StaticJoin:
     how: str  # "inner", "outer" (rows without a partner stay), "semi" or "anti"
     table: dict[str, pa.Array]  # columns by their keys
     size: int  # rows of the table
-    # of the rows, of the table, and whether nulls are equal
-    equal: tuple[tuple[Expression, Expression, bool], ...]
+    # of the rows, of the table, whether nulls are equal, and as text
+    equal: tuple[tuple[Expression, Expression, bool, str], ...]
     conditions: tuple[tuple[Expression, str], ...]  # of pairs of rows, and as text
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -66,14 +66,15 @@ class StaticJoin:
         own, others = np.zeros(length, np.int64), np.zeros(self.size, np.int64)
         usable, others_usable = np.ones(length, np.bool_), np.ones(self.size, np.bool_)
         # A table without columns has no rows to evaluate an expression over.
-        for of_rows, of_table, nulls_are_equal in self.equal if self.size else ():
-            left = of_rows.evaluate(Rows(columns=columns))
-            right = of_table.evaluate(Rows(columns=self.table))
+        for of_rows, of_table, nulls_are_equal, text in self.equal if self.size else ():
+            left = evaluated(of_rows, text, Rows(columns=columns))
+            right = evaluated(of_table, text, Rows(columns=self.table))
             mine, theirs = codes_of(left, right)
             if not nulls_are_equal:
                 usable, others_usable = usable & (mine >= 0), others_usable & (theirs >= 0)
-            both = np.stack([np.concatenate([own, others]), np.concatenate([mine, theirs])], axis=1)
-            codes = np.unique(both, axis=0, return_inverse=True)[1].ravel()
+            parts = np.concatenate([mine, theirs])
+            both = np.concatenate([own, others]) * (parts.max() + 2) + parts
+            codes = np.unique(both, return_inverse=True)[1]
             own, others = codes[:length], codes[length:]
         which = np.flatnonzero(others_usable)
         which = which[np.argsort(others[which], kind="stable")]

@@ -157,6 +157,7 @@ def test_a_condition_that_never_holds_gives_no_row(spark: SparkSession) -> None:
         ("array(map('a', n))", "CreateMap"),
         ("1 / 0", "Spark cannot plan"),
         ("t + interval 1 month", "interval month"),
+        ("from_utc_timestamp(t, 'WET')", "the time zone WET"),
     ],
 )
 def test_an_expression_that_is_not_known_is_refused_by_name(
@@ -165,6 +166,25 @@ def test_an_expression_that_is_not_known_is_refused_by_name(
     rows = spark.sql("select timestamp'2024-01-01 00:07:00' t, 1 n, 1.5D d")
     with pytest.raises(UnsupportedQueryError, match=reason):
         part_of(spark, rows, rows.selectExpr(f"{text} as it"))
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "value"),
+    [
+        ("to_json(struct(n))", "spark.sql.jsonGenerator.ignoreNullFields", "false"),
+        ("date_format(t, 'yyyy')", "spark.sql.legacy.timeParserPolicy", "LEGACY"),
+    ],
+)
+def test_a_setting_that_gives_other_texts_is_refused(
+    spark: SparkSession, text: str, setting: str, value: str
+) -> None:
+    rows = spark.sql("select timestamp'2024-01-01 00:07:00' t, 1 n")
+    spark.conf.set(setting, value)
+    try:
+        with pytest.raises(UnsupportedQueryError, match=f"the setting {setting}"):
+            part_of(spark, rows, rows.selectExpr(f"{text} as it"))
+    finally:
+        spark.conf.unset(setting)
 
 
 def test_an_error_has_the_name_that_spark_gives_it(spark: SparkSession) -> None:

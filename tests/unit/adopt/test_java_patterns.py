@@ -24,6 +24,7 @@ from godwit.adopt.java_patterns import java_pattern
         "[a[b]]",
         "[b-a]",
         "a{2",
+        "a{3,1}",
         r"\bword",
         r"(a)\1",
         r"\p{Lu}",

@@ -40,7 +40,10 @@ def test_joined_rows_are_those_of_all_pairs(how: str, seed: int) -> None:
         how=how,
         table=table,
         size=others,
-        equal=((Column("a"), Column("b"), True), (Column("k"), Column("l"), False)),
+        equal=(
+            (Column("a"), Column("b"), True, "a <=> b"),
+            (Column("k"), Column("l"), False, "k = l"),
+        ),
         conditions=((less, "m < n"),) if seed % 2 else (),
     )
     result = step.apply(columns)

@@ -194,7 +194,8 @@ def check_filters(
         if (only and name not in only.split(",")) or name in never.split(","):
             raise server.error(
                 f"reads {table.name}, and the server does not log changes of the database {name}",
-                "Remove it from binlog_ignore_db, or into binlog_do_db, and restart the server.",
+                "Remove it from binlog_ignore_db, or add it to binlog_do_db, and restart the "
+                "server.",
             )
 
 
