@@ -1,4 +1,4 @@
-"""Trend of the backlog of sources: worked off, still growing, or there permanently.
+"""Trend of the backlog of sources: worked off, still growing, or permanent.
 
 A backlog is worked off, or still grows, if it has a trend beyond its own noise: the slope of a line
 through its last periods, for parts of several lengths, since a backlog that grew before it fell has

@@ -194,9 +194,11 @@ def select_moves(
         alone = alone and not len(first)
     # What leaves a draining executor makes others busier: the rest of the plan evens that out, and
     # is worth what it gains then.
-    emptied = problem.current.copy()
-    emptied[first] = planned[first]
-    after_first = replace(plan, problem=replace(problem, current=emptied))
+    after_first = plan
+    if len(first):
+        emptied = problem.current.copy()
+        emptied[first] = planned[first]
+        after_first = replace(plan, problem=replace(problem, current=emptied))
     chosen = _within_budget(problem, balancing, budget, alone=alone)
     if not len(problem.traffic.rate) and not terms.any_gain:
         chosen = chosen[: _num_moves_needed(after_first, chosen)]

@@ -463,7 +463,7 @@ def raise_to_forecast(
         executors=ahead.executors,
         comfortable=comfortable,
         sufficient=sufficient,
-        aim=max(ahead.aim or ahead.executors, wanted.aim or 0),
+        aim=max((aim for aim in (ahead.aim, wanted.aim) if aim is not None), default=None),
         reason=f"{wanted.reason}, also at the {expected_per_s:.4g} rows/s that are to come",
         numbers={**wanted.numbers, "expected_per_s": expected_per_s},
     )

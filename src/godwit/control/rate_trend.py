@@ -1,16 +1,16 @@
-r"""Trend of the arrival rate: how it has risen lately, and for how long that is believed.
+r"""Trend of the arrival rate: its rise over the last intervals, and how long that is believed.
 
 A decision takes effect only once executors have come.  Where the rate rises all the time, one that
 is made for the rate of its period is too small by then, and so is the next: the stream stays
 behind until the rate is at its peak.
 
 The trend is the slope of a line through the rates of the last intervals between epochs, by least
-squares.  A line is believed only (1) where its slope is :math:`4 \sigma` beyond noise, which is
+squares.  A line is believed only (1) where its slope is above noise by :math:`4 \sigma`, which is
 measured by second differences, so that neither a step nor a trend passes for noise, in intervals of
-several lengths, since deviations may last, and (2) where
-rates stray from it no more than from the best single step (a step has no trend, and its rate is
-known without one).  The shortest number of last intervals that shows one counts, since a
-trend bends.  No trend is believed to last longer than it has been seen.
+several lengths, since deviations may last, and (2) where rates stray from it no more than from the
+best single step (a step has no trend, and its rate is known without one).  The shortest number of
+last intervals that shows one counts, since a trend bends.  No trend is believed to last longer than
+it has been seen.
 
 Only rises count: who foresees a fall would lack executors if it did not come.
 """
@@ -62,7 +62,7 @@ class RateTrend:
 
     def add(self, at_s: float, rows: float) -> None:
         """Add a point: all `rows` that had arrived by `at_s`."""
-        if self._points and at_s <= self._points[-1][0]:
+        while self._points and at_s <= self._points[-1][0]:
             self._points.pop()
         self._points.append((at_s, rows))
 

@@ -36,7 +36,7 @@ from godwit.control.judging import Judge
 from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
 from godwit.control.policy import Hysteresis
 from godwit.control.rate_bounds import RateBounds
-from godwit.control.scaling import WantedExecutors, at_rate
+from godwit.control.scaling import WantedExecutors, at_rate, backlog_to_come
 from godwit.engine.cluster import PoolView
 from godwit.engine.policies import Proposal
 from godwit.model import events
@@ -105,8 +105,9 @@ class Pace:
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
         self._answered = False  # whether the target was met at rest since the last decision
-        # Whether more executors were asked for than the rate needs, to work a backlog off.
-        self._lent = False
+        # Whether more executors than suffice for the rate were asked for, to work a backlog off;
+        # and whether the last answer asks for such.
+        self._lent = self._lends = False
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
@@ -128,7 +129,7 @@ class Pace:
             self._step_per_s = arrival_per_s
         self._made = decisions + 1
         self._made_at_rest, self._answered = self._steady, False
-        self._lent = self._lent and kind == "out"
+        self._lent, self._lends = self._lends and kind == "out", False
         self._sufficed.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
@@ -194,6 +195,7 @@ class Pace:
         `answer_at`: the model's answer at another arrival rate; ``None`` if it has none.
         """
         self._rates.add(situation.arrival_per_s, situation.arrival_error)
+        self._lends = False
         have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
@@ -222,8 +224,10 @@ class Pace:
             roomy = max(roomy, min(max(needed.executors, needed.comfortable), have))
             spare = have > roomy
         fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
-        # Those that were only to work a backlog off are known to be too many once it is.
+        # Those that were only to work a backlog off are known to be too many once it is. A period
+        # without rows does not show how many suffice.
         repaid = self._lent and spare and not (behind or missed or rising)
+        repaid = repaid and situation.arrival_per_s > 0
         fewer = fewer or repaid
         if repaid and not noisy:
             roomy = min(roomy, max(wanted.sufficient or roomy, bounded))
@@ -254,10 +258,13 @@ class Pace:
             if again and wanted.sufficient is not None:
                 aim = wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
-            self._lent = within > (wanted.sufficient or within)
-            return self._decide_more(
+            step = self._decide_more(
                 within, situation, pool, paced=paced, arrived=arrived, came=came
             )
+            waits = backlog_to_come(situation) > situation.arrival_per_s * situation.epoch_s
+            beyond = within > (wanted.sufficient or within)
+            self._lends = step.kind == "out" and waits and beyond
+            return step
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)
             # Out of reach is a target also while a backlog is worked off: no executor is

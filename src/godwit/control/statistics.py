@@ -131,7 +131,7 @@ class PeriodStatistics:
     # whole period or its last third, whichever is most
     arrival_per_s: float
     arrival_error: float = 0.0  # its standard error by noise, as a share; 0 if it is unknown
-    rising: Trend | None = None  # its trend, where it rises
+    rising: Trend | None = None  # its trend, where it rises and epochs have shown it
     # mean time of an epoch, in seconds, with the delivery that the next one waits for
     epoch_s: float
     # mean time of an epoch in which not even the busiest lanes were busy with key groups: what does
@@ -427,7 +427,7 @@ class Statistics:
             covered=1 - so_far.missing_rows / rows if rows and counted else 1.0,
             arrival_per_s=arrival_per_s,
             arrival_error=self.arrivals.error_since(since_s),
-            rising=self.arrivals.rises.trend,
+            rising=self.arrivals.rises.trend if so_far.rows else None,
             epoch_s=mean_s,
             fixed_s=fixed_s,
             per_row_s=per_row_s,

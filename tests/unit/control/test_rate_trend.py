@@ -94,3 +94,11 @@ def test_points_of_the_same_time_replace_each_other() -> None:
     assert trend.trend.rise == pytest.approx(points.trend.rise)
     trend.clear()
     assert trend.trend is None
+
+
+def test_points_after_a_clock_that_was_set_back_replace_all_later_ones() -> None:
+    trend = RateTrend()
+    for at_s in (*range(10), *range(5, 12)):
+        trend.add(float(at_s), 1000.0 * at_s + 25.0 * at_s**2)
+    assert trend.trend is not None
+    assert trend.trend.rise == pytest.approx(50.0)

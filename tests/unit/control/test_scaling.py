@@ -542,6 +542,47 @@ def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
     assert again.kind == "stay"
 
 
+def test_executors_that_no_backlog_asked_for_stay_through_the_cool_down() -> None:
+    """An increase into the range is not for a backlog, and one that was not made lends nothing."""
+    pace = Pace(cool_down_s=30.0)
+    easy = replace(wanting(4, 7), aim=6, sufficient=5, target=2.0, measured=1.0)
+    more = replace(wanting(7, 10), aim=9, sufficient=7, target=2.0, measured=1.0)
+    step = pace.step(more, situation(executors=6), PoolView(), paced=True)
+    assert step == ScalingStep(kind="out", executors=9)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    now = situation(executors=9, now_s=NOW_S + 5)
+    assert pace.step(easy, now, PoolView(), paced=True).reason == "cooling down"
+    pace.record_decision("in", NOW_S, arrival_per_s=4000.0)
+    behind = replace(now, executors=6, backlog_rows=8000)
+    late = replace(more, measured=3.0)
+    assert pace.step(late, behind, PoolView(), paced=True).reason == "cooling down"
+    assert pace.step(easy, now, PoolView(), paced=True).reason == "cooling down"
+
+
+def test_a_loan_is_remembered_through_answers_that_decide_nothing() -> None:
+    pace = Pace(cool_down_s=30.0)
+    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
+    assert pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True).kind == "out"
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    coming = situation(executors=7, now_s=NOW_S + 5, backlog_rows=8000)
+    still = replace(wanting(10), aim=10, sufficient=10, target=2.0, measured=3.0)
+    assert pace.step(still, coming, PoolView(pending=2), paced=True).kind == "stay"
+    now = situation(executors=9, now_s=NOW_S + 10)
+    met = replace(wanting(6, 8), aim=7, sufficient=6, target=2.0, measured=1.0)
+    assert pace.step(met, now, PoolView(), paced=True) == ScalingStep(kind="in", executors=6)
+
+
+def test_a_period_without_rows_gives_nothing_back_early() -> None:
+    """It would leave one executor, and the rows after it would wait for the cool-down."""
+    pace = Pace(cool_down_s=30.0)
+    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
+    assert pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True).kind == "out"
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    lull = situation(executors=9, now_s=NOW_S + 5, arrival_per_s=0.0, offered=0.0)
+    none = replace(wanting(1), aim=1, sufficient=1, target=2.0)
+    assert pace.step(none, lull, PoolView(), paced=True).kind == "stay"
+
+
 def test_nobody_is_given_back_early_while_the_rate_rises() -> None:
     pace = Pace(cool_down_s=30.0)
     wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)

@@ -106,6 +106,16 @@ def test_the_part_that_took_most_of_a_period_holds_the_stream_up(
     assert held_up == pytest.approx(share)
 
 
+def test_a_trend_that_no_epoch_of_the_period_shows_is_over() -> None:
+    statistics, at_s = Statistics(ONE, 0.0, {}), 0.0
+    for number in range(1, 13):
+        at_s = float(number)
+        statistics.begun(1000 + 100 * number, 0, at_s)
+        statistics.observe(epoch(number, 1000 + 100 * number, 0.5, backlog=0), at_s + 0.5)
+    assert statistics.close(at_s + 0.9).rising is not None
+    assert statistics.close(at_s + 30.0).rising is None
+
+
 def test_nothing_holds_a_period_without_epochs_up() -> None:
     assert Statistics(ONE, 0.0, {}).close(3.0).held_up_by() == ("", 0.0)
 

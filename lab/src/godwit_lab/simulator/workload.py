@@ -206,7 +206,7 @@ class KeySpread:
 class MeasuredKeyGroups:
     """Key groups of one component as a running stream showed them; vectors of shape ``(m,)``.
 
-    They stand instead of drawn keys: shares that stay, and the bytes that a row changes for keys.
+    They replace drawn keys: shares that stay, and the bytes that a row changes for keys.
     """
 
     share: FloatArray  # of the source's rows; sums up to 1
