@@ -48,6 +48,7 @@ from godwit.adopt.plan import (
     to_list,
 )
 from godwit.adopt.text_functions import date_format_of, has_key_text, literal_pattern
+from godwit.columns.python_values import has_instants
 from godwit.columns.types import is_text, to_schema
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
@@ -211,6 +212,8 @@ class ExpressionReader:
             overflow = "error" if expression.failOnError() else "wrap"
         elif name in _FAILING_SINCE:
             overflow = "wrap"
+        if name in _WITH_ZONE and name != "Cast":
+            _check_zone(zone)
         if name in _IN_UTC and _zone(expression) not in LOCAL_ZONES:
             raise ValueError(f"the clock of the time zone {_zone(expression)}")
         if name in _TEXTS and not all(map(is_text, types[:1])):
@@ -224,6 +227,8 @@ class ExpressionReader:
             pair = types[0], dtype
             if all(map(pa.types.is_list, pair)):
                 pair = types[0].value_type, dtype.value_type
+            if any(map(pa.types.is_temporal, pair)):
+                _check_zone(zone)
             if not is_proven(*pair, zone):
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
             options = (self.shortest,)
@@ -403,9 +408,7 @@ def _from_utc(
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``from_utc_timestamp``."""
     zone = str(_constant(arguments[1], "a time zone that varies"))
-    # Rules of names without an area, such as WET, differ between versions of the time zones.
-    if zone not in LOCAL_ZONES and ("/" not in zone or zone not in available_timezones()):
-        raise ValueError(f"the time zone {zone}")
+    _check_zone(zone)
     return arguments[:1], (zone,)
 
 
@@ -457,6 +460,20 @@ def _shown(expression: Any) -> str:
 def _zone(expression: Any) -> str:
     """Return the time zone of an expression, the session's."""
     return str(option(expression.timeZoneId()) or "UTC")
+
+
+def _check_zone(zone: str) -> None:
+    """Raise `ValueError` for a time zone whose rules may not be those of Java.
+
+    Rules of names without an area, such as WET, differ between versions of the time zones' data.
+    """
+    is_offset = re.fullmatch(r"[+-]\d\d:\d\d", zone) is not None
+    if (
+        not is_offset
+        and zone not in LOCAL_ZONES
+        and ("/" not in zone or zone not in available_timezones())
+    ):
+        raise ValueError(f"the time zone {zone}")
 
 
 def _constant(expression: Expression, reason: str) -> Any:
@@ -623,6 +640,8 @@ def _json_of(reader: ExpressionReader, evaluator: Any, value: Any) -> Expression
     if not has_json(dtype):
         raise ValueError(f"JSON of type {dtype}")
     zone = str(option(evaluator.timeZoneId()) or "UTC")
+    if has_instants(dtype):
+        _check_zone(zone)
     return Function(
         name="StructsToJson",
         arguments=(reader.read(value),),

@@ -173,18 +173,23 @@ def test_an_expression_that_is_not_known_is_refused_by_name(
     [
         ("to_json(struct(n))", "spark.sql.jsonGenerator.ignoreNullFields", "false"),
         ("date_format(t, 'yyyy')", "spark.sql.legacy.timeParserPolicy", "LEGACY"),
+        ("hour(t)", "spark.sql.session.timeZone", "WET"),
+        ("cast(t as string)", "spark.sql.session.timeZone", "PST"),
     ],
 )
 def test_a_setting_that_gives_other_texts_is_refused(
     spark: SparkSession, text: str, setting: str, value: str
 ) -> None:
     rows = spark.sql("select timestamp'2024-01-01 00:07:00' t, 1 n")
+    before = spark.conf.get(setting)
     spark.conf.set(setting, value)
     try:
-        with pytest.raises(UnsupportedQueryError, match=f"the setting {setting}"):
+        with pytest.raises(
+            UnsupportedQueryError, match=f"the setting {setting}|the time zone {value}"
+        ):
             part_of(spark, rows, rows.selectExpr(f"{text} as it"))
     finally:
-        spark.conf.unset(setting)
+        spark.conf.set(setting, str(before))
 
 
 def test_an_error_has_the_name_that_spark_gives_it(spark: SparkSession) -> None:
