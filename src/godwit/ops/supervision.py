@@ -3,9 +3,9 @@
 The application is a process of its own, so that `kill -9`, a crash of the interpreter and a lack of
 memory end it alone. A query continues from its checkpoint, so a restart loses and repeats nothing.
 
-Invariant: after a failure that does not come soon after a start, the next start follows at once;
-between further ones lies a pause, which doubles; and there are at most `RestartBudget.restarts`
-restarts within `RestartBudget.window_s`.
+Invariant: after the first failure, and after one that does not come soon after a start, the next
+start follows at once; before further ones there is a pause, which doubles; and there are at most
+`RestartBudget.restarts` restarts within `RestartBudget.window_s`.
 """
 
 from __future__ import annotations
