@@ -176,6 +176,8 @@ def s3_store(faults: list[tuple[str, str]] | None = None) -> Iterator[str]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         place = f"127.0.0.1:{server.server_address[1]}"
-        yield f"s3://key:secret@bucket/ck?region=us-east-1&scheme=http&endpoint_override={place}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"s3://key:secret@bucket/ck?region=us-east-1&scheme=http&endpoint_override={place}"
+        finally:
+            server.shutdown()
+            thread.join()

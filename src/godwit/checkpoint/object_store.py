@@ -278,7 +278,10 @@ class ObjectWriter:
                 self._writer.close()
         except OSError:
             # A store that has completed an upload, and whose answer was lost, knows it no more.
-            if whole or not self._is_complete(self._size_bytes):
+            complete = False
+            with suppress(OSError):  # which would hide why the upload failed
+                complete = not whole and self._is_complete(self._size_bytes)
+            if not complete:
                 raise
 
 

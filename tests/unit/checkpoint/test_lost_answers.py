@@ -9,6 +9,7 @@ from tests.support.object_store import s3_store
 
 from godwit.checkpoint import object_store
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.model.errors import CheckpointError
 
 pytest.importorskip("obstore")
 
@@ -76,3 +77,12 @@ def test_an_object_of_before_does_not_count_as_one_that_replaces_it(
         with pytest.raises(Exception, match="failed while writing"):
             storage.write_atomic("a/large", LARGE[::-1])
         assert storage.read("a/large").to_pybytes() == LARGE
+
+
+def test_an_upload_that_fails_without_an_object_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
+    with s3_store([("conflict", "PUT *a/large*partNumber=1")]) as uri:
+        storage = CheckpointStorage.open(uri)
+        with pytest.raises(CheckpointError, match="409 Conflict"):
+            storage.write_atomic("a/large", LARGE)
+        assert storage.list("a") == {}
