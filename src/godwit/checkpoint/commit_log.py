@@ -563,7 +563,7 @@ class CommitLog:
         return written
 
     def _write_manifest(self) -> None:
-        """Write a manifest of all chains; a failure is only logged, since records suffice."""
+        """Write a manifest of all chains; it may be there from a commit that failed."""
         path = manifest_path(self.latest_epoch)
         try:
             manifest = msgspec.structs.replace(

@@ -6,7 +6,7 @@ mapped, and the entries of these keys alone enter the tables.  Later epochs fetc
 touch in the same way, and complete a few key groups each, for as long as their own work took, until
 no copy is partial.  A block is verified against its checksum before it is read.
 
-Keys are found by an index of the blocks' rows (`_Part`), which a process makes once: 20 to 30 ns
+Keys are found by an index of the blocks' rows (`_Part`), which a process makes once: 20 to 80 ns
 and 8 bytes a stored entry.  Then a search takes some 0.2 µs a touched key, however many are stored.
 Putting a key into a table takes 0.3 to 0.5 µs.
 

@@ -525,6 +525,7 @@ _SPARE_BYTES = 128 * 2**10
 _MIN_HEAP_BYTES = 4096
 _MAX_ENTRIES = (1 << 32) - 2
 _MAX_HEAP_BYTES = 1 << 42
+_MAX_EXPECTED_BYTES = 1 << 36  # by the number of keys, since the first may have far more than most
 
 
 def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
@@ -573,14 +574,15 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
 def capacity_for(room: Capacity, num_keys: int = 0) -> Capacity:
     """Return the capacity of a new sparse file: a multiple of `room`, to grow into.
 
-    `num_keys`: expected number of keys, for which it suffices too.
+    `num_keys`: expected number of keys, for which it suffices too, unless values are large.
     """
     headroom = max(_HEADROOM, 2 * num_keys // room[0])
     rows = min(max(headroom * room[0], _MIN_CAPACITY_ROWS), MAX_ROWS)
     capacity = [rows + 1]
     for entries, heap in zip(room[1::2], room[2::2], strict=True):
         capacity.append(min(max(headroom * entries, rows), _MAX_ENTRIES) if entries else 0)
-        capacity.append(max(headroom * heap, _MIN_CAPACITY_BYTES) if heap else 0)
+        expected = max(min(headroom * heap, _MAX_EXPECTED_BYTES), _HEADROOM * heap)
+        capacity.append(max(expected, _MIN_CAPACITY_BYTES) if heap else 0)
     return tuple(capacity)
 
 

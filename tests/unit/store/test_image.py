@@ -158,3 +158,11 @@ def test_an_index_that_leads_in_circles_is_an_error(tmp_path: Path) -> None:
     slots[:] = tag | np.uint64(1)  # every slot leads to the row of "a"
     with pytest.raises(IndexError, match="same rows repeatedly"):
         image.search(other.keys, 1)
+
+
+def test_the_size_of_a_file_for_many_keys_is_bounded_although_the_first_values_are_large() -> None:
+    room = (256, 0, 0, 1000, 1 << 30)
+    rows, *_, heap = capacity_for(room, 10_000_000)
+    assert rows > 10_000_000
+    assert heap == capacity_for((*room[:-1], 1 << 20), 10_000_000)[-1] == 1 << 36
+    assert capacity_for((*room[:-1], 1 << 34), 10_000_000)[-1] == 1 << 38
