@@ -16,6 +16,6 @@ def assert_refused(call: Any, *parts: str) -> InvalidFlowError:
     with pytest.raises(InvalidFlowError) as caught:
         call()
     for part in parts:
-        assert part in str(caught.value)
+        assert part in str(caught.value), str(caught.value)
     assert caught.value.remedy
     return caught.value

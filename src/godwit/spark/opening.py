@@ -113,7 +113,7 @@ def open_run(
         session=RunSession(spark.sparkContext, parts.epochs.run_id),
         name=options.name or flow.name,
         trigger_s=known_interval_s(options.trigger),
-        num_recent=int(spark.conf.get(_RECENT, None) or NUM_RECENT),
+        num_recent=max(0, int(spark.conf.get(_RECENT, None) or NUM_RECENT)),
     )
     return run, opener.source
 

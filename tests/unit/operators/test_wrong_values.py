@@ -209,5 +209,7 @@ def test_a_column_that_cannot_wait_is_named_with_the_operator_that_keeps_it(
     flow.sink("out", made, FakeSink())
     if way in ("windows", "sessions"):
         flow.sink("other", other.compute(n=gw.count()), FakeSink())
-    refused = assert_refused(lambda: flow.compile(resolver(flow)), "'kept'", "'tags'", "a map")
+    refused = assert_refused(
+        lambda: flow.compile(resolver(flow)), "'kept'", "'tags'", "an earlier map"
+    )
     assert refused.context["column"] == "tags"

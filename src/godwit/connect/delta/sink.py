@@ -432,8 +432,10 @@ class DeltaSink(TargetSink):
                 if rows.error is not None:
                     # The library has wrapped what went wrong on our side.
                     raise rows.error from None
-                if isinstance(error, CommitFailedError):
-                    rivals = self._is_newer_than(version)
+                # A file that compaction has replaced, and removed while it was being read.
+                is_gone = isinstance(error, DeltaError) and "not found" in str(error)
+                rivals = self._is_newer_than(version)
+                if isinstance(error, CommitFailedError) or (is_gone and rivals):
                     failures = 0 if rivals else failures + 1
                     if failures < _UNRIVALLED_ATTEMPTS:
                         if retries.wait_after_conflict():
