@@ -99,7 +99,7 @@ def test_a_map_that_computes_the_event_time_anew_has_a_watermark_of_its_own(
             r"window functions.*rows of one epoch only.*process",
         ),
         (lambda d: d.join(d.select("k", "ts"), "k"), r"joins two streams.*join_newest"),
-        (lambda d: d.withWatermark("ts", "1 minute"), r"sets a watermark.*Take withWatermark out"),
+        (lambda d: d.withWatermark("ts", "1 minute"), r"sets a watermark.*Remove withWatermark"),
         (lambda d: d.groupBy("k").applyInPandas(lambda p: p, "k string"), "works on groups of row"),
         (lambda d: d.exceptAll(d.limit(0)), "counts rows|compares its rows"),
         (lambda d: d.sample(0.5), "what Spark cannot do with a stream: Sampling is not supported"),
