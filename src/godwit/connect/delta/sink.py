@@ -406,6 +406,7 @@ class DeltaSink(TargetSink):
         files: list[WrittenFile] | None = None
         retries = CommitRetries(self._retry_policy)
         failures = 0  # without a commit of another writer
+        version = -1
         while True:
             schema = self._rows_schema
             rows = _Rows(self._layout.rows(output, self._schema))
@@ -432,10 +433,11 @@ class DeltaSink(TargetSink):
                 if rows.error is not None:
                     # The library has wrapped what went wrong on our side.
                     raise rows.error from None
+                conflicts = isinstance(error, CommitFailedError)
                 # A file that compaction has replaced, and removed while it was being read.
                 is_gone = isinstance(error, DeltaError) and "not found" in str(error)
-                rivals = self._is_newer_than(version)
-                if isinstance(error, CommitFailedError) or (is_gone and rivals):
+                rivals = (conflicts or is_gone) and self._is_newer_than(version)
+                if conflicts or rivals:
                     failures = 0 if rivals else failures + 1
                     if failures < _UNRIVALLED_ATTEMPTS:
                         if retries.wait_after_conflict():
