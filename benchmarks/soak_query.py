@@ -149,7 +149,7 @@ def main() -> None:
     with gw.LocalCluster(workers=WORKERS, memory="512m") as cluster:
         settings = {
             "spark.cores.max": str(wanted["executors"]),
-            # Spark's own default; the memory of a driver is steady after so many epochs.
+            # Spark's own default: the driver's history of epochs is full after so many.
             "spark.sql.streaming.numRecentProgressUpdates": "100",
         }
         session = cluster.session("soak", settings)

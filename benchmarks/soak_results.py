@@ -107,13 +107,15 @@ def growth(csv_file: Path, *, warm_up: float) -> list[tuple[str, float, float, f
         if name in {"seconds", "driver"}:
             continue
         values = np.array([float(row[name] or "nan") for row in rows])
-        kept = late & ~np.isnan(values)
+        counted = late & ~np.isnan(values)
         drivers = np.array([row["driver"] for row in rows])
         groups = np.zeros(len(rows))
         if name in OF_ONE_PROCESS:
             groups, began = drivers, dict(zip(drivers[::-1], hours[::-1], strict=True))
-            kept &= hours >= np.array([began[d] for d in drivers]) + _DRIVER_WARM_UP * hours.max()
-        lines.append((name, *_line(hours[kept], values[kept], groups[kept])))
+            counted &= (
+                hours >= np.array([began[d] for d in drivers]) + _DRIVER_WARM_UP * hours.max()
+            )
+        lines.append((name, *_line(hours[counted], values[counted], groups[counted])))
     return lines
 
 

@@ -97,14 +97,14 @@ def _session(spark: SparkSession) -> tuple[list[tuple[str, str]], list[dict[str,
 
 
 def _default(spark: SparkSession, key: str) -> str | None:
-    """Return the value that a setting has where nobody sets it."""
+    """Return the default value of a setting."""
     jvm: Any = spark._jvm
     entry = jvm.org.apache.spark.internal.config.ConfigEntry.findEntry(key)
     return None if entry is None else str(entry.defaultValueString())
 
 
 def _environment(spark: SparkSession) -> dict[str, str]:
-    """Return what decides results of Spark, and is no setting of a session."""
+    """Return what else results of Spark depend on, apart from the session's settings."""
     jvm: Any = spark._jvm
     zone = jvm.java.time.ZoneId.systemDefault().normalized().getId()
     return {

@@ -420,7 +420,7 @@ def _rows(draw: random.Random, batch: int, size: int) -> list[tuple[Any, ...]]:
         return None if draw.random() < chance else value
 
     for _ in range(size):
-        at = _START + dt.timedelta(
+        moment = _START + dt.timedelta(
             seconds=200 * batch + draw.randint(-300, 400),
             microseconds=draw.choice((0, 0, 500_000, draw.randint(0, 999_999))),
         )
@@ -438,9 +438,9 @@ def _rows(draw: random.Random, batch: int, size: int) -> list[tuple[Any, ...]]:
         rows.append(
             (
                 maybe(draw.choice(("ann", "bob", "cleo", "zoe", " Dan ", ""))),
-                maybe(at, 0.03),
-                maybe(at - dt.timedelta(hours=draw.choice((0, 0, 5)))),
-                maybe(at.date()),
+                maybe(moment, 0.03),
+                maybe(moment - dt.timedelta(hours=draw.choice((0, 0, 5)))),
+                maybe(moment.date()),
                 maybe(Decimal(draw.choice((1, 12345, 1_999_900, -70_000, 250_000))) / 10_000),
                 maybe(Decimal(draw.choice((10**12, -5, 3 * 10**6, 123456789))) / 1_000_000),
                 maybe(draw.choice((1, 2, 3, -1))),

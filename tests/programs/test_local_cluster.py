@@ -34,28 +34,28 @@ told = {}
 try:
     with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
         spark = cluster.session("test", {"spark.driver.memory": "512m"})
-        told["master"] = cluster.master_url
+        report["master"] = cluster.master_url
         context = spark.sparkContext
         application = context.applicationId
         wait_for_executors(context, 1)
-        told["python"] = context.parallelize([0], 1).map(lambda _: sys.executable).collect()[0]
+        report["python"] = context.parallelize([0], 1).map(lambda _: sys.executable).collect()[0]
         cluster.add_worker()
-        told["executors"] = [e.name for e in wait_for_executors(context, 2)]
-        told["pids"] = cluster.executor_pids(application)
-        told["strangers"] = cluster.executor_pids("app-of-someone-else")
-        told["killed"] = cluster.kill_executor("0", application)
+        report["executors"] = [e.name for e in wait_for_executors(context, 2)]
+        report["pids"] = cluster.executor_pids(application)
+        report["strangers"] = cluster.executor_pids("app-of-someone-else")
+        report["killed"] = cluster.kill_executor("0", application)
         deadline = time.monotonic() + 60
         while {e.name for e in live_executors(context)} != {"1", "2"}:
             assert time.monotonic() < deadline, live_executors(context)
             time.sleep(0.1)
-        told["replaced"] = cluster.executor_pids(application)
+        report["replaced"] = cluster.executor_pids(application)
         try:
             cluster.kill_executor("0", application)
         except ClusterError as error:
-            told["refusal"] = str(error)
+            report["refusal"] = str(error)
         raise ZeroDivisionError
 except ZeroDivisionError:
-    told["left"] = [pid for pid in told["replaced"].values() if arguments_of(pid)]
+    report["left"] = [pid for pid in report["replaced"].values() if arguments_of(pid)]
 print(json.dumps(told), flush=True)
 
 found = members_of("godwit.LocalCluster").items()
@@ -121,19 +121,19 @@ def test_executors_come_die_by_name_are_replaced_and_survive_neither_an_exceptio
     assert done.returncode == -signal.SIGKILL, done.stderr
     first, then = done.stdout.splitlines()
     assert then == "its examples do as they say"
-    told = json.loads(first)
-    assert told["master"].startswith("spark://127.0.0.1:")
-    assert told["python"] == sys.executable
-    assert told["executors"] == ["0", "1"]
-    assert list(told["pids"]) == ["0", "1"]
-    assert told["strangers"] == {}
-    assert told["killed"] == told["pids"]["0"]
-    assert list(told["replaced"]) == ["1", "2"]
-    assert "has no executor '0'" in told["refusal"]
-    assert "Its executors are 1, 2." in told["refusal"]
+    report = json.loads(first)
+    assert report["master"].startswith("spark://127.0.0.1:")
+    assert report["python"] == sys.executable
+    assert report["executors"] == ["0", "1"]
+    assert list(report["pids"]) == ["0", "1"]
+    assert report["strangers"] == {}
+    assert report["killed"] == report["pids"]["0"]
+    assert list(report["replaced"]) == ["1", "2"]
+    assert "has no executor '0'" in report["refusal"]
+    assert "Its executors are 1, 2." in report["refusal"]
     assert "WARN" not in done.stderr, "Spark's own log belongs in the work directory"
     assert (tmp_path / "driver.log").stat().st_size > 0
-    assert told["left"] == []
+    assert report["left"] == []
     deadline = time.monotonic() + 60
     while left := mentioning(str(tmp_path)):
         assert time.monotonic() < deadline, left
@@ -183,13 +183,13 @@ def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
     assert owner.stdin is not None
     assert owner.stdout is not None
     try:
-        told = json.loads(owner.stdout.readline())
-        assert len(told["secret"]) == 64
-        assert mentioning(told["secret"]) == []
+        report = json.loads(owner.stdout.readline())
+        assert len(report["secret"]) == 64
+        assert mentioning(report["secret"]) == []
         for file in (tmp_path / "work").rglob("*"):
-            assert not file.is_file() or told["secret"].encode() not in file.read_bytes(), file
+            assert not file.is_file() or report["secret"].encode() not in file.read_bytes(), file
 
-        ports = listening({told["jvm"]})
+        ports = listening({report["jvm"]})
         assert len(ports) >= 4, "master, worker and their pages"
         for port in ports:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -207,7 +207,7 @@ def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
                     "org.apache.spark.deploy.worker.Worker",
                     *("--host", "127.0.0.1", "--webui-port", "0"),
                     *("--work-dir", str(tmp_path / "stranger")),
-                    told["master"],
+                    report["master"],
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

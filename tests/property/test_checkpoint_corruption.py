@@ -39,7 +39,7 @@ def needed(log: CommitLog) -> list[str]:
 
 
 def needed_blocks(log: CommitLog, file: str) -> list[BlockRef]:
-    """Blocks of a file that someone needs; whatever else is in it, nobody looks at."""
+    """Return the blocks of a file that are referenced; no other part of it is read."""
     blocks = [block for epoch in log.retained_epochs for block in log.chains_at(epoch).blocks()]
     blocks += [block for epoch in log.retained_epochs for block in log.record(epoch).blocks()]
     return [block for block in blocks if block.file == file]

@@ -78,10 +78,10 @@ def native_windows(inbox: Inbox, window: Column, slack: str) -> DataFrame:
 
 def native_epochs(result: DataFrame, mode: str, checkpoint: Path) -> dict[int, list[str]]:
     """Results of Spark's own query in each of its micro-batches."""
-    found: dict[int, list[str]] = {}
+    results: dict[int, list[str]] = {}
 
     def keep(batch: DataFrame, number: int) -> None:
-        found[number] = as_texts(rows_of(batch))
+        results[number] = as_texts(rows_of(batch))
 
     query = (
         result.writeStream.outputMode(mode)
@@ -91,7 +91,7 @@ def native_epochs(result: DataFrame, mode: str, checkpoint: Path) -> dict[int, l
     )
     query.processAllAvailable()
     query.stop()
-    return {number: rows for number, rows in found.items() if rows}
+    return {number: rows for number, rows in results.items() if rows}
 
 
 FROM_A_START, SESSION = gw.tumbling("1 minute", start="7 seconds"), gw.session("20 seconds")
@@ -175,9 +175,9 @@ def test_windows_hold_every_row_once_while_key_groups_move(
         for minutes in kinds:
             start = ts // (minutes * 60 * S) * minutes * 60 * S
             expected.setdefault((k, start, start + minutes * 60 * S), []).append(v)
-    found = Counter(row for t in sink.epochs.values() for row in rows_of(plain(t)))
-    assert all(times == 1 for times in found.values())
-    over = {row[:3]: row[3:] for row in found}
+    results = Counter(row for t in sink.epochs.values() for row in rows_of(plain(t)))
+    assert all(times == 1 for times in results.values())
+    over = {row[:3]: row[3:] for row in results}
     due = {at: (len(vs), sum(vs)) for at, vs in expected.items() if at[2] <= newest - 60 * S}
     assert {at: over[at] for at in due} == due
     if strategy == "instant":  # both slots are shown, and panes that are gone from neither
@@ -208,9 +208,9 @@ def test_windows_of_local_time_are_local_days_also_where_summer_time_begins_and_
     dates: dict[date, list[int]] = defaultdict(list)
     for _, ts, value in (row for part in half_hours for row in part):
         dates[datetime.fromtimestamp(ts / S, berlin).date()].append(value)
-    found = rows_of(sink.table())
-    assert {row[1].astimezone(berlin).date(): row[3:] for row in found} == {
+    results = rows_of(sink.table())
+    assert {row[1].astimezone(berlin).date(): row[3:] for row in results} == {
         day: (len(values), sum(values)) for day, values in dates.items()
     }
-    assert all(at.astimezone(berlin).hour == 0 for row in found for at in row[1:3])
-    assert {46, 50} <= {row[3] for row in found}  # days of 23 and of 25 hours
+    assert all(at.astimezone(berlin).hour == 0 for row in results for at in row[1:3])
+    assert {46, 50} <= {row[3] for row in results}  # days of 23 and of 25 hours

@@ -33,7 +33,7 @@ def use_memory_for_files() -> None:
     if there.f_bavail * there.f_frsize < _NEEDED_BYTES:
         return
     directory = _SHARED_MEMORY / f"{prefix}{os.getpid()}"
-    with suppress(FileExistsError):  # whoever made it may be someone else
+    with suppress(FileExistsError):  # another process may have made it
         directory.mkdir(mode=0o711)  # servers of other users have directories in it
         os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
         os.environ.setdefault("SPARK_LOCAL_DIRS", str(directory))

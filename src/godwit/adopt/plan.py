@@ -267,7 +267,7 @@ class Catalyst:
 
     @property
     def writes_shortest_floats(self) -> bool:
-        """Whether Java writes floats with as few digits as it takes; see `java_numbers`."""
+        """True if Java writes floats with as few digits as possible; see `java_numbers`."""
         version = getattr(self._jvm, "java.lang.Runtime").version().feature()
         return int(version) >= SINCE_SHORTEST
 

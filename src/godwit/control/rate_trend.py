@@ -12,7 +12,7 @@ best single step (a step has no trend, and its rate is known without one).  The 
 last intervals that shows one counts, since a trend bends.  No trend is believed to last longer than
 it has been seen.
 
-Only rises count: who foresees a fall would lack executors if it did not come.
+Only rises count: a foreseen fall that does not come would leave too few executors.
 """
 
 from __future__ import annotations

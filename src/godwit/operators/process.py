@@ -7,9 +7,9 @@ Columns are turned into Python values, and states into bytes and back, once for 
 a key costs little more than the call of the function.
 
 Timers are in the key's entry, sorted, with the earliest in a column of its own, so that the lane
-finds the keys whose timer is due by one scan of one column, without reading any entry.  When a key
-expires is in a column, too.  Timers, state and output are committed together, so a timer fires
-once.
+finds the keys whose timer is due by one scan of one column, without reading any entry.  The
+expiry time of a key has a column, too.  Timers, state and output are committed together, so a
+timer fires once.
 
 Source: what ``transformWithState`` of Spark 4 has (timers per key of one time mode, time-to-live).
 """

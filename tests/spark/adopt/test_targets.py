@@ -256,15 +256,15 @@ def test_every_target_gets_the_rows_of_spark_over_a_restart(
             list(pool.map(finish, jobs))
             write(streams["s"], _BATCHES[2:])
             list(pool.map(finish, jobs))
-            found = {name: sorted(job.read()) for name, job in jobs.items()}
-            asked = [n for n in jobs if not agreed(compared[n], found[n])]
+            results = {name: sorted(job.read()) for name, job in jobs.items()}
+            asked = [n for n in jobs if not agreed(compared[n], results[n])]
             oracles = list({(jobs[name].result, jobs[name].mode): None for name in asked})
             native = dict(zip(oracles, pool.map(batches_of, oracles), strict=True))
         finally:
             spark.conf.unset(default_place)
             for key in catalog:
                 spark.conf.unset(f"spark.sql.catalog.ours.{key}")
-    assert all(rows for name, rows in found.items() if jobs[name].expected != "none")
+    assert all(rows for name, rows in results.items() if jobs[name].expected != "none")
     for name in asked:
         job = jobs[name]
         batches = native[job.result, job.mode]
@@ -275,8 +275,8 @@ def test_every_target_gets_the_rows_of_spark_over_a_restart(
             "keys": list({row[0]: row for row in every}.values()),
             "none": [],
         }[job.expected]
-        assert found[name] == sorted(expected), name
-        remember(compared[name], found[name], f"to {name}")
+        assert results[name] == sorted(expected), name
+        remember(compared[name], results[name], f"to {name}")
 
 
 def _fields(value: bytes) -> tuple[Any, ...]:

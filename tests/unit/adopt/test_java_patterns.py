@@ -53,8 +53,8 @@ def test_what_may_mean_another_thing_is_refused(text: str) -> None:
 def test_what_is_taken_matches_as_in_java(text: str, searched: str, matched: str | None) -> None:
     pattern = java_pattern(text)
     assert pattern is not None
-    found = pattern.pattern.search(searched)
-    assert (found and found[0]) == matched
+    match = pattern.pattern.search(searched)
+    assert (match and match[0]) == matched
 
 
 def test_a_pattern_tells_whether_it_may_match_nothing_and_repeats_groups() -> None:

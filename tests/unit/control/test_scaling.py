@@ -522,18 +522,24 @@ def test_a_backlog_after_a_step_is_worked_off_in_half_the_time() -> None:
     assert pace.step(wanted, later, PoolView(), paced=True).executors == 12
 
 
-def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
-    """At the first period that meets the target, without a rest, to what suffices for the rate."""
+def after_a_loan() -> Pace:
+    """Return the pace after 9 executors were asked for to work a backlog off, where 6 suffice."""
     pace = Pace(cool_down_s=30.0)
     wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
     behind = situation(backlog_rows=8000)
     assert pace.step(wanted, behind, PoolView(), paced=True) == ScalingStep(kind="out", executors=9)
     pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    return pace
+
+
+def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
+    """At the first period that meets the target, without a rest, to what suffices for the rate."""
+    pace = after_a_loan()
     now = situation(executors=9, now_s=NOW_S + 5)
     worked_off = replace(wanting(6, 8), aim=7, sufficient=6, target=2.0)
     late = replace(worked_off, measured=2.5)
-    for waits, at in ((late, now), (worked_off, replace(now, backlog_rows=8000))):
-        assert pace.step(waits, at, PoolView(), paced=True).kind == "stay"
+    for wanted, still in ((late, now), (worked_off, replace(now, backlog_rows=8000))):
+        assert pace.step(wanted, still, PoolView(), paced=True).kind == "stay"
     step = pace.step(replace(worked_off, measured=1.0), now, PoolView(), paced=True)
     assert step == ScalingStep(kind="in", executors=6)
     # Those that the rate needed, and no backlog, are kept until two periods want fewer.
@@ -560,10 +566,7 @@ def test_executors_that_no_backlog_asked_for_stay_through_the_cool_down() -> Non
 
 
 def test_a_loan_is_remembered_through_answers_that_decide_nothing() -> None:
-    pace = Pace(cool_down_s=30.0)
-    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
-    assert pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True).kind == "out"
-    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    pace = after_a_loan()
     coming = situation(executors=7, now_s=NOW_S + 5, backlog_rows=8000)
     still = replace(wanting(10), aim=10, sufficient=10, target=2.0, measured=3.0)
     assert pace.step(still, coming, PoolView(pending=2), paced=True).kind == "stay"
@@ -574,20 +577,14 @@ def test_a_loan_is_remembered_through_answers_that_decide_nothing() -> None:
 
 def test_a_period_without_rows_gives_nothing_back_early() -> None:
     """It would leave one executor, and the rows after it would wait for the cool-down."""
-    pace = Pace(cool_down_s=30.0)
-    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
-    assert pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True).kind == "out"
-    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    pace = after_a_loan()
     lull = situation(executors=9, now_s=NOW_S + 5, arrival_per_s=0.0, offered=0.0)
     none = replace(wanting(1), aim=1, sufficient=1, target=2.0)
     assert pace.step(none, lull, PoolView(), paced=True).kind == "stay"
 
 
-def test_nobody_is_given_back_early_while_the_rate_rises() -> None:
-    pace = Pace(cool_down_s=30.0)
-    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
-    assert pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True).kind == "out"
-    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+def test_no_executor_is_given_back_early_while_the_rate_rises() -> None:
+    pace = after_a_loan()
     now = situation(executors=9, now_s=NOW_S + 5, expected_per_s=4200.0)
     met = replace(wanting(6, 8), aim=7, sufficient=6, target=2.0, measured=1.0)
     assert pace.step(met, now, PoolView(), paced=True).kind == "stay"

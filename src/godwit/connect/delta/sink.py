@@ -27,6 +27,7 @@ import os
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -406,7 +407,7 @@ class DeltaSink(TargetSink):
         files: list[WrittenFile] | None = None
         retries = CommitRetries(self._retry_policy)
         failures = 0  # without a commit of another writer
-        version = -1
+        version = self._table.version()
         while True:
             schema = self._rows_schema
             rows = _Rows(self._layout.rows(output, self._schema))
@@ -454,7 +455,8 @@ class DeltaSink(TargetSink):
 
     def _is_newer_than(self, version: int) -> bool:
         """Return whether others have committed to the table since its `version`."""
-        self._table.update_incremental()
+        with suppress(DeltaError):  # reported by the caller
+            self._table.update_incremental()
         return bool(self._table.version() > version)
 
     def _recorded_epoch(self) -> int:

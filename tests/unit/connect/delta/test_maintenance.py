@@ -127,6 +127,32 @@ def test_epochs_and_maintenance_at_once_lose_nothing(tmp_path: Path) -> None:
     assert read(tmp_path) == sorted([(f"N{n}", n) for n in range(15)])
 
 
+def test_an_epoch_whose_files_are_compacted_while_it_reads_them_is_committed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(tmp_path, mode="upsert")
+    for epoch in range(4):
+        sink.deliver(rows(epoch, (f"N{epoch}", epoch)))
+    commit, errors = sink._commit_rows, list[str]()
+
+    def commit_after_compaction(*arguments: Any, **options: Any) -> None:
+        if not errors:
+            table = deltalake.DeltaTable(tmp_path)
+            table.optimize.compact()
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        try:
+            commit(*arguments, **options)
+        except Exception as error:
+            errors.append(str(error))
+            raise
+
+    monkeypatch.setattr(sink, "_commit_rows", commit_after_compaction)
+    sink.deliver(rows(4, ("N0", 9)))
+    assert len(errors) == 1
+    assert "not found" in errors[0]
+    assert read(tmp_path) == [("N0", 9), ("N1", 1), ("N2", 2), ("N3", 3)]
+
+
 def test_a_roll_back_passes_a_compaction(tmp_path: Path) -> None:
     sink = opened(tmp_path, maintain=POLICY)
     for epoch in range(8):

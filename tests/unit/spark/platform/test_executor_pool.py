@@ -220,7 +220,7 @@ def test_a_query_that_stops_is_not_held_up(stream: FakeStream) -> None:
 def test_a_look_that_fails_is_told_and_executors_are_asked_for_all_the_same(
     stream: FakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One error that nobody expected used to end the thread of the pool permanently."""
+    """An unexpected error used to end the thread of the pool permanently."""
     give_back, fails = SparkExecutorPool._release_idle, [KeyError("x")]
 
     def broken(self: SparkExecutorPool) -> None:
