@@ -15,6 +15,7 @@ import re
 import sys
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from godwit import __version__
@@ -142,6 +143,25 @@ def _naming_what_to_install(command: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _naming_unusable_paths(args: argparse.Namespace) -> Iterator[None]:
+    """Context in which an operating system's error about a path of the arguments is one message."""
+    try:
+        yield
+    except OSError as error:
+        path = (
+            Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
+        )
+        named = [value.absolute() for value in vars(args).values() if isinstance(value, Path)]
+        if path is None or not any(
+            path.is_relative_to(each) or each.is_relative_to(path) for each in named
+        ):
+            raise
+        raise GodwitError(
+            f"{path} cannot be used: {error.strerror}.", remedy="Name another path.", path=str(path)
+        ) from error
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
@@ -158,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.command is None:
             command_line.print_help()
             return 2
-        with _naming_what_to_install(command):
+        with _naming_what_to_install(command), _naming_unusable_paths(args):
             status: int = args.run(args)
         # Here and not at exit, where a closed pipe could not be answered any more.
         sys.stdout.flush()

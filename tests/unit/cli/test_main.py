@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 import godwit
 from godwit.cli.main import main
 from godwit.model.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +84,16 @@ def without_extras(program: str, hidden: str = _WITHOUT) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, "-c", hidden + program], capture_output=True, text=True, check=False
     )
+
+
+def test_a_path_that_cannot_be_used_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--local", "--work-dir", str(tmp_path / "file" / "run")]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"godwit demo: {tmp_path / 'file' / 'run'} cannot be used: Not a dir")
+    assert "Name another path" in message
 
 
 def test_a_flow_needs_none_of_what_only_some_users_need() -> None:
