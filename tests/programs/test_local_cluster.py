@@ -30,7 +30,7 @@ from godwit.spark.platform.executors import live_executors, wait_for_executors
 from godwit.model.errors import ClusterError
 from godwit.spark.platform.local_cluster import LocalCluster, arguments_of
 
-told = {}
+report = {}
 try:
     with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
         spark = cluster.session("test", {"spark.driver.memory": "512m"})
@@ -56,10 +56,10 @@ try:
         raise ZeroDivisionError
 except ZeroDivisionError:
     report["left"] = [pid for pid in report["replaced"].values() if arguments_of(pid)]
-print(json.dumps(told), flush=True)
+print(json.dumps(report), flush=True)
 
-found = members_of("godwit.LocalCluster").items()
-members = {name.rpartition(".")[2]: value for name, value in found}
+named = members_of("godwit.LocalCluster").items()
+members = {name.rpartition(".")[2]: value for name, value in named}
 in_order = ["session", "master_url", "executor_pids", "kill_executor"]
 in_order += ["add_worker", "wait_for_workers", "close"]
 assert sorted(in_order) == sorted(members), members
@@ -165,8 +165,8 @@ settings = {"spark.driver.memory": "512m"}
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1], conf=settings) as cluster:
     cluster.wait_for_workers()
     pid = cluster._jvm.java.lang.ProcessHandle.current().pid()
-    told = {"master": cluster.master_url, "jvm": pid, "secret": cluster._secret}
-    print(json.dumps(told), flush=True)
+    report = {"master": cluster.master_url, "jvm": pid, "secret": cluster._secret}
+    print(json.dumps(report), flush=True)
     sys.stdin.read()
 """
 
