@@ -78,8 +78,9 @@ class ReplacedFiles:
     """
 
     def __init__(self, table: Table, rows: pa.Table, keys: Sequence[str]) -> None:
-        # The library cannot compare a partition that is null.
-        partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
+        # The library cannot compare a partition that is null, and truncates small integers wrongly.
+        fields = [field for spec in table.specs().values() for field in spec.fields]
+        partitioned = {table.schema().find_column_name(field.source_id) for field in fields}
         self._keys, self._epoch_keys = list(keys), rows.select(list(keys))
         self._near = rows_near(rows, [key for key in keys if key not in partitioned])
         tasks = self._tasks(table)

@@ -19,6 +19,7 @@ from pyiceberg.expressions import (
     NotIn,
     Or,
 )
+from pyiceberg.transforms import TruncateTransform
 from pyiceberg.types import (
     DateType,
     DoubleType,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
 
     from godwit.sources.row_filters import Predicate
@@ -80,6 +82,17 @@ def expression_of(
     for other in others:
         first = Or(first, other)
     return first
+
+
+def columns_cut_with_overflow(spec: PartitionSpec, schema: Schema) -> set[str]:
+    """Return the columns by whose partitions files must not be left out.
+
+    The smallest integers, truncated to the multiple below, overflow: writers put them into a
+    partition of large numbers, where the library does not look for them.
+    """
+    cut = [f.source_id for f in spec.fields if isinstance(f.transform, TruncateTransform)]
+    names = [name for field_id in cut if (name := schema.find_column_name(field_id)) is not None]
+    return {n for n in names if isinstance(schema.find_type(n), (IntegerType, LongType))}
 
 
 def _is_comparable(dtype: IcebergType, value: Any) -> bool:

@@ -20,7 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner
 
 from godwit.columns.types import to_schema
-from godwit.connect.iceberg.filters import expression_of
+from godwit.connect.iceberg.filters import columns_cut_with_overflow, expression_of
 from godwit.connect.iceberg.history import MAX_STEPS, History, IcebergPiece, SnapshotPlace, Step
 from godwit.connect.iceberg.rows import Access, IcebergPieceReader, place_of_table
 from godwit.model.errors import GodwitError, SourceError
@@ -204,14 +204,25 @@ class IcebergSource(Source):
             return lambda _: True
         known, newest = self._look_up_columns().columns, metadata.schema()
         names = {name: newest.find_column_name(field.field_id) for name, field in known.items()}
-        expression = expression_of(self._rows.filters, names, newest)
-        planner = ManifestGroupPlanner(metadata, table.io, expression)
-        metrics = planner._build_metrics_evaluator()  # noqa: SLF001  the library's own test
+
+        def planner_of(names: Mapping[str, str | None]) -> ManifestGroupPlanner:
+            expression = expression_of(self._rows.filters, names, newest)
+            return ManifestGroupPlanner(metadata, table.io, expression)
+
+        metrics = planner_of(names)._build_metrics_evaluator()  # noqa: SLF001  the library's own test
         partitions: dict[int, Callable[[DataFile], bool]] = {}
+
+        def partition_test(spec_id: int) -> Callable[[DataFile], bool]:
+            unsafe = columns_cut_with_overflow(metadata.specs()[spec_id], newest)
+            planner = planner_of({n: None if now in unsafe else now for n, now in names.items()})
+            try:
+                return planner._build_partition_evaluator(spec_id)  # noqa: SLF001
+            except OverflowError:  # the library steps beyond the first or the last moment
+                return lambda _: True
 
         def may_have_rows(file: DataFile) -> bool:
             if file.spec_id not in partitions:
-                partitions[file.spec_id] = planner._build_partition_evaluator(file.spec_id)  # noqa: SLF001
+                partitions[file.spec_id] = partition_test(file.spec_id)
             return partitions[file.spec_id](file) and metrics(file)
 
         return may_have_rows

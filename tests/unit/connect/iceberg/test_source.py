@@ -16,7 +16,13 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    IdentityTransform,
+    TruncateTransform,
+    YearTransform,
+)
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DateType,
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 NAME = "shop.orders"
+FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+LAST = dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
 FIELDS = pa.schema([pa.field("id", pa.int64()), pa.field("k", pa.string())])
 
 
@@ -607,6 +615,28 @@ def test_filters_choose_the_rows_that_arrow_does(tmp_path: Path, filters: Any) -
     groups = [filters] if isinstance(filters[0], tuple) else filters
     expected = rows.filter(pq.filters_to_expression(groups))
     assert repr(read) == repr(expected.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("transform", "values", "filters"),
+    [
+        (TruncateTransform(10), [-(2**63), -5, 5], ("k", "=", -(2**63))),
+        (TruncateTransform(10), [-(2**63) + 3, -5, 5], ("k", "<", 0)),
+        (YearTransform(), [FIRST, LAST], ("k", ">=", FIRST)),
+        (DayTransform(), [FIRST, LAST], ("k", "<=", LAST)),
+    ],
+)
+def test_the_ends_of_a_type_are_found_in_partitions(
+    tmp_path: Path, transform: Any, values: list[Any], filters: Any
+) -> None:
+    rows = pa.table({"k": values})
+    table = catalog_in(tmp_path).create_table(NAME, rows.schema)
+    with table.update_spec() as update:
+        update.add_field("k", transform, "part")
+    table.append(rows)
+    read, _ = epoch(source_of(tmp_path, filters=[filters]))
+    expected = rows.filter(pq.filters_to_expression([filters]))["k"].to_pylist()
+    assert sorted(row["k"] for row in read) == sorted(expected)
 
 
 def test_deletes_by_position_in_a_partition_of_nan(tmp_path: Path) -> None:

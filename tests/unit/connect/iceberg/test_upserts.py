@@ -196,6 +196,25 @@ def test_upserts_replace_rows_with_keys_of_the_epoch_and_no_others(
     sink.close()
 
 
+def test_a_key_is_found_in_files_of_an_earlier_partitioning(targets: Targets) -> None:
+    from pyiceberg.transforms import TruncateTransform
+
+    smallest = -(2**31)
+    schema = pa.schema([("k", pa.int32()), ("n", pa.int64())])
+    table = targets.catalog.create_table("db.t", schema)
+    with table.update_spec() as spec:
+        spec.add_field("k", TruncateTransform(10), "p")
+    keys = [smallest, None, 7]
+    table.append(pa.table({"k": pa.array(keys, pa.int32()), "n": [0, 0, 0]}, schema))
+    with table.update_spec() as spec:
+        spec.remove_field("p")
+    sink = _open(targets, schema, mode="upsert", keys=["k"])
+    ours = [{"k": key, "n": 1} for key in keys]
+    sink.deliver(EpochRows(epoch=0, table=pa.Table.from_pylist(ours, schema)))
+    sink.close()
+    assert counted(targets.rows()) == counted(ours)
+
+
 def _open(targets: Targets, schema: pa.Schema, **options: Any) -> IcebergSink:
     sink = gw.sinks.iceberg("db.t", catalog=targets.properties, **options)
     sink.open(context(schema=schema, keys=("k",)))
