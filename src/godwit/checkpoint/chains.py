@@ -16,6 +16,11 @@ Terms, per key group:
 A record with another number of key groups replaces all chains: it has a snapshot of every key group
 with entries, and all waiting rows.
 
+- *oldest*: the first epoch whose commit record, or file of changes, the chain reads.
+
+A file stays while one chain reads it, so a key group that rarely changes would keep the changes of
+all others in the epochs in which it did. `Chains.log_from` and `choose_snapshots` bound that.
+
 Invariant: snapshot, then segments in order, give the state of `version`; and rows wait if and
 only if their segment's epoch is not before *consumed*.  Chains use the names of `flow`, the flow
 version of the latest record; references keep the names under which they were written.
@@ -23,6 +28,7 @@ version of the latest record; references keep the names under which they were wr
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -38,6 +44,7 @@ from godwit.checkpoint.framing import (
 )
 from godwit.checkpoint.records import (
     BROADCAST,
+    COMMITS,
     BlockRef,
     CommitRecord,
     KeyGroupEntry,
@@ -47,6 +54,7 @@ from godwit.checkpoint.records import (
     StateId,
     StateManifest,
     WaitingManifest,
+    number_in,
 )
 from godwit.model.errors import CheckpointError
 
@@ -61,6 +69,8 @@ if TYPE_CHECKING:
 
 _RECENT_EPOCHS = 64
 """Older changes are looked up by key group."""
+_NEVER: Final = np.iinfo(np.int64).max
+"""*Oldest* of a key group that reads no commit record and no file of changes."""
 
 
 def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:
@@ -106,6 +116,7 @@ class StateChains:
     snapshot_bytes: npt.NDArray[np.int64]
     changelog_bytes: npt.NDArray[np.int64]
     num_segments: npt.NDArray[np.int64]
+    oldest: npt.NDArray[np.int64]
     segments: list[list[SegmentRef]]
     snapshots: dict[int, SnapshotRef] = field(default_factory=dict)
     recent: dict[int, tuple[list[SegmentRef], _Integers, _Integers]] = field(default_factory=dict)
@@ -121,6 +132,7 @@ class StateChains:
             snapshot_bytes=np.zeros(num_key_groups, np.int64),
             changelog_bytes=np.zeros(num_key_groups, np.int64),
             num_segments=np.zeros(num_key_groups, np.int64),
+            oldest=np.full(num_key_groups, _NEVER),
             segments=[[] for _ in range(num_key_groups)],
         )
 
@@ -132,6 +144,7 @@ class StateChains:
         changed = key_groups[is_new]
         np.add.at(self.changelog_bytes, changed, _shares_of_bytes(segments, numbers)[is_new])
         np.add.at(self.num_segments, changed, 1)
+        self.oldest[changed] = np.minimum(self.oldest[changed], epoch)
         for key_group, number in zip(changed.tolist(), numbers[is_new].tolist(), strict=True):
             self.segments[key_group].append(segments[number])
         self.recent[epoch] = list(segments), numbers, key_groups
@@ -163,9 +176,12 @@ class StateChains:
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
-        """Add a key group's snapshot unless there is a newer one; drop the segments before it."""
+        """Add a key group's snapshot unless there is a newer one; drop the segments before it.
+
+        One of the same version replaces that in an older file.
+        """
         g = snapshot.key_group
-        if snapshot.version <= self.snapshot_version[g]:
+        if snapshot.version < self.snapshot_version[g]:
             return  # a later one is here already
         segments = self.segments[g]
         later = [s for s in segments if s.epoch > snapshot.version]
@@ -178,6 +194,7 @@ class StateChains:
         self.segments[g] = later
         self.num_segments[g] = len(later)
         self.changelog_bytes[g] = sum(_share_of_bytes(s, g) for s in later)
+        self.oldest[g] = min([_epoch_of_record(snapshot.block), *(s.epoch for s in later[:1])])
         self.snapshots[g] = snapshot
         self.snapshot_version[g] = snapshot.version
         self.snapshot_bytes[g] = snapshot.block.length
@@ -218,6 +235,12 @@ class StateChains:
         for key_group, snapshot in self.snapshots.items():
             if snapshot.version < before:
                 self.snapshots[key_group] = without_bytes(snapshot)
+
+
+def _epoch_of_record(block: BlockRef) -> int:
+    """Return the epoch whose commit record holds a block; `_NEVER` if it is in another file."""
+    number = number_in(block.file) if block.file.startswith(COMMITS) else None
+    return _NEVER if number is None else number
 
 
 def _sort_key(segment: SegmentRef) -> tuple[int, str, str, int, str]:
@@ -304,6 +327,9 @@ class Chains:
         self._states: dict[StateId, StateChains] = {}
         self._waiting: dict[str, WaitingRows] = {}
         self._nothing = StateChains.empty(num_key_groups)
+        # Epochs, each with the bytes of its changes and of its snapshots in the commit record.
+        self._log: deque[tuple[int, int]] = deque()
+        self._log_bytes = 0  # their sum
 
     @property
     def states(self) -> tuple[StateId, ...]:
@@ -415,6 +441,8 @@ class Chains:
             self.num_key_groups = record.num_key_groups
             self._states, self._waiting = {}, {}
             self._nothing = StateChains.empty(self.num_key_groups)
+            self._log.clear()
+            self._log_bytes = 0
         for operator, key_groups in record.consumed.items():
             waiting = self._waiting.setdefault(operator, WaitingRows())
             for key_group in key_groups:
@@ -427,7 +455,30 @@ class Chains:
             self._writable_chains(state).add_segments(segments)
         for snapshot in record.snapshots:
             self._writable_chains(snapshot.id).add_snapshot(snapshot)
+        self._extend_log(record.segments, record.snapshots)
         self.epoch = record.epoch
+
+    def _extend_log(self, segments: Iterable[SegmentRef], snapshots: Iterable[SnapshotRef]) -> None:
+        """Add the epochs, and the bytes, of segments and snapshots to the log."""
+        sizes: Counter[int] = Counter()
+        for segment in segments:
+            sizes[segment.epoch] += segment.block.length
+        for snapshot in snapshots:
+            sizes[_epoch_of_record(snapshot.block)] += snapshot.block.length
+        sizes.pop(_NEVER, None)
+        self._log.extend(sorted(sizes.items()))
+        self._log_bytes += sizes.total()
+
+    def log_from(self, growth: float) -> int:
+        """Return the epoch from which on chains may read commit records and files of changes.
+
+        These have about `growth` times as many bytes as all snapshots, or `MIN_LOG_BYTES` more. It
+        never returns to an earlier epoch.
+        """
+        snapshot_bytes = sum(int(own.snapshot_bytes.sum()) for own in self._states.values())
+        while len(self._log) > 1 and self._log_bytes > growth * snapshot_bytes + MIN_LOG_BYTES:
+            self._log_bytes -= self._log.popleft()[1]
+        return self._log[0][0] if self._log else 0
 
     def chains_of(self, state: StateId) -> StateChains:
         """Return the chains of one state, read-only."""
@@ -586,6 +637,7 @@ class Chains:
             waiting.consumed.update(of_operator.consumed)
             for segment in of_operator.segments:
                 waiting.add(segment)
+        chains._extend_log(chains.segments(), chains.snapshots())
         return chains
 
     def _writable_chains(self, state: StateId) -> StateChains:
@@ -603,6 +655,8 @@ class Chains:
 
 DEFAULT_SEGMENT_OVERHEAD_BYTES: Final = 4096
 DEFAULT_MIN_CHANGELOG_BYTES: Final = 64 * 1024
+MIN_LOG_BYTES: Final = 2**20
+"""Bytes of commit records and files of changes that may stay, however small the state is."""
 
 
 def choose_snapshots(
@@ -612,6 +666,7 @@ def choose_snapshots(
     *,
     budget_bytes: int,
     growth: float = 1.0,
+    log_from: int = 0,
     segment_overhead_bytes: int = DEFAULT_SEGMENT_OVERHEAD_BYTES,
     min_changelog_bytes: int = DEFAULT_MIN_CHANGELOG_BYTES,
 ) -> list[int]:
@@ -623,12 +678,17 @@ def choose_snapshots(
     factor of the bytes of changes, for any size of state and pattern of changes (the
     argument of logarithmic methods and LSM trees; O'Neil et al., Acta Informatica 1996).
 
+    It is also due if the chain reads a commit record, or a file of changes, of an epoch before
+    `log_from` (see `Chains.log_from`): the file has changes of other key groups too, which have a
+    snapshot since. While the log grows by `growth` times the bytes of all snapshots, each key group
+    is rewritten once at most for this.
+
     `budget_bytes`: maximum bytes to write. The most urgent key group is chosen even if it alone is
     larger, so that it is not postponed forever; a budget of 0 chooses nothing. `growth`: ratio of
     changelog to snapshot at which a snapshot is due. `segment_overhead_bytes`: fixed cost of
     opening a segment, in bytes that could be read in the same time. Returns key groups by
     descending ratio; ties in order of key groups. `min_changelog_bytes`: less changelog is left as
-    it is.
+    it is, unless it is before `log_from`.
     """
     chosen_from = np.zeros(chains.num_key_groups, np.bool_)
     chosen_from[key_groups] = True
@@ -643,6 +703,7 @@ def choose_snapshots(
     read_bytes = changelog_bytes + segment_overhead_bytes * own.num_segments[candidates]
     ratio = read_bytes / np.maximum(snapshot_bytes, 1)
     due = (read_bytes >= min_changelog_bytes) & (ratio >= growth)
+    due |= own.oldest[candidates] < log_from
     order = np.flatnonzero(due)[np.argsort(-ratio[due], kind="stable")]
     # A snapshot has at most the entries of the old one and of the changelog.
     written_bytes = np.cumsum((snapshot_bytes + changelog_bytes)[order])

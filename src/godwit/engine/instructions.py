@@ -206,6 +206,7 @@ class Instructor:
         places = places_of(component_views)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
+            log_from = self._log.chains.log_from(self._settings.snapshot_growth)
             for component in self._flow.components:
                 own = component_views[component.name]
                 transfers = view.components[component.name].transfers
@@ -218,6 +219,7 @@ class Instructor:
                             copies.owners_versions(own.assignment, state),
                             needed,
                             may_snapshot,
+                            log_from=log_from,
                             also=self._drained_slots(operator, state, times[operator.name]),
                         )
                         for state in operator.states
@@ -300,12 +302,13 @@ class Instructor:
         needed: npt.NDArray[bool_],
         may_snapshot: npt.NDArray[integer] = _NONE,
         *,
+        log_from: int = 0,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
         """Return the instruction for one state, with the key groups to write snapshots of.
 
         `floor`, `needed`: see `state_instruction`. `may_snapshot`: key groups that get a snapshot
-        if due; `also`: those of them that always get one.
+        if due (by `log_from` too); `also`: those of them that always get one.
         """
         chosen = choose_snapshots(
             self._log.chains,
@@ -313,6 +316,7 @@ class Instructor:
             may_snapshot,
             budget_bytes=self._settings.snapshot_budget_bytes,
             growth=self._settings.snapshot_growth,
+            log_from=log_from,
         )
         return state_instruction(
             state=state,

@@ -33,8 +33,10 @@ class Lanes:
         group's state); at least one snapshot is written even if it is larger.
     snapshot_growth
         A new snapshot of a key group is due when reading its changelog (the changes since the last
-        snapshot) costs this many times as much as reading the last snapshot. With a larger value
-        less is written; with a smaller one, recovery and migrations are faster.
+        snapshot) costs this many times as much as reading the last snapshot, or reads a file from
+        before the latest changes of all key groups that have this many times the bytes of all
+        snapshots. With a larger value less is written; with a smaller one, recovery and migrations
+        are faster, and the checkpoint is smaller.
     inline_bytes
         Maximum size of a lane's changelog and output of an epoch up to which they are stored in the
         commit record instead of a file of their own, which saves an fsync. ``None``: 128 KiB

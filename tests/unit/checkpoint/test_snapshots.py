@@ -5,7 +5,14 @@ import pytest
 from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.chains import Chains, choose_snapshots
-from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
+from godwit.checkpoint.records import (
+    BlockRef,
+    CommitRecord,
+    SegmentRef,
+    SnapshotRef,
+    StateId,
+    commit_path,
+)
 
 NUM_KEY_GROUPS = 8
 STATE = StateId("op", "state")
@@ -118,3 +125,88 @@ def test_what_is_rewritten_is_a_constant_factor_of_what_was_changed(
     # One snapshot of the state as it came is beside the point.
     assert rewritten - state_bytes <= epochs * (changed_bytes + overhead)
     assert longest <= max(state_bytes, 64 * 1024) / (changed_bytes + overhead) + 2
+
+
+def in_record(epoch: int, length: int) -> BlockRef:
+    return BlockRef(file=commit_path(epoch), offset=0, length=length, checksum=0)
+
+
+def test_a_chain_that_reads_a_file_before_the_log_is_due_however_short_it_is() -> None:
+    chains = chains_of({0: (100, 1), 1: (100, 1), 2: (100, 1)})
+    chains.apply(CommitRecord(epoch=2, run_id="r", snapshots=(snapshot(1, 1, 100),)))
+    moved = snapshot_ref(key_group=2, version=1, block=in_record(3, 100))
+    chains.apply(CommitRecord(epoch=3, run_id="r", snapshots=(moved,)))
+
+    def due(log_from: int) -> list[int]:
+        return choose_snapshots(
+            chains, STATE, range(NUM_KEY_GROUPS), budget_bytes=10**9, log_from=log_from
+        )
+
+    assert [due(log_from) for log_from in (1, 2, 3, 4)] == [[], [0], [0], [0, 2]]
+
+
+def test_a_snapshot_of_the_same_version_replaces_that_in_an_older_file() -> None:
+    chains = Chains(NUM_KEY_GROUPS)
+    chains.apply(CommitRecord(epoch=0, run_id="r", segments=(segment(0, 1, 10),)))
+    for epoch in (1, 2):
+        again = snapshot_ref(key_group=1, version=0, block=in_record(epoch, 10))
+        chains.apply(CommitRecord(epoch=epoch, run_id="r", snapshots=(again,)))
+    assert [block.file for block in chains.blocks()] == [commit_path(2)]
+    assert chains.chain_since(STATE, 1, 0).snapshot is None
+    restored = Chains.restore(chains.manifest())
+    assert restored.chains_of(STATE).oldest.tolist() == chains.chains_of(STATE).oldest.tolist()
+
+
+def test_key_groups_that_rarely_change_do_not_keep_the_changes_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("godwit.checkpoint.chains.MIN_LOG_BYTES", 2**16)
+    random = np.random.default_rng(1)
+    operators = {"busy": 4_000, "rare": 500}  # and the bytes of their snapshots
+    growth = 4.0
+    chains = Chains(NUM_KEY_GROUPS)
+    sizes: dict[str, int] = {}
+    retained = rewritten = changed = 0
+    for epoch in range(600):
+        if epoch % 100 == 99:
+            chains = Chains.restore(chains.manifest())
+        log_from = chains.log_from(growth)
+        segments, snapshots = [], []
+        for operator, size in operators.items():
+            for g in choose_snapshots(
+                chains,
+                StateId(operator, "state"),
+                np.arange(epoch % 2, NUM_KEY_GROUPS, 2),
+                budget_bytes=10**9,
+                growth=growth,
+                log_from=log_from,
+            ):
+                version = int(chains.versions(StateId(operator, "state"))[g])
+                block = in_record(epoch, size)
+                snapshots.append(
+                    snapshot_ref(operator=operator, key_group=g, version=version, block=block)
+                )
+            often = [g for g in range(NUM_KEY_GROUPS) if random.random() < 3.0**-g]
+            key_groups = range(NUM_KEY_GROUPS) if operator == "busy" else often
+            segments += [
+                segment_ref(
+                    operator=operator, epoch=epoch, key_groups=(g,), block=in_record(epoch, 1_000)
+                )
+                for g in key_groups
+            ]
+        chains.apply(
+            CommitRecord(
+                epoch=epoch, run_id="r", segments=tuple(segments), snapshots=tuple(snapshots)
+            )
+        )
+        written = sum(ref.block.length for ref in snapshots)
+        rewritten += written
+        changed += sum(ref.block.length for ref in segments)
+        sizes[commit_path(epoch)] = written + 1_000 * len(segments)
+        if epoch % 20 == 19:
+            files = {block.file for block in chains.blocks()}
+            retained = max(retained, sum(sizes[file] for file in files))
+    state = NUM_KEY_GROUPS * sum(operators.values())
+    assert retained <= 2**16 + (growth + 1) * state
+    # The snapshots cost no more than by the growth of single key groups.
+    assert rewritten <= changed * (1 + 4096 / 1_000) / growth + state
