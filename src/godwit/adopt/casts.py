@@ -295,19 +295,20 @@ def _to_text(show: Callable[..., list[str]]) -> Callable[..., pa.Array]:
     return apply
 
 
-def _dates_as_text(days: npt.NDArray[np.int64]) -> list[str]:
-    """Return days since 1970 as text, with a plus before years of five digits."""
-    texts = []
-    for text in np.datetime_as_string(days.astype("M8[D]")).tolist():
-        year, rest = text[:-6], text[-6:]
-        sign = "-" if year.startswith("-") else "+" if len(year) > 4 else ""
-        texts.append(f"{sign}{year.lstrip('-').zfill(4)}{rest}")
-    return texts
+def year_as_text(year: int) -> str:
+    """Return a year as Java writes ``uuuu``: with a plus if it has five digits."""
+    return f"+{year}" if year > 9999 else f"{year:0{4 + (year < 0)}d}"
+
+
+def dates_as_text(days: npt.NDArray[np.int64]) -> list[str]:
+    """Return days since 1970 as text."""
+    texts = np.datetime_as_string(days.astype("M8[D]")).tolist()
+    return [f"{year_as_text(int(text[:-6]))}{text[-6:]}" for text in texts]
 
 
 def _times_as_text(moments: npt.NDArray[np.int64]) -> list[str]:
     """Return microseconds since 1970 as text, without zeros at the end of the fraction."""
-    dates = _dates_as_text(moments // _DAY_US)
+    dates = dates_as_text(moments // _DAY_US)
     texts = []
     for date, rest in zip(dates, (moments % _DAY_US).tolist(), strict=True):
         seconds, fraction = divmod(rest, _SECOND_US)
@@ -382,7 +383,7 @@ CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("string", "boolean"): _text_to_truth,
     ("string", "binary"): lambda values, dtype, _: values.cast(dtype),
     ("date", "string"): _to_text(
-        lambda values, _: _dates_as_text(values_of(values).astype(np.int64))
+        lambda values, _: dates_as_text(values_of(values).astype(np.int64))
     ),
     ("timestamp_ntz", "string"): _to_text(lambda values, _: _times_as_text(values_of(values))),
     ("timestamp_ntz", "date"): lambda values, dtype, _: column_of(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.adopt.casts import decimals_as_text, local_times
+from godwit.adopt.casts import dates_as_text, decimals_as_text, local_times
 from godwit.adopt.java_numbers import text_of
 from godwit.columns.arrays import values_of
 
@@ -27,9 +27,7 @@ _ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
     for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
 }
 """Code of a character that JSON has not as it is → its text, as Spark writes it."""
-_SECOND_US = 1_000_000
-_LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
-_FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
+_SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 
 
 def quoted(text: str) -> str:
@@ -122,10 +120,12 @@ def _times(values: pa.Array, zone: str) -> list[str]:
     """Return dates and times as text."""
     if pa.types.is_date(values.type):
         days = np.where(_valid(values), values_of(values), 0).astype(np.int64)
-        return [f'"{day}"' for day in np.datetime_as_string(_known(days * 86_400_000_000, "D"))]
+        return [f'"{day}"' for day in dates_as_text(days)]
     moments = np.where(_valid(values), values_of(values), 0)
     shown = np.where(_valid(values), local_times(values, zone), 0)
-    texts = np.datetime_as_string(_known(shown, "ms")).tolist()
+    clock = np.datetime_as_string((shown % _DAY_US // 1000).astype("M8[ms]")).tolist()
+    dates = dates_as_text(shown // _DAY_US)
+    texts = [f"{date}{time[10:]}" for date, time in zip(dates, clock, strict=True)]
     if values.type.tz is None:
         return [f'"{text}"' for text in texts]
     offsets = ((shown - moments) // _SECOND_US).tolist()
@@ -143,10 +143,3 @@ def _offset(seconds: int) -> str:
 
 def _valid(values: pa.Array) -> Any:
     return values_of(values.is_valid())
-
-
-def _known(micros: Any, unit: str) -> Any:
-    """Return moments of a unit; raise for years that have no four digits."""
-    if ((micros < _FIRST_MICROS) | (micros > _LAST_MICROS)).any():
-        raise ValueError("a time before the year 1 or after 9999 as text")
-    return micros.astype("M8[us]").astype(f"M8[{unit}]")

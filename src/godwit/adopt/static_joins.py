@@ -1,24 +1,27 @@
 """Joins of rows between two stateful nodes with a static table, in the lanes.
 
-The table is read once, when the query starts, and is part of the lanes' program.
+The table is read once, when the query starts, and is part of the lanes' program with an index of
+its rows by their keys.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from godwit.adopt.array_functions import codes_of
+from godwit.adopt.encoding import order_keys
 from godwit.adopt.functions import evaluated, truth_of
 from godwit.adopt.plan import children_of, kind_of, references
-from godwit.columns.arrays import values_of
+from godwit.columns.arrays import mask_of, values_of
+from godwit.columns.hashing import hash_keys
 from godwit.operators.aggregates.expressions import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -32,6 +35,23 @@ _EQUAL: Final = {"EqualTo": False, "EqualNullSafe": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Index:
+    """Rows of a table in the order of the hashes of their keys."""
+
+    rows: Integers
+    hashes: Integers
+    keys: pa.Array
+
+    @classmethod
+    def of(cls, keys: pa.Array, rows: Integers) -> _Index:
+        """Return the index of some rows; `keys`: of all."""
+        hashes = _hashes(keys)[rows]
+        order = np.argsort(hashes, kind="stable")
+        rows = rows[order]
+        return cls(rows=rows, hashes=hashes[order], keys=keys.take(pa.array(rows)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StaticJoin:
     """A step that joins rows with those of a table."""
 
@@ -41,6 +61,15 @@ class StaticJoin:
     # of the rows, of the table, whether nulls are equal, and as text
     equal: tuple[tuple[Expression, Expression, bool, str], ...]
     conditions: tuple[tuple[Expression, str], ...]  # of pairs of rows, and as text
+    index: _Index | None = field(init=False)  # of the table's rows; ``None``: all rows are partners
+
+    def __post_init__(self) -> None:
+        index = None
+        if self.equal and self.size:  # a table without columns has no rows to evaluate over
+            rows = Rows(columns=self.table)
+            keys, usable = self._keys([evaluated(part, text, rows) for _, part, _, text in self.equal])
+            index = _Index.of(keys, np.flatnonzero(usable))
+        object.__setattr__(self, "index", index)
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the joined rows, in the order of the rows that they are of."""
@@ -63,27 +92,33 @@ class StaticJoin:
 
     def _pairs(self, columns: Mapping[str, pa.Array], length: int) -> tuple[Integers, Integers]:
         """Return the rows, and the rows of the table, whose keys are equal."""
-        own, others = np.zeros(length, np.int64), np.zeros(self.size, np.int64)
-        usable, others_usable = np.ones(length, np.bool_), np.ones(self.size, np.bool_)
-        # A table without columns has no rows to evaluate an expression over.
-        for of_rows, of_table, nulls_are_equal, text in self.equal if self.size else ():
-            left = evaluated(of_rows, text, Rows(columns=columns))
-            right = evaluated(of_table, text, Rows(columns=self.table))
-            mine, theirs = codes_of(left, right)
-            if not nulls_are_equal:
-                usable, others_usable = usable & (mine >= 0), others_usable & (theirs >= 0)
-            parts = np.concatenate([mine, theirs])
-            both = np.concatenate([own, others]) * (parts.max() + 2) + parts
-            codes = np.unique(both, return_inverse=True)[1]
-            own, others = codes[:length], codes[length:]
-        which = np.flatnonzero(others_usable)
-        which = which[np.argsort(others[which], kind="stable")]
-        begins = np.searchsorted(others[which], own, "left")
-        ends = np.searchsorted(others[which], own, "right")
+        if self.index is None:
+            return np.repeat(np.arange(length), self.size), np.tile(np.arange(self.size), length)
+        values = [
+            evaluated(of_rows, text, Rows(columns=columns)) for of_rows, *_, text in self.equal
+        ]
+        keys, usable = self._keys(values)
+        hashes = _hashes(keys)
+        begins = np.searchsorted(self.index.hashes, hashes, "left")
+        ends = np.searchsorted(self.index.hashes, hashes, "right")
         counts = np.where(usable, ends - begins, 0)
         rows = np.repeat(np.arange(length), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return rows, which[np.repeat(begins, counts) + within]
+        places = np.repeat(begins, counts) + within
+        same = values_of(
+            pc.equal(keys.take(pa.array(rows)), self.index.keys.take(pa.array(places)))
+        )
+        return rows[same], self.index.rows[places[same]]
+
+    def _keys(self, values: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+        """Return the key of each row as a binary value, and whether another one may be equal."""
+        keys = order_keys(pa.StructArray.from_arrays(values, list(map(str, range(len(values))))))
+        usable = np.ones(len(keys), np.bool_)
+        for column, (_, _, nulls_are_equal, _) in zip(values, self.equal, strict=True):
+            mask = mask_of(column)
+            if mask is not None and not nulls_are_equal:
+                usable &= mask
+        return keys, usable
 
     def _joined(
         self, columns: Mapping[str, pa.Array], rows: Integers, partners: Integers
@@ -92,6 +127,11 @@ class StaticJoin:
         mine, theirs = pa.array(rows), pa.array(partners, mask=partners < 0)
         joined = {key: column.take(mine) for key, column in columns.items()}
         return joined | {key: column.take(theirs) for key, column in self.table.items()}
+
+
+def _hashes(keys: pa.Array) -> Integers:
+    """Return the hashes of keys."""
+    return hash_keys(pa.RecordBatch.from_arrays([keys], ["key"]))
 
 
 def how_of(node: Any, stream: int) -> str | None:

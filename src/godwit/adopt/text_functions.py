@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.adopt.casts import local_times
+from godwit.adopt.casts import local_times, year_as_text
 from godwit.adopt.json_texts import quoted, to_json
 from godwit.columns.arrays import mask_of
 
@@ -53,8 +53,6 @@ _MONTHS = (
     *("September", "October", "November", "December"),
 )
 _ALL_BITS = (1 << 64) - 1
-_LAST_MICROS = 253_402_300_799_999_999  # of the year 9999
-_FIRST_MICROS = -62_135_596_800_000_000  # of the year 1
 
 
 def each(call: Callable[..., Any], dtype: pa.DataType, *columns: pa.Array) -> pa.Array:
@@ -178,11 +176,7 @@ def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
     """Return times as text, by the parts in ``options[0]``, in the zone of the session."""
     mask = mask_of(times)
     micros = local_times(times, call.zone)
-    inside = np.clip(micros, _FIRST_MICROS, _LAST_MICROS)
-    outside = inside != micros if mask is None else (inside != micros) & mask
-    if outside.any():
-        raise ValueError("a time before the year 1 or after 9999 as text")
-    moments = inside.astype("M8[us]")
+    moments = (micros if mask is None else np.where(mask, micros, 0)).astype("M8[us]")
     day = moments.astype("M8[D]")
     month = moments.astype("M8[M]")
     seconds = (moments - day).astype(np.int64) // 1_000_000
@@ -196,10 +190,10 @@ def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
         "minute": seconds // 60 % 60,
         "second": seconds % 60,
     }
-    fields = {name: (number, 4 if name == "year" else 2) for name, number in numbers_of.items()}
+    fields = {name: (number, 2) for name, number in numbers_of.items()}
     fields |= {f"{name}1": (number, 1) for name, number in numbers_of.items()}
     fields |= {
-        "year of 100": (numbers_of["year"] % 100, 2),
+        "year of 100": (abs(numbers_of["year"]) % 100, 2),
         "quarter": (months // 3 + 1, 1),
         "day of year": ((day - year.astype("M8[D]")).astype(np.int64) + 1, 1),
         "hour of 12": ((hour - 1) % 12 + 1, 2),
@@ -217,6 +211,10 @@ def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
             continue
         if part in words:
             texts = [text + word for text, word in zip(texts, words[part].tolist(), strict=True)]
+            continue
+        if part == "year":
+            years = map(year_as_text, numbers_of[part].tolist())
+            texts = [text + year for text, year in zip(texts, years, strict=True)]
             continue
         if part.startswith("fraction"):
             digits = int(part[8:])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from godwit.adopt import static_joins
+from godwit.adopt.encoding import order_keys
 from godwit.adopt.functions import Form
 from godwit.adopt.static_joins import StaticJoin
 from godwit.operators.aggregates.expressions import Column
@@ -51,6 +55,36 @@ def test_joined_rows_are_those_of_all_pairs(how: str, seed: int) -> None:
     rows = list(zip(*(result[name].to_pylist() for name in names), strict=True))
     assert list(map(repr, rows)) == list(map(repr, _by_loop(columns, table, how, seed % 2 == 1)))
     assert len(result["#rows"]) == len(rows)
+
+
+def test_the_keys_of_the_table_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def recorded(keys: pa.Array) -> pa.Array:
+        lengths.append(len(keys))
+        return order_keys(keys)
+
+    monkeypatch.setattr(static_joins, "order_keys", recorded)
+    step = _step_of({"l": pa.array([*"abcab", None])})
+    step = pickle.loads(pickle.dumps(step))
+    for _ in range(2):
+        columns = {"#rows": pa.nulls(3, pa.bool_()), "k": pa.array(["b", None, "x"])}
+        assert step.apply(columns)["l"].to_pylist() == ["b", "b"]
+    assert lengths == [6, 3, 3]
+
+
+def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static_joins, "_hashes", lambda keys: np.zeros(len(keys), np.int64))
+    step = _step_of({"l": pa.array(["a", "b", "a"]), "m": pa.array([1, 2, 3])})
+    columns = {"#rows": pa.nulls(3, pa.bool_()), "k": pa.array(["b", "a", "x"])}
+    assert step.apply(columns)["m"].to_pylist() == [2, 1, 3]
+
+
+def _step_of(table: dict[str, pa.Array]) -> StaticJoin:
+    """Return the inner join of ``k`` with ``l`` of a table."""
+    equal = ((Column("k"), Column("l"), False, "k = l"),)
+    size = len(table["l"])
+    return StaticJoin(how="inner", table=table, size=size, equal=equal, conditions=())
 
 
 def _by_loop(
