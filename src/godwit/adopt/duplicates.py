@@ -73,7 +73,8 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
         columns.append((translation.unique(_LATE_BY), moment))
     late_by = columns[-1][0] if timed else None
     stream, _ = translation.inputs(columns, child, below[0], timed=timed)
-    name = translation.unique("drop_duplicates")
+    # Names of their own, since the state of one is not that of the other.
+    name = translation.unique("drop_duplicates_within_watermark" if within else "drop_duplicates")
     own_columns = [column for column, _ in columns]
     make = partial(
         _operator,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adopt.targets import refused_setting
 from godwit.checkpoint.commit_log import CommitLog
@@ -12,10 +12,15 @@ from godwit.checkpoint.ownership import stored_identity
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointMismatchError
 from godwit.model.naming import listing
+from godwit.plan.lineage import flow_version
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.evolution import FlowVersion
+    from collections.abc import Collection
+
+    from godwit.checkpoint.evolution import FlowVersion, OperatorVersion
     from godwit.spark.flow import Flow
+
+_REMEDY: Final = "Give a new checkpointLocation, or start the query as it was."
 
 
 def chosen_checkpoint(
@@ -47,26 +52,59 @@ def check_same_operators(checkpoint: str, flow: Flow) -> None:
     """Raise `CheckpointMismatchError` if a query has other stateful operators than before.
 
     Spark refuses that too: a new operator would begin in the middle of its input, and a removed one
-    would lose its state.
+    would lose its state. The same holds for an aggregate that replaces another; where both have
+    buffers of one type, Spark continues one with the values of the other.
     """
     version = _last_version(checkpoint)
     if version is None:
         return
-    before = {name for name, operator in version.operators.items() if not operator.part_of}
+    before = {name: own for name, own in version.operators.items() if not own.part_of}
     now = {operator.name for operator in flow.operators}
-    if before == now:
-        return
-    changes = [
-        f"{listing(sorted(names))} {text}"
-        for names, text in ((now - before, "is new"), (before - now, "is gone"))
-        if names
-    ]
-    raise CheckpointMismatchError(
-        f"The query has other stateful operators than its checkpoint {checkpoint!r}: "
-        f"{', '.join(changes)}. Spark refuses that too.",
-        remedy="Give a new checkpointLocation, or start the query as it was.",
-        uri=checkpoint,
-    )
+    changes = _changes(before.keys(), now)
+    if changes:
+        raise _mismatch(
+            f"The query has other stateful operators than its checkpoint {checkpoint!r}: "
+            f"{', '.join(changes)}. Spark refuses that too.",
+            checkpoint,
+        )
+    for name, operator in flow_version(flow.compiled()).operators.items():
+        changes = _changes(*map(_results, (before.get(name), operator)))
+        if len(changes) == 2:
+            raise _mismatch(
+                f"The query has other aggregates than its checkpoint {checkpoint!r}: "
+                f"{', '.join(changes)}, so the state of one would be read as that of another.",
+                checkpoint,
+            )
+
+
+def as_of_query(error: CheckpointMismatchError) -> CheckpointMismatchError:
+    """Return the error with a remedy for a query, whose operators have no names to choose."""
+    if "name=" not in error.remedy:
+        return error
+    return CheckpointMismatchError(error.message, remedy=_REMEDY, **error.context)
+
+
+def _mismatch(message: str, checkpoint: str) -> CheckpointMismatchError:
+    """Return the error that a query does not fit its checkpoint."""
+    return CheckpointMismatchError(message, remedy=_REMEDY, uri=checkpoint)
+
+
+def _changes(before: Collection[str], now: Collection[str]) -> list[str]:
+    """Return, as text, which names are new, and which are gone."""
+    changed = ((set(now) - set(before), "is new"), (set(before) - set(now), "is gone"))
+    return [f"{listing(sorted(names))} {text}" for names, text in changed if names]
+
+
+def _results(operator: OperatorVersion | None) -> set[str]:
+    """Return the names of the aggregates of an operator."""
+    states = () if operator is None else operator.states.values()
+    return {
+        name
+        for state in states
+        if isinstance(state.type, dict)
+        for name, result in state.type.items()
+        if isinstance(result, dict) and "aggregate" in result
+    }
 
 
 def _last_version(checkpoint: str) -> FlowVersion | None:

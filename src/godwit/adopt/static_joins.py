@@ -67,7 +67,9 @@ class StaticJoin:
         index = None
         if self.equal and self.size:  # a table without columns has no rows to evaluate over
             rows = Rows(columns=self.table)
-            keys, usable = self._keys([evaluated(part, text, rows) for _, part, _, text in self.equal])
+            keys, usable = self._keys(
+                [evaluated(part, text, rows) for _, part, _, text in self.equal]
+            )
             index = _Index.of(keys, np.flatnonzero(usable))
         object.__setattr__(self, "index", index)
 

@@ -15,7 +15,12 @@ from pyspark.errors import PySparkAttributeError, PySparkValueError
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from godwit.adopt.delivery import RowByRow
-from godwit.adopt.own_checkpoint import check_same_operators, chosen_checkpoint, has_begun
+from godwit.adopt.own_checkpoint import (
+    as_of_query,
+    check_same_operators,
+    chosen_checkpoint,
+    has_begun,
+)
 from godwit.adopt.query import SparkQuery
 from godwit.adopt.spark_checkpoint import initial_state_from
 from godwit.adopt.spark_errors import as_spark_error
@@ -31,6 +36,7 @@ from godwit.adopt.targets import (
     table_of,
 )
 from godwit.adopt.translate import AdoptedQuery, translate
+from godwit.model.errors import CheckpointMismatchError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.runtime.settings import checked_trigger
@@ -569,15 +575,18 @@ class StreamWriter:
                 if isinstance(state, FunctionState)
             },
         )
-        started = query.flow.start(
-            checkpoint=checkpoint,
-            session=self._dataframe.sparkSession,
-            trigger=checked_trigger(self._trigger),
-            # Spark's queries may be without a name, and Godwit tells them apart by theirs.
-            name=self._name or f"adopted-{zlib.crc32(checkpoint.encode()):08x}",
-            initial=self._initial(query, checkpoint),
-            **self._settings,
-        )
+        try:
+            started = query.flow.start(
+                checkpoint=checkpoint,
+                session=self._dataframe.sparkSession,
+                trigger=checked_trigger(self._trigger),
+                # Spark's queries may be without a name, and Godwit tells them apart by theirs.
+                name=self._name or f"adopted-{zlib.crc32(checkpoint.encode()):08x}",
+                initial=self._initial(query, checkpoint),
+                **self._settings,
+            )
+        except CheckpointMismatchError as error:
+            raise as_of_query(error) from None
         assert isinstance(started, SparkQuery), "it was asked for"
         return started
 
