@@ -52,7 +52,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles, _SnapshotProducer
 from pyiceberg.typedef import Record
 
-import godwit.connect.iceberg.null_lists  # noqa: F401
+import godwit.connect.iceberg.repairs  # noqa: F401
 from godwit.sinks.changes import is_newest
 from godwit.sinks.rows import has_key_among
 

@@ -23,7 +23,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.schema import Schema
 from pyiceberg.table.deletion_vector import DeletionVector, _extract_vector_payload
 
-import godwit.connect.iceberg.null_lists  # noqa: F401
+import godwit.connect.iceberg.repairs  # noqa: F401
 from godwit.model.secrets import shown_uri
 from godwit.sources.directory import File
 from godwit.sources.file_formats import FileRange

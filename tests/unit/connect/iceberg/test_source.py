@@ -624,9 +624,11 @@ def test_filters_choose_the_rows_that_arrow_does(tmp_path: Path, filters: Any) -
         (TruncateTransform(10), [-(2**63) + 3, -5, 5], ("k", "<", 0)),
         (YearTransform(), [FIRST, LAST], ("k", ">=", FIRST)),
         (DayTransform(), [FIRST, LAST], ("k", "<=", LAST)),
+        (IdentityTransform(), [0.5, 0.1, 1e308], ("k", "=", 0.1)),
+        (IdentityTransform(), [0.5, 0.1, 1e308], ("k", "<", 1e309)),
     ],
 )
-def test_the_ends_of_a_type_are_found_in_partitions(
+def test_values_that_partitions_round_or_overflow_are_found(
     tmp_path: Path, transform: Any, values: list[Any], filters: Any
 ) -> None:
     rows = pa.table({"k": values})

@@ -215,6 +215,27 @@ def test_a_key_is_found_in_files_of_an_earlier_partitioning(targets: Targets) ->
     assert counted(targets.rows()) == counted(ours)
 
 
+def test_partitions_of_doubles_stay_exact_and_texts_of_any_character_are_stored(
+    targets: Targets,
+) -> None:
+    from pyiceberg.expressions import EqualTo
+    from pyiceberg.transforms import IdentityTransform
+
+    schema = pa.schema([("k", pa.string()), ("x", pa.float64())])
+    table = targets.catalog.create_table("db.t", schema)
+    with table.update_spec() as spec:
+        spec.add_field("x", IdentityTransform(), "p")
+    table.append(pa.table({"k": ["a", "b"], "x": [0.1, 0.3]}, schema))
+    sink = _open(targets, schema, mode="upsert", keys=["k"])
+    last = "a" * 15 + "\ud7ff" * 2  # the last character before the surrogates, at the bound's end
+    ours = [{"k": "b", "x": 0.7}, {"k": last, "x": 0.2}]
+    sink.deliver(EpochRows(epoch=0, table=pa.Table.from_pylist(ours, schema)))
+    sink.close()
+    table.refresh()
+    for x, key in ((0.1, "a"), (0.7, "b"), (0.2, last)):
+        assert table.scan(EqualTo("x", x)).to_arrow()["k"].to_pylist() == [key]
+
+
 def _open(targets: Targets, schema: pa.Schema, **options: Any) -> IcebergSink:
     sink = gw.sinks.iceberg("db.t", catalog=targets.properties, **options)
     sink.open(context(schema=schema, keys=("k",)))

@@ -1,18 +1,26 @@
-"""Null lists and maps of structs, which pyiceberg reads and writes as null once this is imported.
+"""What pyiceberg gets wrong, and gets right once this module is imported.
 
-The library's own conversion makes them empty ones.
+- Null lists and maps of structs stay null; the library makes them empty ones.
+- Partition values of type double are read whole. The library's compiled decoder rounds them to 32
+  bits: filters pass over their rows, and manifests that are rewritten keep the rounded values.
+- A text may have U+D7FF where the upper bound of its column is cut; the next character is not the
+  first surrogate, which no file can hold.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyiceberg.io.pyarrow
+from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
 if TYPE_CHECKING:
+    from pyiceberg.avro.decoder import BinaryDecoder
     from pyiceberg.types import ListType, MapType
 
 
@@ -47,4 +55,18 @@ def _with_nulls_of(before: pa.Array | None, after: pa.Array | None) -> pa.Array 
     return after.take(pc.if_else(before.is_valid(), rows, None))
 
 
+def _read_double(_: DoubleReader, decoder: BinaryDecoder) -> float:
+    """Return the next double of an Avro file."""
+    (value,) = struct.unpack("<d", decoder.read(8))
+    return float(value)
+
+
+def _upper_bound(value: str, length: int | None) -> str | None:
+    """Return a text of at most `length` characters that is not before `value`."""
+    bound = truncate_upper_bound_text_string(value, length)
+    return None if bound is None else bound.replace("\ud800", "\ue000")
+
+
 pyiceberg.io.pyarrow.ArrowProjectionVisitor = _NullsKept  # type: ignore[misc]
+pyiceberg.io.pyarrow.truncate_upper_bound_text_string = _upper_bound
+DoubleReader.read = _read_double  # type: ignore[method-assign]
