@@ -55,18 +55,18 @@ def _with_nulls_of(before: pa.Array | None, after: pa.Array | None) -> pa.Array 
     return after.take(pc.if_else(before.is_valid(), rows, None))
 
 
-def _read_double(_: DoubleReader, decoder: BinaryDecoder) -> float:
+def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:  # noqa: ARG001
     """Return the next double of an Avro file."""
     (value,) = struct.unpack("<d", decoder.read(8))
     return float(value)
 
 
-def _upper_bound(value: str, length: int | None) -> str | None:
-    """Return a text of at most `length` characters that is not before `value`."""
-    bound = truncate_upper_bound_text_string(value, length)
+def _upper_bound(value: str, trunc_length: int | None) -> str | None:
+    """Return a text of at most `trunc_length` characters that is not before `value`."""
+    bound = truncate_upper_bound_text_string(value, trunc_length)
     return None if bound is None else bound.replace("\ud800", "\ue000")
 
 
 pyiceberg.io.pyarrow.ArrowProjectionVisitor = _NullsKept  # type: ignore[misc]
-pyiceberg.io.pyarrow.truncate_upper_bound_text_string = _upper_bound
+pyiceberg.io.pyarrow.truncate_upper_bound_text_string = _upper_bound  # type: ignore[attr-defined]
 DoubleReader.read = _read_double  # type: ignore[method-assign]
