@@ -10,6 +10,10 @@ have the same, closer together. Every few seconds memory, descriptors, files and
 ``samples.csv``. At the end the query is drained, its results are held against DuckDB, and a line is
 fitted to every figure.
 
+Beside the resident memory of the driver's two processes stands what they use of it: of what
+``malloc`` gave (``driver_used_mib``), and of the JVM's heap after a collection, one a minute
+(``jvm_used_mib``). If only resident memory rises, it is memory that was freed, but not given back.
+
 With ``--one-driver`` the driver is neither killed nor started again with another flow, and the
 query is rescaled every minute. A driver's memory rises over its first fifteen rescales, so only a
 driver that lives for many more shows whether it goes on rising.
@@ -208,7 +212,9 @@ class Sampler:
             "seconds": round(time.time() - self.began_s, 1),
             "driver": driver or "",
             "driver_mib": _mib([driver] if driver else []),
+            "driver_used_mib": processes.get("driver_used_mib", ""),
             "jvm_mib": _mib(jvms),
+            "jvm_used_mib": processes.get("jvm_used_mib", ""),
             "executors_mib": _mib(executors),
             "workers_mib": _mib(workers),
             "threads": _num_entries([driver, *jvms] if driver else [], "task"),

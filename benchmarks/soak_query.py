@@ -4,11 +4,13 @@
 
 Its directory has the rows (``in/``), the checkpoint, the targets of two sinks, and files by which
 the soak program steers it: ``wanted.json`` (number of executors, version of the flow). It writes
-``processes.json``: the processes that the soak program measures and kills.
+``processes.json``: the processes that the soak program measures and kills, and how much memory the
+driver uses of what it holds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -31,6 +33,8 @@ PAIR_S: Final = 30
 IDLE_S: Final = 20
 """A visit ends with the last click before a pause of this length."""
 WORKERS: Final = 3
+COLLECT_S: Final = 60.0
+"""Seconds between two full collections of the driver's JVM."""
 
 
 def count_pages(key: Any, rows: Any, states: Any) -> Iterator[tuple[int, int]]:
@@ -123,11 +127,46 @@ def write_whole(path: Path, values: Any) -> None:
     hidden.replace(path)
 
 
-def steer(query: gw.types.Query, cluster: gw.LocalCluster, app: str, directory: Path) -> None:
-    """Scale as wanted, and write the processes, until the query ends."""
-    asked = 0
+class _Mallinfo2(ctypes.Structure):
+    """The C library's ``struct mallinfo2``; 4: bytes allocated by mmap, 7: others in use."""
+
+    _fields_ = (("sizes", ctypes.c_size_t * 10),)
+
+
+def malloc_used_mib() -> float | str:
+    """Return what this process has allocated by ``malloc`` and not freed; empty without glibc.
+
+    Resident memory also has what is free, and was not given back to the operating system.
+    """
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return ""
+    mallinfo2.restype = _Mallinfo2
+    sizes = mallinfo2().sizes
+    return float(round((sizes[4] + sizes[7]) / 2**20, 2))
+
+
+def heap_used_mib(session: Any) -> float:
+    """Return what is in use of the driver's JVM's heap after a full collection."""
+    jvm = session.sparkContext._jvm  # noqa: SLF001  no public way to ask
+    jvm.java.lang.System.gc()
+    memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    return float(round(memory.getHeapMemoryUsage().getUsed() / 2**20, 2))
+
+
+def steer(query: gw.types.Query, cluster: gw.LocalCluster, session: Any, directory: Path) -> None:
+    """Scale as wanted, and write the processes and their memory, until the query ends."""
+    asked, collected_s, heap_mib = 0, time.monotonic(), 0.0
+    app = session.sparkContext.applicationId
     while query.isActive:
-        processes = {"driver": os.getpid(), "executors": cluster.executor_pids(app)}
+        if heap_mib == 0.0 or time.monotonic() - collected_s > COLLECT_S:
+            collected_s, heap_mib = time.monotonic(), heap_used_mib(session)
+        processes = {
+            "driver": os.getpid(),
+            "driver_used_mib": malloc_used_mib(),
+            "jvm_used_mib": heap_mib,
+            "executors": cluster.executor_pids(app),
+        }
         write_whole(directory / "processes.json", processes)
         wanted = read_wanted(directory)["executors"]
         latest = query.scaling.latest
@@ -161,8 +200,8 @@ def main() -> None:
             close_at_end=True,
             sizing=gw.Sizing(executors_timeout_s=30.0),
         )
-        app = session.sparkContext.applicationId
-        threading.Thread(target=steer, args=(query, cluster, app, directory), daemon=True).start()
+        arguments = (query, cluster, session, directory)
+        threading.Thread(target=steer, args=arguments, daemon=True).start()
         with query:
             query.awaitTermination()
 

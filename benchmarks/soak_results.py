@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-OF_ONE_PROCESS: Final = ("driver_mib", "jvm_mib", "threads", "descriptors")
+OF_ONE_PROCESS: Final = (
+    "driver_mib",
+    "driver_used_mib",
+    "jvm_mib",
+    "jvm_used_mib",
+    "threads",
+    "descriptors",
+)
 """Columns that begin again with every driver."""
 _BLOCKS: Final = 12
 _DRIVER_WARM_UP: Final = 1 / 12
