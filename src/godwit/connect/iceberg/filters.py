@@ -98,7 +98,9 @@ def columns_cut_with_overflow(spec: PartitionSpec, schema: Schema) -> set[str]:
 def _is_comparable(dtype: IcebergType, value: Any) -> bool:
     """Return whether the library compares a value with a column as Arrow does."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return bool(value) and all(_is_comparable(dtype, item) for item in value)
+        # Of values in a list, Arrow tells 0.0 from -0.0.
+        zero = isinstance(dtype, DoubleType) and 0.0 in value
+        return bool(value) and not zero and all(_is_comparable(dtype, item) for item in value)
     if isinstance(value, float) and math.isnan(value):
         return False
     return any(isinstance(dtype, kind) and type(value) is of_type for kind, of_type in _COMPARABLE)

@@ -592,6 +592,7 @@ def test_files_are_skipped_by_partition_and_metrics(tmp_path: Path) -> None:
         [("f", "!=", float("nan"))],
         [("d", "in", [float("nan"), 1.5])],
         [("d", ">=", 0.0)],
+        [("d", "not in", [0.0, 1.5])],
         [("n", "<", 2.5)],
         [[("dec", "<", Decimal("1.254"))], [("s", "=", "é")]],
         [("t", ">=", dt.datetime(2024, 5, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=2))))],
