@@ -72,13 +72,15 @@ _ON_SPARK = (
     "tests/streams/test_own_streams.py::test_a_drawn_flow_over_own_sources_on_spark",
 )
 _PROGRAMS = ("tests/chaos/", "tests/programs/")
-# What one run has shown, on a cluster of its own, several tests of such a file look at.
+# What one run has shown, on a cluster of its own, several tests of such a file look at; or they
+# fork their processes from one that takes seconds to start.
 _ONE_RUN = tuple(
     f"tests/{file}.py"
     for file in (
         "chaos/test_executor_loss",
         "chaos/test_repartition",
         "chaos/test_resident",
+        "contract/test_resident",
         "programs/test_advise",
         "programs/test_scale",
     )
@@ -200,6 +202,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", "-Xmn400m")  # a quarter of the collections
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
         # To compile each query takes longer than to run it once over a few rows.

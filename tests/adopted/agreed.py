@@ -90,25 +90,26 @@ def _session(spark: SparkSession) -> tuple[list[tuple[str, str]], list[dict[str,
         for key, value in every.items()
         if key.startswith("spark.sql.")
         and not key.startswith(_ELSEWHERE)
-        and value != _default(spark, key)
+        and value != _default(spark._jvm, key)
     )
     environment = _environment(spark)
     return settings, [] if environment == _USUAL else [environment]
 
 
-def _default(spark: SparkSession, key: str) -> str | None:
+@cache
+def _default(jvm: Any, key: str) -> str | None:
     """Return the default value of a setting."""
-    jvm: Any = spark._jvm
-    entry = jvm.org.apache.spark.internal.config.ConfigEntry.findEntry(key)
+    # As one name: Java would look for a class of the name of each package in all of Spark's jars.
+    entry = getattr(jvm, "org.apache.spark.internal.config.ConfigEntry").findEntry(key)
     return None if entry is None else str(entry.defaultValueString())
 
 
 def _environment(spark: SparkSession) -> dict[str, str]:
     """Return what else results of Spark depend on, apart from the session's settings."""
     jvm: Any = spark._jvm
-    zone = jvm.java.time.ZoneId.systemDefault().normalized().getId()
+    zone = getattr(jvm, "java.time.ZoneId").systemDefault().normalized().getId()
     return {
-        "java": jvm.java.lang.System.getProperty("java.specification.version"),
+        "java": getattr(jvm, "java.lang.System").getProperty("java.specification.version"),
         "zone": "UTC" if zone == "Z" else zone,
         "python": "/".join(dict.fromkeys(time.tzname)),
         "SPARK_ANSI_SQL_MODE": os.environ.get("SPARK_ANSI_SQL_MODE", ""),

@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 from tests.adopted.agreed import check_with_spark, comparison
 from tests.adopted.scans import compare, line_of_csv, line_of_json
+from tests.support.long_tests import chosen
 from tests.support.native import Case, Stream, compare_all
 
 import godwit as gw
@@ -159,9 +160,7 @@ _ONLY_LONG = ("windows that grow", "filters above the watermark", "sessions", "d
 
 def test_own_sources_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
     cases = {}
-    for name, (build, mode) in _QUERIES.items():
-        if name in _ONLY_LONG and "GODWIT_LONG" not in os.environ:
-            continue
+    for name, (build, mode) in chosen(_QUERIES, only_long=_ONLY_LONG).items():
         streams = {"s": _input()}
         if name in {"a union", "a join"}:
             streams["other"] = _input(2)

@@ -23,6 +23,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.adopted.agreed import agreed, comparison, remember
 from tests.adopted.lanes_here import lanes_here
+from tests.support.long_tests import chosen
 from tests.support.native import (
     Batches,
     Stream,
@@ -355,15 +356,11 @@ _ONLY_LONG = (  # cases with another that reads the same kind of state
     "right join",
     "full join",
     "left_semi join",
+    "inner join",
     "processor",
     "after windows",
+    "after duplicates",
 )
-
-
-def _chosen() -> list[str]:
-    """Return the names of the cases to run: all only where tests may take minutes."""
-    assert _CASES.keys() >= {*_ONLY_LONG}
-    return [name for name in _CASES if "GODWIT_LONG" in os.environ or name not in _ONLY_LONG]
 
 
 def test_a_query_continues_from_the_state_that_spark_has_written(
@@ -377,19 +374,20 @@ def test_a_query_continues_from_the_state_that_spark_has_written(
             return f"{name}: {type(error).__name__}: {error}"
         return ""
 
+    names = chosen(_CASES, only_long=_ONLY_LONG)
     with lanes_here(), ThreadPoolExecutor(4) as pool:
-        failures = [text for text in pool.map(failure, _chosen()) if text]
+        failures = [text for text in pool.map(failure, names) if text]
     assert not failures, "\n\n".join(failures)
 
 
 def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
     """Let Spark run a query, then Spark and Godwit continue it; compare their batches."""
     draws = [random.Random(seed) for seed in (3, 4)]
-    batches = [[_rows(draw, batch) for batch in range(5)] for draw in draws]
+    batches = [[_rows(draw, batch) for batch in range(4)] for draw in draws]
     names = [*inspect.signature(case.build).parameters][:2]
     names = [name for name in names if name in ("s", "t")]
     before = {
-        name: Stream(schema=_COLUMNS, batches=rows[:3])
+        name: Stream(schema=_COLUMNS, batches=rows[:2])
         for name, rows in zip(names, batches, strict=False)
     }
     parts = ("old", "new", "copy", "again")
@@ -421,19 +419,19 @@ def _continue(spark: SparkSession, case: Stopped, directory: Path) -> None:
         for key in case.conf:
             spark.conf.unset(key)
         # A second start continues from its own checkpoint.
-        starts = [(3, 4), (4, 5)] if gone or "GODWIT_LONG" in os.environ else [(3, 5)]
+        starts = [(2, 3), (3, 4)] if gone or "GODWIT_LONG" in os.environ else [(2, 4)]
 
         def continued(start: Callable[[], Any], checkpoint: str) -> Batches:
             """Put the further rows, and return the batches that the query gives for them."""
             came: Batches = {}
             for stream in before.values():
-                for file in sorted(Path(stream.files).iterdir())[3:]:
+                for file in sorted(Path(stream.files).iterdir())[2:]:
                     file.unlink()
             for first, end in starts:
                 for stream, rows in zip(before.values(), batches, strict=False):
                     write(stream, rows[first:end])
                 came |= run(start(), mode=case.mode, checkpoint=checkpoint).batches
-                if first == 3:
+                if first == 2:
                     assert _digests(old) == was, "Spark's checkpoint is only read"
                     shutil.rmtree(Path(old, "commits"), ignore_errors=True)
                     was.clear()
