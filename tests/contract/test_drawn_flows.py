@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.drawn_flows import play
 from tests.streams.covering import covering
+from tests.support.rounds import rounds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ def test_a_drawn_flow_gives_what_plain_python_says_whatever_happens_to_it(
 
 
 GROUPS = 5
-DRAWN = 50 if "GODWIT_LONG" in os.environ else 25
+DRAWN = rounds(12, 50)
 
 
 @pytest.mark.campaign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 from tests.contract.one_process import Late, OneProcess
 from tests.contract.scenarios import REGROUPED, SCENARIOS, drawn
 from tests.contract.verdict import play
+from tests.support.rounds import rounds
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.contract.scenario import Scenario
+
+LONG = "GODWIT_LONG" in os.environ
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -25,7 +29,7 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(
     play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS[::5], ids=str)
+@pytest.mark.parametrize("scenario", SCENARIOS[::5] if LONG else SCENARIOS[5::10], ids=str)
 def test_whatever_happens_before_an_epoch_is_delivered_it_is_delivered_once(
     tmp_path: Path, scenario: Scenario
 ) -> None:
@@ -33,7 +37,7 @@ def test_whatever_happens_before_an_epoch_is_delivered_it_is_delivered_once(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(rounds(4, 7)))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
     tmp_path: Path, seed: int
 ) -> None:
@@ -47,6 +51,7 @@ def plan(**components: tuple[str, ...]) -> PhysicalPlan:
     )
 
 
+DRAWN = range(100, 100 + rounds(5, 9))
 DEEP = [scenario for scenario in SCENARIOS if scenario.deep]
 SHARED = plan(order=("order", "totals", "again"), shards=("shards",))
 
@@ -54,10 +59,13 @@ SHARED = plan(order=("order", "totals", "again"), shards=("shards",))
 @pytest.mark.parametrize(
     "scenario",
     [
-        *DEEP[::2],
+        *(DEEP[::2] if LONG else DEEP[2::4]),
         *(
             pytest.param(s, marks=pytest.mark.campaign)
-            for s in (*DEEP[1::2], *(s for s in map(drawn, range(100, 109)) if s.deep))
+            for s in (
+                *DEEP[1::2],
+                *(s for s in map(drawn, DRAWN) if s.deep),
+            )
         ),
     ],
     ids=str,
@@ -76,7 +84,7 @@ def test_whatever_happens_to_operators_that_share_a_component_the_rows_are_the_s
         *REGROUPED,
         *(
             pytest.param(drawn(seed, regrouped=True), marks=pytest.mark.campaign)
-            for seed in range(200, 204)
+            for seed in range(200, 200 + rounds(2, 4))
         ),
     ],
     ids=str,

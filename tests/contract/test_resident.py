@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.resident import Resident
 from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
+from tests.support.rounds import rounds
 
 from godwit.spark.resident import job, lanes
 
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Scenario
 
+CHOSEN = SCENARIOS[::6] if "GODWIT_LONG" in os.environ else SCENARIOS[6::12]
 WAIT = "tasks of other jobs wait for task slots"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=str)
+@pytest.mark.parametrize("scenario", CHOSEN, ids=str)
 def test_lanes_that_stay_process_each_row_once_and_in_order(
     tmp_path: Path, scenario: Scenario
 ) -> None:
@@ -87,7 +90,7 @@ def test_lanes_that_the_system_chose_end_at_any_moment_and_leave_each_row_once(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(300, 303))
+@pytest.mark.parametrize("seed", range(300, 300 + rounds(2, 3)))
 def test_whatever_is_drawn_and_killed_lanes_that_stay_process_each_row_once(
     tmp_path: Path, seed: int
 ) -> None:

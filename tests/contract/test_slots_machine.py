@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +26,7 @@ from godwit.control.windows import ExchangeCosts, Splitting
 from godwit.migration import Bounds, Strategy
 from godwit.model.errors import MigrationError
 
+LONG = "GODWIT_LONG" in os.environ
 PARTS = ("w", "w_second", "w_windows")
 GROUPS = st.integers(0, NUM_KEY_GROUPS - 1)
 
@@ -117,7 +119,9 @@ class FormsMachine(SlotsMachine):
         self.history = History(self.run, seed)
 
 
-@pytest.mark.parametrize(("machine", "histories"), [(SlotsMachine, 6), (FormsMachine, 3)])
+@pytest.mark.parametrize(
+    ("machine", "histories"), [(SlotsMachine, 6 if LONG else 3), (FormsMachine, 3 if LONG else 2)]
+)
 def test_windows_are_those_of_a_batch_whatever_happens_to_their_slots(
     machine: type[SlotsMachine], histories: int
 ) -> None:

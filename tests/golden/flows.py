@@ -45,6 +45,7 @@ class GoldenFlow:
     # flow of a query on Spark that runs the first half; the argument is the directory of its sink
     on_spark: Callable[[Path], gw.Flow] | None = None
     num_epochs: int = 8  # half of them before the checkpoint is stored, half afterwards
+    num_continued: int | None = None  # of the latter, those that are played; by default, all
     sources: tuple[str, ...] = ("rows",)  # those for which rows are given
     before: Callable[[Run], None] = _nothing  # after two epochs
     components: Mapping[str, tuple[str, ...]] | None = None
@@ -566,7 +567,9 @@ FLOWS = {
     "feedback": GoldenFlow(build=feedback),
     "own_sources": GoldenFlow(build=own_sources, sources=()),
     "query": GoldenFlow(build=after_query, sources=(), on_spark=_query),
-    "many_epochs": GoldenFlow(build=many_epochs, num_epochs=106, before=_move_and_lose),
+    "many_epochs": GoldenFlow(
+        build=many_epochs, num_epochs=106, num_continued=5, before=_move_and_lose
+    ),
     "renamed": GoldenFlow(build=renamed, first=_first_version, before=_rename),
     "changes": GoldenFlow(build=changes, sources=("rows", "others")),
     "fused": GoldenFlow(build=fused, components={"one": ("sums", "again")}),

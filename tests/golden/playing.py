@@ -117,7 +117,7 @@ def _play_first(name: str, run: Run) -> None:
 
 def _play_second(name: str, run: Run) -> Played:
     golden, played = FLOWS[name], Played()
-    for rows in golden.epochs()[golden.num_epochs // 2 :]:
+    for rows in golden.epochs()[golden.num_epochs // 2 :][: golden.num_continued]:
         played.add(run.epoch(rows))
         played.add(run.advance(MINUTE))
     for operator in run.flow.operators:
