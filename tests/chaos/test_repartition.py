@@ -19,12 +19,13 @@ PLAYS: list[dict[str, Any]] = [
     {
         "own": True,
         "resident": True,
-        "moments": ["before", "record", "recovered", "after", "at once"],
+        "moments": ["before", "record", "after", "at once"],
     },
-    {"own": False, "resident": False, "moments": ["record", "recovered"]},
+    {"own": False, "resident": False, "moments": ["recovered"]},
 ]
 if "GODWIT_LONG" in os.environ:
-    PLAYS[1]["moments"].append("at once")
+    PLAYS[0]["moments"].append("recovered")
+    PLAYS[1]["moments"] += ["record", "at once"]
     PLAYS += [
         {"own": True, "resident": False, "moments": ["before"]},
         {"own": False, "resident": True, "moments": ["recovered"]},

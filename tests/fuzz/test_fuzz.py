@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from tests.fuzz.campaign import run_campaign
 from tests.fuzz.starts import findings_of_start
+from tests.support.rounds import rounds
 
 STARTS = 30
-READ = 260 if "GODWIT_LONG" in os.environ else 110
+READ = rounds(55, 260)
 
 
 @pytest.mark.parametrize(

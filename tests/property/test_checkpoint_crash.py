@@ -21,6 +21,7 @@ from tests.oracles.checkpoint_model import (
     run_epoch,
 )
 from tests.oracles.unreliable_disk import StoppedError, UnreliableDisk
+from tests.support.rounds import rounds
 
 from godwit.checkpoint.storage import LocalStorage
 from godwit.ops.verification import verify
@@ -55,7 +56,7 @@ def assert_recovered(root: Path, expected: list[Model], at_least: int) -> Commit
 
 
 @pytest.mark.campaign
-@settings(derandomize=True, deadline=None, max_examples=2, phases=[Phase.generate])
+@settings(derandomize=True, deadline=None, max_examples=rounds(1, 2), phases=[Phase.generate])
 @given(
     seed=st.integers(0, 10_000),
     power_loss=st.booleans(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.streams.covering import covering
 from tests.streams.own_playing import play_own, play_own_on_spark
+from tests.support.rounds import rounds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +19,7 @@ def test_a_drawn_flow_over_own_sources_gives_what_plain_python_says(seed: int) -
 
 
 GROUPS = 5
-DRAWN = 50 if "GODWIT_LONG" in os.environ else 20
+DRAWN = rounds(10, 50)
 
 
 @pytest.mark.campaign

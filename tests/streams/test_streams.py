@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.streams.covering import covering
 from tests.streams.cuts import play_in_cuts
 from tests.streams.playing import play, play_by_testing
+from tests.support.rounds import rounds
 
 
 @pytest.mark.parametrize("seed", [2, 14])
@@ -16,7 +15,7 @@ def test_a_drawn_flow_gives_what_plain_python_says(seed: int) -> None:
 
 
 GROUPS = 6
-DRAWN = 120 if "GODWIT_LONG" in os.environ else 30
+DRAWN = rounds(18, 120)
 
 
 @pytest.mark.campaign
@@ -32,7 +31,7 @@ def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(see
 
 
 NUMBERS = (8, 24, 5, 1, 12, 64)
-SEVERAL = range(100, 140 if "GODWIT_LONG" in os.environ else 112)
+SEVERAL = range(100, 100 + rounds(6, 40))
 
 
 @pytest.mark.parametrize("seed", [4, 16])

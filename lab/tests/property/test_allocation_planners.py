@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
 from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
+from tests.support.rounds import rounds
 
 from godwit.control.planners.allocation.milp import load_distance_bound, plan_milp
 from godwit.control.planners.allocation.model import build_model, single_units
@@ -37,7 +38,7 @@ def sides(problem: Problem, assignment: Any) -> tuple[float, float]:
 
 @pytest.mark.campaign
 def test_milp_equals_enumeration_of_hundreds_of_problems() -> None:
-    for seed in range(400):
+    for seed in range(rounds(200, 400)):
         _check_against_enumeration(random_allocation_problem(np.random.default_rng(seed)))
 
 
@@ -89,7 +90,7 @@ def test_milp_with_draining_executors_is_optimal_unless_it_has_to_drain(problem:
 
 @pytest.mark.campaign
 def test_bound_is_never_above_the_optimum_of_thousands_of_problems() -> None:
-    for seed in range(1_500):
+    for seed in range(rounds(750, 1_500)):
         problem = random_allocation_problem(np.random.default_rng(seed))
         best = best_allocation(problem)
         assert best is not None

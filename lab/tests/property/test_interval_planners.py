@@ -14,6 +14,7 @@ from lab.tests.oracles.interval_plans import (
     fewest_bytes,
     random_line_problem,
 )
+from tests.support.rounds import rounds
 
 from godwit.placement.solution import Status, validate_solution
 from godwit_lab.planners.intervals import ssm
@@ -50,7 +51,7 @@ def _check_against_brute_force(seed: int, most: int = 9) -> tuple[Problem, Solut
 @pytest.mark.campaign
 def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None:
     kinds: Counter[str] = Counter()
-    for seed in range(2_500):
+    for seed in range(rounds(1_250, 2_500)):
         problem, solution = _check_against_brute_force(seed)
         sources, targets = len(np.unique(problem.current)), problem.target_executors
         kinds["states of no size"] += bool((problem.state_bytes == 0).any())
@@ -61,7 +62,7 @@ def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None
         kinds["tau out of reach"] += solution.status is Status.INFEASIBLE
         kinds["draining"] += bool(problem.draining[problem.current].any())
     assert len(kinds) == 7
-    assert min(kinds.values()) >= 250, kinds
+    assert min(kinds.values()) >= rounds(125, 250), kinds
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
 
 @pytest.mark.campaign
 @given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=1_000)
+@settings(derandomize=True, deadline=None, max_examples=rounds(500, 1_000))
 def test_oms_equals_trying_every_sequence(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_line_problem(rng, most=6)
