@@ -12,7 +12,7 @@ the cool-down; (6) where a latency is measured, a decision is corrected once: by
 as all of three periods at rest show to be too many; and what noise may explain does not ask for
 more; (7) no executor is removed while a backlog is worked off, and of executors of unequal speeds
 as many as those that stay allow; (8) executors that were asked for only to work a backlog off are
-given back as soon as it is, without (2) and (4).
+given back as soon as it is, without (2) and (4), down to as many a row as sufficed at the request.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -108,6 +108,8 @@ class Pace:
         # Whether more executors than suffice for the rate were asked for, to work a backlog off;
         # and whether the last answer asks for such.
         self._lent = self._lends = False
+        # Executors that sufficed for the rate at the last such request, over rows a second.
+        self._sufficed_per_row = 0.0
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
@@ -230,7 +232,9 @@ class Pace:
         repaid = repaid and situation.arrival_per_s > 0
         fewer = fewer or repaid
         if repaid and not noisy:
-            roomy = min(roomy, max(wanted.sufficient or roomy, bounded))
+            # At rest shortly after a step, fewer seem to do than the rate needs in the end.
+            sufficed = math.ceil(self._sufficed_per_row * situation.arrival_per_s - _ROUNDING)
+            roomy = min(roomy, max(wanted.sufficient or roomy, bounded, sufficed))
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             above = answer_at(self._rates.high) if noisy else None
@@ -264,6 +268,8 @@ class Pace:
             waits = backlog_to_come(situation) > situation.arrival_per_s * situation.epoch_s
             beyond = within > (wanted.sufficient or within)
             self._lends = step.kind == "out" and waits and beyond
+            if self._lends and wanted.sufficient:
+                self._sufficed_per_row = wanted.sufficient / situation.arrival_per_s
             return step
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)
@@ -336,6 +342,8 @@ _AT_REST = 3
 _SAME_RATE = 1.1
 """Factor by which measurements of one arrival rate may differ."""
 _NOISE = "the rate that asks for more may be noise"
+_ROUNDING = 1e-6
+"""Share of an executor that is none."""
 _NEARLY = 1.05
 """Measured figure over its target up to which noise may be what it misses the target by."""
 _LEADS = 8

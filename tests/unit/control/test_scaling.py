@@ -548,6 +548,17 @@ def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
     assert again.kind == "stay"
 
 
+@pytest.mark.parametrize(("arrival_per_s", "left"), [(4000.0, 6), (3400.0, 6), (2000.0, 4)])
+def test_a_loan_is_repaid_down_to_what_sufficed_for_such_a_rate(
+    arrival_per_s: float, left: int
+) -> None:
+    """Just after the step fewer seem to do, and the target would be missed again."""
+    pace = after_a_loan()
+    now = situation(executors=9, now_s=NOW_S + 5, arrival_per_s=arrival_per_s)
+    met = replace(wanting(4, 7), aim=6, sufficient=4, target=2.0, measured=1.0)
+    assert pace.step(met, now, PoolView(), paced=True) == ScalingStep(kind="in", executors=left)
+
+
 def test_executors_that_no_backlog_asked_for_stay_through_the_cool_down() -> None:
     """An increase into the range is not for a backlog, and one that was not made lends nothing."""
     pace = Pace(cool_down_s=30.0)
