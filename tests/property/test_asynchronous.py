@@ -7,10 +7,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 import godwit as gw
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=10, database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(5, 10), database=None)
 ROW = st.tuples(st.sampled_from("abcdef"), st.integers(0, 9))
 EVENT = st.sampled_from(["nothing", "kill", "migrate", "restart"])
 

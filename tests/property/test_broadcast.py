@@ -6,10 +6,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 import godwit as gw
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=12, database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(6, 12), database=None)
 ORDER = st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["EUR", "USD", None]))
 RATE = st.tuples(st.sampled_from(["EUR", "USD", None]), st.none() | st.integers(1, 9))
 EPOCH = st.tuples(

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.model.events import DeletesWaited
@@ -167,7 +168,7 @@ def _apply(results: dict[Any, Row], rows: pa.Table, key: str) -> None:
             assert all(_close(former[name], value) for name, value in row.items())
 
 
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(rounds(4, 7)))
 def test_results_are_those_of_the_rows_that_are_left(seed: int) -> None:
     rng = random.Random(seed)
     table = Table(rng)
@@ -214,7 +215,7 @@ def test_an_epoch_is_one_step_in_whatever_order_its_changes_come() -> None:
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(rounds(2, 4)))
 def test_deletes_that_wait_for_their_rows_meet_them(seed: int) -> None:
     rng = random.Random(seed)
     table = Table(rng)

@@ -5,7 +5,6 @@ DuckDB is the oracle: it has the live rows of two drawn tables, and computes fro
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from tests.support.rounds import rounds
 
 import godwit as gw
 
@@ -34,7 +34,7 @@ QUERIES = {
     "orders GROUP BY customer) GROUP BY n",
     "notes": "SELECT DISTINCT note FROM orders",
 }
-SEEDS = range(400 if "GODWIT_LONG" in os.environ else 12)
+SEEDS = range(rounds(6, 400))
 
 
 class Table:

@@ -40,24 +40,33 @@ def cuts(rows: list[Any]) -> Iterator[list[list[Any]]]:
     yield [part for row in rows for part in ([row], [])]
 
 
-def results(build: Callable[[Any], Any], rows: list[Row]) -> list[list[tuple[Any, ...]]]:
-    """Return the different results of all cuts; none may leave out a row."""
-    found: list[list[tuple[Any, ...]]] = []
+def results(
+    rows: list[Row], builds: dict[str, Callable[[Any, str], Any]]
+) -> dict[str, list[list[tuple[Any, ...]]]]:
+    """Return the different results that all cuts have in each sink; none may leave out a row.
+
+    `builds`: name → function of a stream and this name, which its operators have names from.
+    """
+    found: dict[str, list[list[tuple[Any, ...]]]] = {name: [] for name in builds}
     for epochs in cuts([(key, BASE + at * US) for key, at in rows]):
         flow = gw.Flow("edges", num_key_groups=2)
         stream = flow.source("s", gw.testing.stream("k string, ts timestamp"), event_time="ts")
-        flow.sink("out", build(stream), gw.sinks.noop())
+        for name, build in builds.items():
+            flow.sink(name, build(stream, name), gw.sinks.noop())
         run = gw.testing.run(flow, {"s": epochs}, close_at_end=True, now=BASE)
         assert not run.late
-        out = sorted(
-            (
-                tuple((v - BASE) // US if isinstance(v, dt.datetime) else v for v in row.values())
-                for row in run.rows("out").to_pylist()
-            ),
-            key=repr,
-        )
-        if out not in found:
-            found.append(out)
+        for name, different in found.items():
+            out = sorted(
+                (
+                    tuple(
+                        (v - BASE) // US if isinstance(v, dt.datetime) else v for v in row.values()
+                    )
+                    for row in run.rows(name).to_pylist()
+                ),
+                key=repr,
+            )
+            if out not in different:
+                different.append(out)
     return found
 
 
@@ -65,13 +74,13 @@ def results(build: Callable[[Any], Any], rows: list[Row]) -> list[list[tuple[Any
 def test_a_row_at_most_the_gap_after_a_session_is_part_of_it(edge: int) -> None:
     rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("b", 30)]
     mine = [("a", 0, 20 + edge, 2)] if edge <= 0 else [("a", 0, 10, 1), ("a", 11, 21, 1)]
-    for how in ("compute", "process"):
-        found = results(partial(sessions, how=how), rows)
+    builds = {how: partial(sessions, how=how) for how in ("compute", "process")}
+    for how, found in results(rows, builds).items():
         assert [[row for row in one if row[0] == "a"] for one in found] == [mine], how
 
 
-def sessions(stream: Any, how: str) -> Any:
-    windows = stream.key_by("k").window(gw.session(GAP), name="sessions")
+def sessions(stream: Any, name: str, how: str = "compute") -> Any:
+    windows = stream.key_by("k").window(gw.session(GAP), name=f"sessions_{name}")
     if how == "compute":
         return windows.compute(n=gw.count())
     return windows.process(
@@ -83,26 +92,32 @@ def sessions(stream: Any, how: str) -> Any:
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 def test_results_of_sessions_are_in_time_for_windows_and_sessions_of_them(edge: int) -> None:
     rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("b", 12)]
-    for window in (gw.tumbling(GAP), gw.session(GAP)):
-        (found,) = results(partial(over_sessions, window=window), rows)
-        assert sum(row[-1] for row in found) == 4
+    windows = {"tumbling": gw.tumbling(GAP), "session": gw.session(GAP)}
+    builds = {name: partial(over_sessions, window=window) for name, window in windows.items()}
+    for name, (found,) in results(rows, builds).items():
+        assert sum(row[-1] for row in found) == 4, name
 
 
-def over_sessions(stream: Any, window: Any) -> Any:
-    return sessions(stream, "compute").key_by("k").window(window, name="w").compute(n=gw.sum("n"))
+def over_sessions(stream: Any, name: str, window: Any) -> Any:
+    return sessions(stream, name).key_by("k").window(window, name=name).compute(n=gw.sum("n"))
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 def test_a_window_takes_rows_before_its_end(edge: int) -> None:
     rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("b", 30)]
-    for options in ({}, {"consolidate": "apart"}, {"allowed_lateness": 3 * US}):
-        found = results(partial(counted, options=options), rows)
-        mine = [("a", 0, 10, 2)] if edge < 0 else [("a", 0, 10, 1), ("a", 10, 20, 1)]
-        assert [[row for row in one if row[0] == "a"] for one in found] == [mine]
+    mine = [("a", 0, 10, 2)] if edge < 0 else [("a", 0, 10, 1), ("a", 10, 20, 1)]
+    options: dict[str, Any] = {
+        "plain": {},
+        "apart": {"consolidate": "apart"},
+        "late": {"allowed_lateness": 3 * US},
+    }
+    builds = {name: partial(counted, options=each) for name, each in options.items()}
+    for name, found in results(rows, builds).items():
+        assert [[row for row in one if row[0] == "a"] for one in found] == [mine], name
 
 
-def counted(stream: Any, options: Any) -> Any:
-    windows = stream.key_by("k").window(gw.tumbling(GAP), name="w", **options)
+def counted(stream: Any, name: str, options: Any) -> Any:
+    windows = stream.key_by("k").window(gw.tumbling(GAP), name=name, **options)
     return windows.compute(n=gw.count())
 
 
@@ -110,17 +125,20 @@ def counted(stream: Any, options: Any) -> Any:
 def test_an_interval_join_has_both_its_bounds(edge: int) -> None:
     """Of a stream with itself: rows match later ones of their key, or earlier ones."""
     rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("c", 30)]
-    for between in ((US, GAP), (-GAP, -US)):
-        for how in ("inner", "full"):
-            (found,) = results(partial(meeting, between=between, how=how), rows)
-            pairs = [row for row in found if None not in row]
-            assert len(pairs) == (edge <= 0)
-            assert len(found) == (len(pairs) if how == "inner" else 8 - len(pairs))
+    builds = {
+        f"{how}_{when}": partial(meeting, between=between, how=how)
+        for when, between in {"later": (US, GAP), "earlier": (-GAP, -US)}.items()
+        for how in ("inner", "full")
+    }
+    for name, (found,) in results(rows, builds).items():
+        pairs = [row for row in found if None not in row]
+        assert len(pairs) == (edge <= 0), name
+        assert len(found) == (len(pairs) if name.startswith("inner") else 8 - len(pairs)), name
 
 
-def meeting(stream: Any, between: Any, how: str) -> Any:
+def meeting(stream: Any, name: str, between: Any, how: Any) -> Any:
     keyed = stream.key_by("k")
-    return keyed.join(keyed, between=between, how=how, suffix="_r", name="j")
+    return keyed.join(keyed, between=between, how=how, suffix="_r", name=name)
 
 
 def remind(key: Any, rows: Any, state: Any) -> Any:
@@ -154,40 +172,46 @@ MOST: dict[str, Any] = {"bigint": 2**63 - 1, "decimal(38, 2)": Decimal("9" * 36 
 
 
 @pytest.mark.parametrize("kind", MOST)
-@pytest.mark.parametrize("how", ["update", "changes", "windows", "apart", "sessions", "rows"])
-def test_a_sum_that_fits_is_right_though_parts_of_it_do_not(how: str, kind: str) -> None:
+def test_a_sum_that_fits_is_right_though_parts_of_it_do_not(kind: str) -> None:
     most = MOST[kind]
     least = -most if kind == "bigint" else most.copy_negate()
-    lists: list[list[Any]] = [[-5, most, 5], [most, most, least], [most, least, most, 1]]
+    lists: list[list[Any]] = [[-5, most, 5], [most, most, least], [most, least, most, least]]
     for values in lists:
-        if sum(map(Fraction, values)) > most:
-            values[-1] = least
-        found = set()
+        found: dict[str, set[Fraction]] = {how: set() for how in SUMMED}
         for epochs in cuts([("a", BASE + at * US, v) for at, v in enumerate(values)]):
             sums = [
                 sum(Fraction(v) for rows in epochs[: n + 1] for *_, v in rows)
                 for n in range(len(epochs))
             ]
-            if how in ("update", "changes") and any(abs(one) > most for one in sums):
-                continue  # results of these epochs do not fit
             flow = gw.Flow("sums", num_key_groups=2)
             rows = gw.testing.stream(f"k string, ts timestamp, v {kind}")
             stream = flow.source("s", rows, event_time="ts")
-            flow.sink("out", summed(stream, how, len(values)), gw.sinks.noop())
+            hows = [
+                how
+                for how in SUMMED
+                # else results of these epochs do not fit
+                if how not in ("update", "changes") or all(abs(one) <= most for one in sums)
+            ]
+            for how in hows:
+                flow.sink(how, summed(stream, how, len(values)), gw.sinks.noop())
             run = gw.testing.run(flow, {"s": epochs}, close_at_end=True, now=BASE)
-            found.add(Fraction(run.rows("out").to_pylist()[-1]["total"]))
-        assert found == {sum(map(Fraction, values))}, (how, values)
+            for how in hows:
+                found[how].add(Fraction(run.rows(how).to_pylist()[-1]["total"]))
+        assert found == {how: {sum(map(Fraction, values))} for how in SUMMED}, values
+
+
+SUMMED = ("update", "changes", "windows", "apart", "sessions", "rows")
 
 
 def summed(stream: Any, how: str, count: int) -> Any:
     keyed = stream.key_by("k")
     if how in ("update", "changes"):
-        return keyed.compute(total=gw.sum("v"), output=how)
+        return keyed.compute(name=how, total=gw.sum("v"), output=how)
     if how == "rows":
-        return keyed.window(gw.rows(count), name="w").compute(total=gw.sum("v"))
+        return keyed.window(gw.rows(count), name=how).compute(total=gw.sum("v"))
     options = {"consolidate": "apart"} if how == "apart" else {}
     kind = gw.session(GAP) if how == "sessions" else gw.hopping(GAP * 2, every=GAP)
-    return keyed.window(kind, name="w", **options).compute(total=gw.sum("v"))
+    return keyed.window(kind, name=how, **options).compute(total=gw.sum("v"))
 
 
 def test_state_is_read_without_the_column_for_sums_that_do_not_fit() -> None:
@@ -198,6 +222,6 @@ def test_state_is_read_without_the_column_for_sums_that_do_not_fit() -> None:
     run = gw.testing.cluster(flow, now=BASE)
     run.epoch({"s": [("a", BASE, MOST["bigint"]), ("b", BASE, 1)]})
     run.epoch({"s": [("a", BASE, MOST["bigint"])]})
-    state = run.state("w")
+    state = run.state("windows")
     assert not [name for name in state.column_names if "high" in name]
     assert {row["k"]: row["total"] for row in state.to_pylist()} == {"a": None, "b": 1}

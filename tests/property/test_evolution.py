@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.evolving import AGGREGATES, NUM_KEY_GROUPS, Program, Row, Runtime, key_group_of
+from tests.support.rounds import rounds
 
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.ops.verification import verify
@@ -147,7 +148,7 @@ class Evolution:
         return frozenset(g for g in range(NUM_KEY_GROUPS) if self.random.random() < share)
 
 
-@settings(derandomize=True, deadline=None, max_examples=6, database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(3, 6), database=None)
 @given(seed=st.integers(0, 10**9))
 def test_flows_that_change_between_runs_keep_the_state_of_what_stayed(seed: int) -> None:
     evolution = Evolution(seed)

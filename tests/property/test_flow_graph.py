@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.columns.types import to_schema
@@ -38,7 +39,7 @@ class NoSink:
     def deliver(self, output: object) -> None: ...
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=rounds(30, 60))
 @given(st.data())
 def test_levels_grow_along_every_edge(data: st.DataObject) -> None:
     flow = Flow("f")
@@ -72,7 +73,7 @@ def test_levels_grow_along_every_edge(data: st.DataObject) -> None:
     assert list(level.values()) == sorted(level.values())
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=rounds(50, 100))
 @given(
     st.lists(
         st.tuples(

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.fusion_plans import fuse_greedily
+from tests.support.rounds import rounds
 
 from godwit.control.planners.fusion import FusionPlan, FusionProblem, plan_fusion
 
-profile = settings(derandomize=True, deadline=None, max_examples=150)
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
 Score = Literal["traffic", "attributes", "baseline"]
 SCORES: tuple[Score, ...] = get_args(Score)
 

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
@@ -342,7 +343,8 @@ class HotKeysOfStates(HotKeys):
 @pytest.mark.parametrize("machine", [HotKeys, HotKeysOfStates])
 def test_states_of_parts_become_what_one_state_had_been(machine: type[HotKeys]) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=10, stateful_step_count=10, deadline=None)
+        machine,
+        settings=settings(max_examples=rounds(5, 10), stateful_step_count=10, deadline=None),
     )
 
 

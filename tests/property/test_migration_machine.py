@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.oracles.migration_runtime import ACTIONS, UnreliableRuntime
+from tests.support.rounds import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ class Adversary(RuleBasedStateMachine):
 
 
 Adversary.TestCase.settings = settings(
-    derandomize=True, deadline=None, max_examples=40, stateful_step_count=40
+    derandomize=True, deadline=None, max_examples=rounds(20, 40), stateful_step_count=40
 )
 TestTheProtocolWithstandsAnAdversary = Adversary.TestCase
 
@@ -97,7 +98,7 @@ def walk(seed: int, *, steps: int, trouble: float) -> UnreliableRuntime:
 @pytest.mark.parametrize("trouble", [0.1, 0.4, 1.0])
 def test_long_walks_lose_nothing_and_come_to_rest(trouble: float) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(rounds(20, 40)):
         try:
             seen += walk(seed, steps=300, trouble=trouble).seen
         except Exception as error:

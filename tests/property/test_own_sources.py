@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.number_source import Numbers
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.model.errors import SourceError
@@ -83,7 +84,7 @@ STEP = st.one_of(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=30,
+    max_examples=rounds(15, 30),
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(
@@ -153,7 +154,7 @@ MIXED_STEP = st.one_of(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=25,
+    max_examples=rounds(13, 25),
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(

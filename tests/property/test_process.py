@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.lane import Lane
+from tests.support.rounds import rounds
 
 from godwit.operators.process import ProcessOperator
 
@@ -44,7 +45,7 @@ ROW = st.tuples(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=150, database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(75, 150), database=None)
 @given(
     epochs=st.lists(st.lists(ROW, max_size=12), max_size=5),
     codec=st.sampled_from(["msgpack", "pickle"]),

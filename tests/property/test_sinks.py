@@ -15,6 +15,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.connect.postgres.copy import csv_rows
@@ -22,7 +23,7 @@ from godwit.sinks.parquet_files import NULL_PARTITION, partition_directories
 from godwit.sinks.rows import last_of_each_key, without_replaced_rows
 from godwit.sinks.simple_sinks import MemorySink
 
-fixed = settings(derandomize=True, deadline=None, max_examples=60)
+fixed = settings(derandomize=True, deadline=None, max_examples=rounds(30, 60))
 
 # Few values, so that keys meet.
 KEYS = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0, 1, None]))

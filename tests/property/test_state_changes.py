@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, description_in, plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
@@ -17,7 +18,7 @@ from godwit.operators.process import ProcessOperator
 from godwit.values.checks import UnencodableError
 from godwit.values.codec import make_codec
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=150, database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150), database=None)
 
 KINDS: dict[str, tuple[Any, Any, st.SearchStrategy[Any]]] = {
     "int": (int, 0, st.integers(-(2**50), 2**50)),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 from godwit.values.codec import make_codec
 
@@ -170,7 +171,7 @@ def through(state_type: Any, states: list[Any]) -> list[Any]:
     return codec.decode([memoryview(blob) for blob in codec.encode(states)])
 
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=100, database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(50, 100), database=None)
 
 
 @PROFILE

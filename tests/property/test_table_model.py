@@ -31,6 +31,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.rounds import rounds
 
 from godwit.model.errors import StorageFullError
 from godwit.store.changes import Changes, EntryRange, StateRows
@@ -388,7 +389,7 @@ def test_the_store_does_what_dictionaries_do() -> None:
         settings=settings(
             derandomize=True,
             deadline=None,
-            max_examples=24,
+            max_examples=rounds(12, 24),
             stateful_step_count=20,
             suppress_health_check=list(HealthCheck),
         ),

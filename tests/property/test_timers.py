@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.rounds import rounds
 from tests.support.window_flows import WindowedRun
 
 from godwit.api.declarations import OnTimer
@@ -137,7 +138,7 @@ class Model:
             self.timers.clear()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(rounds(3, 6)))
 def test_timers_fire_as_plain_python_says_whatever_they_do_to_one_another(
     tmp_path: Path, seed: int
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.windows import Windows, windows_of
+from tests.support.rounds import rounds
 from tests.support.window_flows import WindowedRun
 
 from godwit.operators import aggregates as gw
@@ -60,7 +61,7 @@ def test_panes_make_exactly_the_windows_of_each_moment(kinds_: Any, data: st.Dat
     assert grid.closes(closed, until) == bool(closing)
 
 
-@settings(derandomize=True, deadline=None, max_examples=5, database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(3, 5), database=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=3, unique=True),
     st.integers(0, 15),
@@ -142,7 +143,7 @@ def _sink() -> Any:
     return FakeSink()
 
 
-@settings(derandomize=True, deadline=None, max_examples=8, database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(4, 8), database=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=6, unique=True), st.booleans(), st.integers(0, 2**32 - 1)
 )

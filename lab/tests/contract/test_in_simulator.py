@@ -8,6 +8,7 @@ import pytest
 from lab.tests.contract.in_simulator import InSimulator
 from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
+from tests.support.rounds import rounds
 
 if TYPE_CHECKING:
     from tests.contract.scenario import Scenario
@@ -18,7 +19,7 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(scenario: Scen
     play(scenario, InSimulator(deep=scenario.deep, policy=scenario.policy))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(rounds(20, 40)))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(seed: int) -> None:
     scenario = drawn(seed)
     play(scenario, InSimulator(deep=scenario.deep, policy=scenario.policy))

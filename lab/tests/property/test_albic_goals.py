@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from tests.oracles.allocation import allowed_assignments, over_under
+from tests.support.rounds import rounds
 
 from godwit.control.planners.allocation.milp import plan_milp
 from godwit.placement import metrics
@@ -55,7 +56,7 @@ def goals(problem: Problem, assignments: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def test_as_many_key_groups_leave_as_can_and_loads_are_as_even_as_that_allows() -> None:
-    for seed in range(320):
+    for seed in range(rounds(160, 320)):
         problem = draining_problem(seed)
         left, distance = goals(problem, allowed_assignments(problem))
         (after,), (reached,) = goals(problem, plan_albic(problem, patience=5).assignment[None])
@@ -81,6 +82,6 @@ def test_a_draining_executor_is_not_emptied_onto_the_fullest_beside_an_idle_one(
 
 
 def test_without_traffic_albic_plans_as_the_milp() -> None:
-    for seed in range(20):
+    for seed in range(rounds(10, 20)):
         problem = replace(draining_problem(seed), traffic=NO_TRAFFIC)
         assert planner("albic")(problem).objective == plan_milp(problem).objective

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from godwit.placement.solution import Solution
 
 CLOSE = 1e-6
-more = settings(derandomize=True, deadline=None, max_examples=150)
-many = settings(derandomize=True, deadline=None, max_examples=30)
-some = settings(derandomize=True, deadline=None, max_examples=12)
+more = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
+many = settings(derandomize=True, deadline=None, max_examples=rounds(15, 30))
+some = settings(derandomize=True, deadline=None, max_examples=rounds(6, 12))
 
 
 def sides(problem: Problem, assignment: Any) -> tuple[float, float]:

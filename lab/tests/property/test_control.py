@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
+from tests.support.rounds import rounds
 
 from godwit.control import Budget
 from godwit.control.cost_benefit import Terms, is_uneven, select_moves
@@ -43,7 +44,7 @@ def world(
 
 
 @given(seed=seeds, executors=st.integers(2, 6))
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(derandomize=True, deadline=None, max_examples=rounds(6, 12))
 def test_after_a_shift_the_load_is_within_its_bound_in_two_periods(
     seed: int, executors: int
 ) -> None:
@@ -115,7 +116,7 @@ def test_draining_always_ends(seed: int, executors: int, moves: int, planner: st
         unique_by=lambda one: one[0],
     ),
 )
-@settings(derandomize=True, deadline=None, max_examples=10)
+@settings(derandomize=True, deadline=None, max_examples=rounds(5, 10))
 def test_whatever_overtakes_a_plan_that_is_held_up_the_load_is_even_in_the_end(
     seed: int, happens: list[tuple[str, float]]
 ) -> None:
@@ -147,7 +148,7 @@ def test_whatever_overtakes_a_plan_that_is_held_up_the_load_is_even_in_the_end(
 
 
 @given(seed=seeds, key_groups=st.integers(2, 40), executors=st.integers(2, 6))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=rounds(50, 100))
 def test_what_is_judged_worth_it_keeps_to_the_budget_and_never_makes_it_worse(
     seed: int, key_groups: int, executors: int
 ) -> None:

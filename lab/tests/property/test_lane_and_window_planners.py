@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.problems import placed
+from tests.support.rounds import rounds
 
 from godwit.control.planners.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.placement import metrics
@@ -15,7 +16,7 @@ from godwit.placement.problem import Limits, Problem
 from godwit.placement.solution import validate_solution
 from godwit_lab.planners.balancing import plan_clb, plan_elb
 
-profile = settings(derandomize=True, deadline=None, max_examples=150)
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
 
 
 @st.composite

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.support.rounds import rounds
 
 from godwit.control.planners.allocation.milp import plan_milp
 from godwit.placement import metrics
@@ -78,7 +79,8 @@ def no_worse_than_doing_nothing(solution: Solution) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("executors", "key_groups", "problems"), [(2, 6, 16), (3, 10, 4), (5, 30, 1), (10, 100, 1)]
+    ("executors", "key_groups", "problems"),
+    [(2, 6, rounds(8, 16)), (3, 10, rounds(2, 4)), (5, 30, 1), (10, 100, 1)],
 )
 def test_albic_comes_to_rest_within_ten_plans(
     executors: int, key_groups: int, problems: int
@@ -113,7 +115,7 @@ def test_milp_comes_to_rest_within_ten_plans(max_moves: int | None) -> None:
 
 
 def test_clb_comes_to_rest_within_ten_plans() -> None:
-    for seed in range(20):
+    for seed in range(rounds(10, 20)):
         rng = np.random.default_rng(seed)
         key_groups, executors = int(rng.integers(4, 60)), int(rng.integers(2, 6))
         history = rng.poisson(rng.uniform(1, 100, key_groups), (8, key_groups)).astype(np.float64)

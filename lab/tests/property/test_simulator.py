@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 from godwit.model.assignment import Move
 from godwit_lab.experiments.paper1.transfer_schedules import shortest_s, transfer_s
@@ -13,7 +14,7 @@ from godwit_lab.simulator.history import Delays
 from godwit_lab.simulator.holdings import WaitBuffers
 from godwit_lab.simulator.transfers import Links
 
-profile = settings(derandomize=True, deadline=None, max_examples=150)
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
 SIZES = st.integers(1, 50)
 PLACES = st.sampled_from("abcde")
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.records import segment_ref
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.checkpoint.framing import (
@@ -156,7 +157,7 @@ SEGMENTS = st.lists(
 
 
 @given(columns=SEGMENTS, shuffled=st.booleans())
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=rounds(150, 300))
 def test_segments_are_sound_together_exactly_if_nothing_is_wrong_with_any(
     columns: list[tuple[tuple[int, ...], tuple[int, ...]]], *, shuffled: bool
 ) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rounds import rounds
 
 from godwit.columns.time_texts import parse_times
 
@@ -169,7 +170,7 @@ def time_texts(draw: st.DrawFn) -> str:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=rounds(75, 150))
 @given(st.lists(st.none() | time_texts(), max_size=30))
 def test_any_mixture_of_forms_has_the_values_of_whole_arithmetic(texts: list[str | None]) -> None:
     right = [None if text is None else oracle(text) for text in texts]

@@ -23,7 +23,7 @@ ODD: tuple[Any, ...] = (
     10**400, "", "a", "q", "\x00", "ünï", [], [[]], [0], [0, 1], [[0, 1]], [["a"]], [None], {},
     {"a": 1}, {"": None}, [[1, 2], [3]], [1e400], "traffic", [True], {"sizes": [1], "log": 2},
 )  # fmt: skip
-VARIANTS = int(os.environ.get("GODWIT_FUZZ_VARIANTS", "400"))
+VARIANTS = int(os.environ.get("GODWIT_FUZZ_VARIANTS", "200"))
 METHODS = {
     kind: [name for name, entry in PLANNERS.items() if entry.asks is type(problem)]
     for kind in EXAMPLES

@@ -49,8 +49,7 @@ def source_rows(source: Source) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ["t", "my dir/50%/a+b#c?d*e[f]é"])
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("partition_by", [[], ["plane"]])
+@pytest.mark.parametrize(("mode", "partition_by"), [("append", ["plane"]), ("upsert", [])])
 def test_epochs_of_lanes_and_of_the_driver(
     options: dict[str, str],
     name: str,

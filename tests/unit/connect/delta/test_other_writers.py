@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.delta_logs import add_file, commit, field, live_files, make_table
 from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, rows
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.model.errors import SinkError
@@ -176,7 +177,7 @@ KEYS: list[tuple[pa.DataType, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(rounds(1, 3)))
 @pytest.mark.parametrize(("dtype", "values"), KEYS, ids=lambda value: str(value)[:20])
 def test_drawn_epochs_between_writes_of_others_leave_what_a_dictionary_holds(
     tmp_path: Path, dtype: pa.DataType, values: list[Any], seed: int

@@ -117,9 +117,15 @@ def check(path: Path, dtype: pa.DataType, expected: Sequence[Row]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "lanes"), [("append", False), ("append", True), ("upsert", False)]
+    ("dtype", "values", "mode", "lanes"),
+    [
+        (*case, *way)
+        for number, case in enumerate(TYPES)
+        # What the driver appends is written as an upsert is.
+        for way in [("append", True), (("upsert", "append")[number % 2], False)]
+    ],
+    ids=lambda value: str(value)[:20],
 )
-@pytest.mark.parametrize(("dtype", "values"), TYPES, ids=lambda value: str(value)[:20])
 def test_values_are_read_back_by_every_reader_over_epochs_and_compactions(
     tmp_path: Path, dtype: pa.DataType, values: list[Any], mode: Any, lanes: bool
 ) -> None:

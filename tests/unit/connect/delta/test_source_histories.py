@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow.parquet import filters_to_expression
 from tests.support.delta_logs import commit, deletion_vector, field, make_table, vector_on_disk
+from tests.support.rounds import rounds
 
 import godwit as gw
 
@@ -28,7 +28,7 @@ NAMES = ["id", "part", "v"]
 FILTERS: list[Any] = [None, None, [("v", "<", 5)], [("part", "in", ["a", "e=f"]), ("id", ">", 3)]]
 FILTERS += [[[("part", "=", "b c/d")], [("v", ">=", 8)]], [("part", "not in", ["a"])]]
 PARTS = ["a", "b c/d", None, "é%20", "e=f"]
-SEEDS = range(200) if os.environ.get("GODWIT_LONG") else range(6)
+SEEDS = range(rounds(4, 200))
 
 
 class History:

@@ -286,8 +286,7 @@ ODD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("is_partition", [False, True])
+@pytest.mark.parametrize(("mode", "is_partition"), [("append", True), ("upsert", False)])
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_an_odd_name_works_or_is_refused_before_there_is_a_table(
     tmp_path: Path, name: str, is_partition: bool, mode: Any

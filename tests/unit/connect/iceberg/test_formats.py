@@ -160,8 +160,11 @@ TAKEN: dict[str, Callable[[Lake], None]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("feature", TAKEN)
+@pytest.mark.parametrize(
+    ("feature", "way"),
+    # Upserts delete rows and append others, and so do what the other two do in turn.
+    [(f, w) for n, f in enumerate(TAKEN) for w in ("upsert", ("append", "complete")[n % 2])],
+)
 def test_epochs_arrive_in_tables_with(lake: Lake, feature: str, way: str) -> None:
     TAKEN[feature](lake)
     sink = lake.sink(way)

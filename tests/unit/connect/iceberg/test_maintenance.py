@@ -56,7 +56,7 @@ def test_small_files_are_bounded_and_epochs_are_known_as_before(place: Place, mo
     model: dict[Any, Any] = {}
     every: list[tuple[Any, Any]] = []
     sink = place.sink(mode=mode, maintain=AT_ONCE)
-    for epoch in range(12):
+    for epoch in range(7):
         sink.deliver(output(epoch))
         for row in output(epoch).table.to_pylist():
             model[row["plane"]] = row["total"]
@@ -69,12 +69,12 @@ def test_small_files_are_bounded_and_epochs_are_known_as_before(place: Place, mo
     again = place.sink(mode=mode)
     last = again.last_delivered()
     assert last is not None
-    assert last.epoch == 11
+    assert last.epoch == 6
     sequence = place.table().last_sequence_number
-    again.deliver(output(11))
+    again.deliver(output(6))
     assert place.table().last_sequence_number == sequence
-    again.deliver(output(12))
-    assert len(place.rows()) == (26 if mode == "append" else 4)
+    again.deliver(output(7))
+    assert len(place.rows()) == (16 if mode == "append" else 4)
 
 
 def test_readers_of_changes_get_each_row_once(place: Place) -> None:
@@ -84,14 +84,14 @@ def test_readers_of_changes_get_each_row_once(place: Place) -> None:
     flow.sink("out", table.key_by("plane").compute(name="c", n=gw.count()), gw.sinks.memory())
     sink.deliver(output(0))
     with gw.testing.cluster(flow) as run:
-        for epoch in range(1, 12):
+        for epoch in range(1, 9):
             run.epoch()
             sink.deliver(output(epoch))
             if epoch % 3 == 0:
                 sink.maintain()
         run.epoch()
         counted = {row["plane"]: row["n"] for row in run.state("c").to_pylist()}
-    assert counted == {None: 12, "N0": 4, "N1": 4, "N2": 4}
+    assert counted == {None: 9, "N0": 3, "N1": 3, "N2": 3}
     operations = [s.summary.operation.value for s in place.table().snapshots() if s.summary]
     assert "replace" in operations
 
@@ -110,13 +110,13 @@ def test_epochs_and_maintenance_at_once_lose_nothing(place: Place) -> None:
 
     thread = threading.Thread(target=maintain)
     thread.start()
-    for epoch in range(1, 12):
+    for epoch in range(1, 8):
         sink.deliver(rows(epoch, (f"N{epoch}", epoch), (f"N{epoch // 2}", epoch)))
     ended.set()
     thread.join()
     sink.maintain()
     expected = {f"N{n}": n for n in range(1)}
-    for epoch in range(1, 12):
+    for epoch in range(1, 8):
         expected |= {f"N{epoch}": epoch, f"N{epoch // 2}": epoch}
     assert place.rows() == sorted(expected.items())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from collections import Counter
@@ -20,6 +19,7 @@ from tests.support.iceberg_tables import (
     local_path,
     properties_of,
 )
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.connect.iceberg.files import all_files
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from godwit.sources import Source
 
-SEEDS = range(200) if os.environ.get("GODWIT_LONG") else range(6)
+SEEDS = range(rounds(3, 200))
 PARTS = ["a", "b c/d", None, "é%20", "e=f"]
 FILTERS: list[Any] = [None, None, [("v", "<", 5)], [("part", "in", ["a", "e=f"]), ("id", ">", 3)]]
 FILTERS += [[[("part", "=", "b c/d")], [("v", ">=", 8)]], [("part", "not in", ["a"])]]

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.epoch_rows import EpochRows, context
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.model.errors import SinkError
@@ -175,7 +176,7 @@ def test_upserts_replace_rows_with_keys_of_the_epoch_and_no_others(
     oracle = Oracle(keys)
     sink = gw.sinks.iceberg("db.t", catalog=targets.properties, mode="upsert", keys=keys)
     sink.open(context(schema=schema, keys=tuple(keys)))
-    for epoch in range(6):
+    for epoch in range(rounds(4, 6)):
         if rng.random() < 0.7:
             theirs = draw(rng.randrange(1, 6))
             # The library cannot write NaN or times in a partition, and writes -0.0 twice.

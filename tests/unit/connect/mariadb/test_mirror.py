@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.rounds import rounds
 
 import godwit as gw
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.mariadb
 
-_ROUNDS = 300 if os.environ.get("GODWIT_LONG") else 3
+_ROUNDS = rounds(2, 300)
 _KEYS = ["a", "B", "é", "z "]
 _COLUMNS = "id, part, name, large, price, at"
 

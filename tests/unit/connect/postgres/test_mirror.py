@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections import Counter
 from decimal import Decimal
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from tests.postgres_server import drop_slots
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.connect.postgres.slot import ChangeStream
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 
-_ROUNDS = 300 if os.environ.get("GODWIT_LONG") else 3
+_ROUNDS = rounds(2, 300)
 _LARGE = 3000  # characters of a value that PostgreSQL stores outside of its row
 
 Row = tuple[Any, ...]

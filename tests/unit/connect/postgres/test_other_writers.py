@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 from tests.support.epoch_rows import EpochRows, context
+from tests.support.rounds import rounds
 
 import godwit as gw
 
@@ -180,7 +181,7 @@ def test_drawn_epochs_between_writes_of_others_leave_what_a_dictionary_says(
     server: str, dtype: pa.DataType, values: list[Any], seed: int
 ) -> None:
     table = Table(server, dtype, values, seed)
-    for number in range(25):
+    for number in range(rounds(15, 25)):
         table.step()
         if number % 5 == 4:
             table.check()
