@@ -162,7 +162,7 @@ def sent(epochs: Sequence[EpochOutcome]) -> int:
 def undisturbed(kind: str) -> tuple[list[list[dict[str, Any]]], tuple[Any, Any]]:
     """Return epochs, and what comes out of them where each row is sent on."""
     rng = random.Random(kind)
-    epochs = [drawn_rows(rng, epoch) for epoch in range(6)]
+    epochs = [drawn_rows(rng, epoch) for epoch in range(5)]
     flow = flow_of(kind, 16, partition_by=None)
     run = gw.testing.run(flow, {"rows": epochs}, now=NOW, close_at_end=True)
     assert sent(run.epochs) > 0

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, StructField, StructType
+from tests.support.rounds import rounds
 from tests.unit.adopt.processors import OUTPUT, Obeying, Processed, Written, arrow
 
 import godwit as gw
@@ -44,7 +45,7 @@ def says_before(self: Any, key: Any, rows: Any, _: Any) -> Any:
     self.value.update((list(rows)[-1].x,))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(rounds(1, 3)))
 def test_a_processor_does_what_it_does_under_pysparks_own_tester(seed: int, tmp_path: Path) -> None:
     tester_class = pytest.importorskip("pyspark.sql.streaming.tws_tester").TwsTester
     tester = tester_class(Obeying(), timeMode="ProcessingTime")

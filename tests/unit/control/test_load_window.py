@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.rounds import rounds
 
 from godwit.control.load_window import LoadWindow
 from godwit.model.assignment import Assignment, even_assignment
@@ -72,7 +73,7 @@ def test_what_stays_is_known_ever_better() -> None:
     assert after.max() < before.max() / 4
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(rounds(5, 10)))
 def test_a_steady_stream_has_no_shift_even_where_its_rate_steps(seed: int) -> None:
     stream = Stream(50, seed)
     assert not stream.epochs(150)

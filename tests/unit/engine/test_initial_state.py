@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
@@ -206,7 +207,7 @@ def texts(tables: list[pa.Table]) -> list[str]:
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(rounds(1, 3)))
 def test_a_flow_that_begins_with_the_state_of_another_goes_on_like_it(
     build: Callable[[Any], Any], seed: int
 ) -> None:

@@ -65,7 +65,7 @@ def findings(root: Path) -> list[Any]:
     return [*verify(CheckpointStorage.open(root / "ck")).findings]
 
 
-@pytest.mark.parametrize("max_bytes", [1, 5_000, 10**9])
+@pytest.mark.parametrize("max_bytes", [1, 10**9])
 def test_more_and_fewer_key_groups_have_the_same_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.engine.query_state import QueryState, QueryStates
@@ -38,7 +39,7 @@ def totals(
     return flow
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(rounds(1, 2)))
 def test_every_answer_is_of_the_last_epoch_over_moves_losses_and_restarts(seed: int) -> None:
     drawn = random.Random(seed)
     run = gw.testing.cluster(totals(), executors=3)

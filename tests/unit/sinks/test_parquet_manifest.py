@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, rows
 from tests.support.file_systems import FaultyHandler
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.model.errors import InvalidControlError, SinkError
@@ -49,8 +50,8 @@ def epoch(number: int, history: str = "h") -> EpochRows:
 
 
 def directories(path: Path, layout: dict[str, bool]) -> Iterator[tuple[int, Path, FaultyHandler]]:
-    """Yield 0, 1, 2, …, each with a directory of its own and its file system."""
-    for step in count():
+    """Yield 0, 2, 4, … or every number, each with a directory of its own and its file system."""
+    for step in count(0, rounds(2, 1)):
         root = path / str(step)
         root.mkdir()
         yield step, root, FaultyHandler(root, **layout)

@@ -7,7 +7,6 @@ of them twice.  The oracles are a dict of newest rows, and the sorted log of eac
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import random
 import re
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.epoch_rows import EpochRows, context
 from tests.support.postgres_sinks import execute
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.columns.signed import CHANGE
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("psycopg", reason="one of the targets")
 
-SEEDS = range(200 if "GODWIT_LONG" in os.environ else 1)
+SEEDS = range(rounds(1, 200))
 Event = tuple[Any, Any, Any, int]  # key, version, value, sign
 TABLE = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.float64())])
 Rows = list[tuple[Any, ...]]
@@ -218,7 +218,9 @@ def test_the_newest_row_of_each_key_stays_whatever_comes_late(
 ) -> None:
     rng = random.Random(f"{name} {kind} {seed}")
     target = target_of(request, name, tmp_path)
-    num, sizes = (24, [1, 4, 9]) if name in {"delta", "iceberg"} else (50, [0, 2, 5, 9])
+    num, sizes = rounds(24, 50), [0, 2, 5, 9]
+    if name in {"delta", "iceberg"}:
+        num, sizes = rounds(15, 24), [1, 4, 9]
     keys = ["a", "b", "c", None if name in NULL_KEYS else "B"]
     epochs = cut(rng, drawn(rng, kind, num, keys=keys), sizes)
     delivered(target, rng, kind, epochs, mode="upsert", keys="k", order_by="at")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.oracles.windows import BEGINNING, Sessions, Windows, windows_of
 from tests.support.fake_flow import FakeSink
+from tests.support.rounds import rounds
 from tests.support.window_flows import WindowedRun
 
 from godwit.engine.event_time import EventTimes
@@ -253,7 +254,7 @@ def expected(over: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(rounds(2, 4)))
 def test_sessions_hold_rows_that_lie_at_most_a_gap_apart(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     gap, slack = 5 * S, 20 * S
@@ -334,7 +335,7 @@ def test_open_sessions_of_a_key_are_looked_for_many_at_a_time(
     assert sorted(row[-1] for row in closed) == sorted([8, *range(1, count)])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(rounds(1, 3)))
 def test_a_function_gets_the_rows_of_its_session_in_order_of_time(
     tmp_path: Path, seed: int
 ) -> None:
