@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import os
 import random
 from collections import Counter
 from operator import add
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from tests.support.rounds import rounds
 from tests.unit.adopt.processors import Remembering
 
 import godwit as gw
@@ -30,7 +30,7 @@ COLUMNS = "id long, k string, n long, moment timestamp"
 OUTPUT = "k string, id long"
 START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
 BAD, MISFIT = 13, 14  # values of ``n``: the function raises; it emits a row that does not fit
-SEEDS = range(300) if os.environ.get("GODWIT_LONG") else range(3)
+SEEDS = range(rounds(2, 300))
 
 
 def _emitted(key: tuple[Any, ...], row: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ import pytest
 import godwit as gw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 US = dt.timedelta(microseconds=1)
 GAP = 10 * US
@@ -41,7 +41,7 @@ def cuts(rows: list[Any]) -> Iterator[list[list[Any]]]:
 
 
 def results(
-    rows: list[Row], builds: dict[str, Callable[[Any, str], Any]]
+    rows: list[Row], builds: Mapping[str, Callable[[Any, str], Any]]
 ) -> dict[str, list[list[tuple[Any, ...]]]]:
     """Return the different results that all cuts have in each sink; none may leave out a row.
 

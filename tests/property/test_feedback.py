@@ -18,6 +18,7 @@ from tests.support.loop_flows import (
     counted_down,
     counts_in,
 )
+from tests.support.rounds import rounds
 
 import godwit as gw
 
@@ -43,7 +44,7 @@ OFTEN = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=25,
+    max_examples=rounds(12, 25),
     suppress_health_check=[HealthCheck.too_slow],
 )
 

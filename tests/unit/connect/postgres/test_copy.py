@@ -142,7 +142,7 @@ def test_values_come_out_as_they_went_in(postgres: str) -> None:
                FROM pg_attribute WHERE attrelid = 'target'::regclass"""
     with psycopg.connect(postgres) as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        created = dict(connection.execute(types).fetchall())
+        created: dict[str, str] = dict(connection.execute(types).fetchall())
         for name, (dtype, column, _) in zip(expected, CASES, strict=True):
             read = connection.execute(f'SELECT {name} FROM target ORDER BY "row"'.encode())
             values = [value for (value,) in read][: len(expected[name])]
