@@ -638,7 +638,7 @@ def _join_of(draw: random.Random) -> tuple[str, str]:
 
 
 def _union_of(draw: random.Random) -> tuple[str, str]:
-    """Draw a union of two aggregates; of two equal ones Spark may have the rows once."""
+    """Draw a union of two aggregates; of two equal ones Spark gives the second no watermark."""
     window, key = draw.choice(_WINDOWS[:4]), draw.choice(_KEYS)
     measure = _measures(draw, 1)[0][1]
     parts = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from godwit.adopt.aggregate_functions import call_of, depends_on_order
+from godwit.adopt.aggregate_functions import call_of, depends_on_order, is_nested
 from godwit.adopt.group_keys import GroupKeys
 from godwit.adopt.grouped import GroupedAggregates, GroupsInTime
 from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, PlacedColumn
@@ -73,8 +73,11 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
     results_named = list(aggregates)
     for name, key in keys.nested:
         arguments.append((translation.unique(f"of_{name}"), key))
-        source: tuple[str, How] = (arguments[-1][0], "value")
-        aggregates[name] = EncodedAggregate(aggregate=gw.first("c0"), sources=(source,))
+        column = arguments[-1][0]
+        aggregates[name] = gw.first(column)
+        if is_nested(key):
+            source: tuple[str, How] = (column, "value")
+            aggregates[name] = EncodedAggregate(aggregate=gw.first("c0"), sources=(source,))
     if not aggregates:
         aggregates[translation.unique("count")] = gw.count()
     # In complete mode the watermark is idle, but late rows are of no session.

@@ -5,15 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    MapType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType, TimestampType
 
 from godwit.adopt.first_rows import FirstRows, FirstRowsInTime
-from godwit.adopt.plan import WATERMARK_DELAY, id_of, kind_of, metadata_of, to_list, type_of, walk
+from godwit.adopt.plan import (
+    WATERMARK_DELAY,
+    id_of,
+    in_output,
+    is_keyed_by_text,
+    kind_of,
+    metadata_of,
+    to_list,
+    type_of,
+    walk,
+)
 from godwit.adopt.spark_states import FirstRowsState
 from godwit.plan.nodes import CustomNode
 from godwit.time.grid import END
@@ -47,7 +52,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     for key in keys:
         translation.check_collation(node, key)
         dtype = type_of(key)
-        if not isinstance(dtype, StructType | ArrayType | MapType):
+        if not (isinstance(dtype, StructType) or is_keyed_by_text(dtype)):
             key_columns.append((own[id_of(key)], key))
             continue
         for name, part in _parts(translation, str(key.name()), key, dtype):
@@ -57,7 +62,8 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     within_us = expires = None
     null_us = END
     if timed:
-        marked = [a for a in _output_at_run(translation, node) if WATERMARK_DELAY in metadata_of(a)]
+        at_run = (in_output(child, a) for a in _output_at_run(translation, node))
+        marked = [a for a in at_run if a is not None and WATERMARK_DELAY in metadata_of(a)]
         moment = catalyst.no_time()  # Spark drops no late rows if their event time is left out
         for mark in marked[:1]:
             if within:
@@ -117,7 +123,7 @@ def _output_at_run(translation: Translator, node: Any) -> list[Any]:
 def _parts(translation: Translator, name: str, value: Any, dtype: Any) -> list[tuple[str, Any]]:
     """Return a key as columns that operators can compare."""
     catalyst = translation.catalyst
-    if isinstance(dtype, ArrayType | MapType):
+    if is_keyed_by_text(dtype):
         return [(name, catalyst.key_text(value))]
     if not isinstance(dtype, StructType):
         return [(name, value)]

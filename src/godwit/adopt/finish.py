@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, value_of
 from godwit.adopt.plan import Catalyst, analysed, children_of, id_of, kind_of, to_list
 from godwit.adopt.stateless import read_stateless
 from godwit.model.errors import UnsupportedQueryError
+from godwit.model.naming import listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,14 @@ class Finish:
         not computed there as Spark computes it.
         """
         rows = self._rows
+        names = Counter(str(attribute.name()) for attribute in to_list(rows.plan.output()))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise UnsupportedQueryError(
+                f"{needed_by[0].upper()}{needed_by[1:]} gets several columns named "
+                f"{listing(twice)}.",
+                remedy="Give each another name, as by alias(...).",
+            )
         chosen = self._chosen_columns()
         if chosen is not None:
             return stream.map(_Choose(chosen))

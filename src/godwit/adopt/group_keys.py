@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
+from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from godwit.adopt.lanes import Packed, Place, PlacedColumn
 from godwit.adopt.plan import (
     SESSION_WINDOW,
     WATERMARK_DELAY,
+    is_keyed_by_text,
     kind_of,
     metadata_of,
     type_of,
@@ -41,7 +42,7 @@ class GroupKeys:
         self.window: tuple[Any, str, str] | None = None
         self.panes: tuple[TimeWindow, str] | None = None  # windows, and the column of their time
         self.bound: list[PlacedColumn] = []
-        # column of the result → key of a nested type, which has a text in the columns
+        # column of the result → key that has a text in the columns
         self.nested: list[tuple[str, Any]] = []
         catalyst = translation.catalyst
         names: list[str] = []
@@ -146,7 +147,7 @@ class GroupKeys:
         `names`: those of the columns so far.
         """
         catalyst = translation.catalyst
-        if isinstance(dtype, ArrayType | MapType):
+        if is_keyed_by_text(dtype):
             own = translation.unique(f"{name}_text")
             self.columns.append((own, catalyst.key_text(expression)))
             names.append(own)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from godwit.adopt.joined_rows import (
     EXPIRES,
@@ -25,6 +25,8 @@ from godwit.adopt.plan import (
     WATERMARK_DELAY,
     children_of,
     id_of,
+    in_output,
+    is_keyed_by_text,
     kind_of,
     metadata_of,
     option,
@@ -247,8 +249,8 @@ def _key_columns(translation: Translator, key: Any) -> list[tuple[str, Any]]:
     metadata = metadata_of(key) if kind_of(key) == "AttributeReference" else {}
     if {TIME_WINDOW, SESSION_WINDOW} & {*metadata}:
         return [(translation.unique("key"), catalyst.field(key, n)) for n in range(2)]
-    is_nested = isinstance(dtype, StructType | ArrayType | MapType)
-    value = catalyst.key_text(key) if is_nested else catalyst.normalized(key)
+    is_text = isinstance(dtype, StructType) or is_keyed_by_text(dtype)
+    value = catalyst.key_text(key) if is_text else catalyst.normalized(key)
     return [(translation.unique("key"), value)]
 
 
@@ -289,10 +291,10 @@ def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
     )
     forgets = False
     for number, (side, mark) in enumerate(zip(sides, marks, strict=True)):
-        late = catalyst.no_time() if mark is None else _moment(translation, node, mark)
+        late = catalyst.no_time() if mark is None else _moment(translation, node, mark, side.plan)
         expires = catalyst.no_time()
         if keyed is not None:
-            expires = _moment(translation, node, side.keys[keyed])
+            expires = _moment(translation, node, side.keys[keyed], side.plan)
         elif mark is not None:
             reach_ms = catalyst.state_watermark(
                 outputs[number], outputs[1 - number], run.condition(), _SOME_TIME_MS
@@ -321,7 +323,14 @@ def _states_of(sides: Sequence[_Side]) -> tuple[JoinSideState, JoinSideState]:
 
 def _stored(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
     """Return the columns of rows that Spark stores: those that its optimizer leaves."""
-    left, right = (to_list(c.output()) for c in children_of(_at_run(translation, node)))
+    pairs = zip(children_of(node), children_of(_at_run(translation, node)), strict=True)
+    left, right = (
+        [
+            attribute if (own := in_output(side, attribute)) is None else own
+            for attribute in to_list(at_run.output())
+        ]
+        for side, at_run in pairs
+    )
     return left, right
 
 
@@ -343,8 +352,16 @@ def _at_run(translation: Translator, node: Any) -> Any:
     return run[position]
 
 
-def _moment(translation: Translator, node: Any, mark: Any) -> Any:
-    """Return the event time of a column that a watermark follows, or the end of its window."""
+def _moment(translation: Translator, node: Any, mark: Any, plan: Any) -> Any:
+    """Return the event time of a column that a watermark follows, or the end of its window.
+
+    `mark`: the column, also one that Spark's optimizer has left instead of a column of `plan`.
+    """
+    mark = in_output(plan, mark)
+    if mark is None:
+        raise translation.refused(
+            node, "the event time of its watermark is lost on the way", "Keep the column."
+        )
     is_window = isinstance(type_of(mark), StructType)
     moment = translation.catalyst.field(mark, 1) if is_window else mark
     if not isinstance(type_of(moment), TimestampType):

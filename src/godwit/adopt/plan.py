@@ -13,7 +13,13 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, _parse_datatype_json_string
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    _parse_datatype_json_string,
+)
 
 from godwit.adopt.java_numbers import SINCE_SHORTEST
 
@@ -62,6 +68,34 @@ def has_method(node: Any, name: str) -> bool:
     return name in dir(node)
 
 
+def in_output(plan: Any, attribute: Any) -> Any:
+    """Return the column of a plan's output that has the values of an attribute; ``None``: none has.
+
+    Spark's optimizer leaves out aliases that change no name, so its plans may have the column below
+    an alias instead of the alias.
+    """
+    output = to_list(plan.output())
+    if any(id_of(column) == id_of(attribute) for column in output):
+        return attribute
+    below: dict[int, int] = {}  # alias of a column → that column
+    for node in walk(plan):
+        if kind_of(node) in {"Aggregate", "Project"}:
+            is_project = kind_of(node) == "Project"
+            listed = node.projectList() if is_project else node.aggregateExpressions()
+            below |= {
+                id_of(named): id_of(named.child())
+                for named in to_list(listed)
+                if kind_of(named) == "Alias" and kind_of(named.child()) == "AttributeReference"
+            }
+    for column in output:
+        number, left = id_of(column), dict(below)
+        while number != id_of(attribute) and number in left:
+            number = left.pop(number)
+        if number == id_of(attribute):
+            return column
+    return None
+
+
 def conjuncts(condition: Any) -> list[Any]:
     """Return the parts of a condition that are joined by ``AND``."""
     if kind_of(condition) != "And":
@@ -91,6 +125,11 @@ def id_of(attribute: Any) -> int:
 def type_of(expression: Any) -> DataType:
     """Return the type of an expression."""
     return _parse_datatype_json_string(expression.dataType().json())
+
+
+def is_keyed_by_text(dtype: DataType) -> bool:
+    """Return whether a key of a type is a text (`Catalyst.key_text`), as operators have no such."""
+    return isinstance(dtype, ArrayType | MapType | DayTimeIntervalType)
 
 
 def metadata_of(attribute: Any) -> dict[str, Any]:

@@ -27,14 +27,14 @@ import pyarrow as pa
 from godwit.adopt.spark_buffers import aggregate_rows, converters_of
 from godwit.adopt.spark_progress import StoppedQuery, arranged, copy_logs, read_progress
 from godwit.adopt.spark_state_reader import SparkStateReader
-from godwit.adopt.spark_states import AggregateState, FirstRowsState, FunctionState
+from godwit.adopt.spark_states import AggregateState, FirstRowsState, FunctionState, LimitState
 from godwit.adopt.spark_stored_rows import first_rows, joined_rows
 from godwit.adopt.spark_variables import function_rows
 from godwit.adopt.translate import POLICY
 from godwit.checkpoint.records import BatchRef, StateId
 from godwit.checkpoint.spark_log import offsets_in
 from godwit.engine.initial_state import InitialPosition, InitialState
-from godwit.model.errors import CheckpointError
+from godwit.model.errors import CheckpointError, UnsupportedQueryError
 from godwit.model.naming import listing
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE
@@ -116,6 +116,12 @@ def _frames_of(
         return {STATE: first_rows(reader, number, state)}
     if isinstance(state, FunctionState):
         return function_rows(reader, number, state, operator)
+    if isinstance(state, LimitState):
+        raise UnsupportedQueryError(
+            "GlobalLimit cannot continue from Spark's checkpoint: its count of rows is not read.",
+            remedy="Start the query without from_spark_checkpoint(...).",
+            node="GlobalLimit",
+        )
     return {STATE: joined_rows(reader, number, state)}
 
 

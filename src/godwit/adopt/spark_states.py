@@ -96,4 +96,12 @@ class FunctionState:
         return dict(getattr(self.spec, "metrics", {}))
 
 
-OperatorState: TypeAlias = AggregateState | FirstRowsState | JoinState | FunctionState
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitState:
+    """The operator of a limit."""
+
+    operator: str
+    spark_operator: str = "globalLimit"
+
+
+OperatorState: TypeAlias = AggregateState | FirstRowsState | JoinState | FunctionState | LimitState

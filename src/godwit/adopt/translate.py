@@ -35,6 +35,7 @@ from godwit.adopt.lanes import (
     PlacedColumn,
     in_lanes,
 )
+from godwit.adopt.limits import limit
 from godwit.adopt.own_sources import check_scans, computed_source
 from godwit.adopt.plan import (
     Catalyst,
@@ -135,8 +136,10 @@ def translate(
     ).run()
 
 
-def is_stateful(node: Any) -> bool:
-    """Return whether a node of a plan has state in a streaming query."""
+def is_stateful(node: Any, mode: str) -> bool:
+    """Return whether a node of a plan has state in a streaming query of an output mode."""
+    if kind_of(node) == "GlobalLimit" and mode != "complete":  # of the rows of all batches together
+        return bool(node.isStreaming())
     if kind_of(node) == "Join":
         return all(child.isStreaming() for child in children_of(node))
     return kind_of(node) in _STATEFUL and bool(node.isStreaming())
@@ -184,7 +187,12 @@ class Translation:
         if self.own_sources:
             check_scans(self.plan)
         rows = self.rows_of(self.plan)
-        names = tuple(str(attribute.name()) for attribute in to_list(self.plan.output()))
+        output = to_list(self.plan.output())
+        names = tuple(str(attribute.name()) for attribute in output)
+        if rows is None and len({*names}) < len(names):  # which streams have not
+            own = [self.unique(name) for name in names]
+            stream = self.sources(list(zip(own, output, strict=True)), self.plan, timed=False)
+            rows = self.result_of(stream, output, own)
         if rows is None:
             plan, name = self.without_watermarks(self.plan), self.unique("input")
             stream, finish = self._add_source(self.plan, name, self._rows_of_plans([plan])), None
@@ -292,7 +300,7 @@ class Translation:
         number = next(self._numbers)
         below = [(self.rows_of(child), child) for child in children_of(node)]
         changed = [number for number, (rows, _) in enumerate(below) if rows is not None]
-        if is_stateful(node):
+        if is_stateful(node, self.mode):
             handler = _HANDLERS.get(kind)
             if handler is None:
                 raise self.refused(node, "no operator does it yet", "Remove it from this query.")
@@ -304,13 +312,6 @@ class Translation:
             self._order[self.states[-1].operator] = number
             return adopted
         if not changed:
-            if kind in {"GlobalLimit", "LocalLimit"} and node.isStreaming():
-                raise self.refused(
-                    node,
-                    "Spark counts its rows over all batches, so that later rows are left out",
-                    "Leave it out; options of the source, such as maxFilesPerTrigger, bound a "
-                    "batch.",
-                )
             return None
         if kind == "Union":
             return unite(self, node, [rows for rows, _ in below])
@@ -320,12 +321,8 @@ class Translation:
                 "it puts together the rows of several stateful operators",
                 "Write each of them in a separate query.",
             )
-        if kind in {"GlobalLimit", "LocalLimit"} and self.mode != "complete":
-            raise self.refused(
-                node,
-                "Spark counts its rows over all batches",
-                'Leave it out, or use outputMode("complete").',
-            )
+        if kind == "LocalLimit" and self.mode != "complete":
+            return below[0][0]  # its rows are counted above it
         (number,) = changed
         rows = below[number][0]
         assert rows is not None
@@ -506,6 +503,13 @@ class Translation:
     def _add_source(self, plan: Any, name: str, frame: DataFrame | Source, **time: Any) -> Stream:
         """Return the stream of a source; errors name a node of the plan that it has rows of."""
         for field in frame.schema if isinstance(frame, DataFrame) else ():
+            if "variant" in field.dataType.simpleString():
+                raise self.refused(
+                    plan,
+                    f"it has {field.name!r}, whose type is variant, of which PySpark has no null "
+                    "in local rows",
+                    "Convert it first, as by variant_get(...) or to_json(...).",
+                )
             try:
                 arrow_schema_of(StructType([field]), zone="UTC")
             except PySparkTypeError:
@@ -613,6 +617,7 @@ _HANDLERS: Final[dict[str, Callable[[Translation, Any, list[Adopted | None]], Ad
     "Deduplicate": deduplicate,
     "DeduplicateWithinWatermark": deduplicate,
     "Distinct": aggregate,
+    "GlobalLimit": limit,
     "Join": join,
     "FlatMapGroupsInPandasWithState": apply_in_pandas_with_state,
     "TransformWithStateInPySpark": transform_with_state,

@@ -91,7 +91,8 @@ class Flow(LogicalFlow):
         self._check_session(name, dataframe)
         from godwit.spark.stages.source_plans import check_plan  # noqa: PLC0415  it loads Spark
 
-        check_plan(dataframe, f"Source {name!r}", source=name)
+        is_query = self._query_watermark is not None
+        check_plan(dataframe, f"Source {name!r}", epochs_are_batches=is_query, source=name)
 
     def _check_session(self, name: str, dataframe: Any) -> None:
         """Raise for a DataFrame of Spark Connect, or of another session."""

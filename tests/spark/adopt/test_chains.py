@@ -51,6 +51,17 @@ def _timed(s: DataFrame) -> DataFrame:
 
 _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "the first row of each key": (lambda s: s.dropDuplicates(["k", "n"]), "update"),
+    "the first rows of all batches": (lambda s: s.limit(33).select("k", "n"), "append"),
+    "windows of the first rows of all batches": (
+        lambda s: _timed(s).where("n > 1").limit(25).groupBy(sf.window("ts", "5 minutes")).count(),
+        "append",
+    ),
+    "null structs whose fields are never null": (
+        lambda s: s.select(
+            "k", sf.when(sf.col("n") > 1, sf.struct(sf.lit(1).alias("x"))).alias("q")
+        ),
+        "append",
+    ),
     "zeros of both signs": (lambda s: s.select("k", "v").dropDuplicates(), "append"),
     "keys that are never forgotten": (lambda s: _timed(s).dropDuplicates(["k", "id"]), "append"),
     "event times that are keys": (
@@ -148,7 +159,8 @@ _ONLY_LONG = (  # cases with another that keeps the same kind of keys
 
 def _case(name: str) -> Case:
     build, mode = _QUERIES[name]
-    parts = 2 if name in {"keys of a time", "windows of windows"} else 1  # with a restart
+    restarted = {"keys of a time", "windows of windows", "the first rows of all batches"}
+    parts = 2 if name in restarted else 1
     return Case(build=build, streams=_input(len(name)), mode=mode, parts=parts)
 
 

@@ -67,6 +67,22 @@ def _of_windows(left: DataFrame, right: DataFrame) -> DataFrame:
     return joined.select("k", "w", "n", "m", "w2")
 
 
+def _of_aliases(left: DataFrame, right: DataFrame) -> DataFrame:
+    left, right = _timed(left, right)
+    left = left.select("n", *(sf.col(name).alias(name) for name in ("k", "ts")))
+    right = right.select("m", *(sf.col(name).alias(name) for name in ("k2", "ts2")))
+    return left.join(right, sf.expr(_RANGE), "leftOuter")
+
+
+def _of_aggregates(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Return a join of counts with columns that are aliases, as a part that ``WITH`` names has."""
+    left, right = _timed(left, right)
+    counts = left.groupBy("k", sf.window("ts", "5 minutes").alias("w")).count()
+    others = right.groupBy("k2", sf.window("ts2", "5 minutes").alias("w2")).agg(sf.sum("m"))
+    others = others.select(*(sf.col(f"`{name}`").alias(name) for name in others.columns))
+    return counts.join(others, sf.expr("k = k2 AND w = w2")).select("k", "w.start", "count")
+
+
 def _unconditional(left: DataFrame, right: DataFrame) -> DataFrame:
     """Return the join that ``FROM left, right`` is."""
     left, right = _timed(left, right)
@@ -81,6 +97,8 @@ _QUERIES: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
     "full, in a range of time": _join("fullOuter", _RANGE),
     "semi, with a condition on both sides": _join("leftSemi", f"{_RANGE} AND n <= m"),
     "left, of equal windows": _of_windows,
+    "left, of columns that are aliases of their own names": _of_aliases,
+    "inner, of aggregates that are aliases of their own names": _of_aggregates,
     "left, of equal event times": _join("leftOuter", "ts = ts2 AND n <= m"),
     "inner, by a condition above it": lambda left, right: _unconditional(left, right).where(
         f"{_RANGE} AND n <= m AND n > 1 AND m < 9"

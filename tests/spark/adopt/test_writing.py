@@ -110,6 +110,16 @@ def test_a_plan_is_explained_node_by_node(rows: DataFrame) -> None:
     assert lines[4] == "operator 'aggregate': aggregate count(1)"
 
 
+def test_functions_of_the_groups_of_a_batch_are_adopted_and_variants_are_not(
+    rows: DataFrame,
+) -> None:
+    firsts = rows.groupBy("k").applyInPandas(lambda group: group.head(1), rows.schema)
+    flow, _ = gw.read_plan(firsts.groupBy("k").count(), mode="update")
+    assert len(flow.operators) == 1
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="whose type is variant"):
+        gw.read_plan(rows.select(sf.to_variant_object(sf.struct("n")).alias("v")))
+
+
 def test_a_query_that_cannot_be_adopted_is_refused_with_its_place(
     rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,8 +135,8 @@ def test_a_query_that_cannot_be_adopted_is_refused_with_its_place(
     assert "test_writing.py" in caught.value.context["place"]
     assert not (tmp_path / "refused").exists()
     assert "missing: " in explained(query, mode="update")
-    with pytest.raises(gw.errors.UnsupportedQueryError, match="counts its rows over all batches"):
-        gw.read_plan(rows.limit(3))
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="Spark takes any"):
+        gw.read_plan(rows.dropDuplicates(["k"]).limit(3))
     with pytest.raises(gw.errors.UnsupportedQueryError, match="collat"):
         gw.read_plan(rows.groupBy(sf.collate("k", "UNICODE_CI")).count(), mode="update")
     with pytest.raises(gw.errors.UnsupportedQueryError, match="Spark refuses the query"):

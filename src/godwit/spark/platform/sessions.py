@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from godwit.model.errors import CheckpointError, EpochFailedError, GodwitError, InvalidFlowError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -109,6 +110,31 @@ def session_stopped(flow: str) -> EpochFailedError:
     )
 
 
+def _with_nullable_parts(rows: pa.Table) -> pa.Table:
+    """Return rows of which all parts of nested columns may be null.
+
+    PySpark converts all columns to the schema of the DataFrame, and Arrow does not convert a null
+    struct to a type in which a field of it is never null, not even from that type.
+    """
+    columns = [column.with_type(_nullable(column.type)) for column in rows.schema]
+    schema = pa.schema(columns, rows.schema.metadata)
+    return rows if schema.types == rows.schema.types else rows.cast(schema)
+
+
+def _nullable(dtype: pa.DataType) -> pa.DataType:
+    """Return a type whose parts may be null."""
+
+    def part(field: pa.Field) -> pa.Field:
+        return field.with_type(_nullable(field.type)).with_nullable(True)
+
+    if pa.types.is_struct(dtype):
+        return pa.struct([part(field) for field in dtype])
+    if pa.types.is_map(dtype):
+        key = dtype.key_field
+        return pa.map_(key.with_type(_nullable(key.type)), part(dtype.item_field))
+    return pa.list_(part(dtype.value_field)) if pa.types.is_list(dtype) else dtype
+
+
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RECORDS_LOCK: Final = threading.Lock()
 
@@ -122,6 +148,13 @@ def dataframe_of(
     """
     if not rows.num_rows and schema is not None:
         return spark.createDataFrame([], schema)
+    nullable = _with_nullable_parts(rows)
+    if nullable is not rows:
+        from godwit.spark.platform.pyspark_versions import (  # noqa: PLC0415  it loads Spark
+            spark_schema_of,
+        )
+
+        schema, rows = spark_schema_of(nullable.schema), nullable
     create: Any = spark.createDataFrame
     frame: DataFrame
     with _RECORDS_LOCK:

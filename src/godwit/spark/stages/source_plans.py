@@ -144,10 +144,13 @@ _TWO_STREAMS = _Refusal(
 )
 
 
-def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
+def check_plan(
+    dataframe: DataFrame, where: str, *, epochs_are_batches: bool = False, **context: str
+) -> None:
     """Raise if a streaming DataFrame needs state in Spark.
 
     `where`: subject of the error, such as ``"Source 'flights'"``; `context`: its fields.
+    `epochs_are_batches`: the flow is a query of Spark's, where functions get the groups of a batch.
     """
     plan = _analysed_plan(dataframe)
     for node in _walk_nodes(plan):
@@ -158,7 +161,7 @@ def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
             refusal = _TWO_STREAMS if all(c.isStreaming() for c in _children(node)) else None
         else:
             refusal = next((refusal for refusal in _REFUSALS if kind in refusal.nodes), None)
-        if refusal is not None:
+        if refusal is not None and not (epochs_are_batches and refusal.but is _ONE_EPOCH):
             raise InvalidFlowError(
                 f"{where} {refusal.does}, but {refusal.but}.", remedy=refusal.remedy, **context
             )
