@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
@@ -30,7 +32,6 @@ from godwit.placement import planner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ORDERS = "symbol string, price double, ts timestamp"
 DAY = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
@@ -158,6 +159,26 @@ def test_key_groups_move_and_executors_die_and_every_row_counts_once(strategy: A
     assert state == totals
     told = {type(event).__name__ for event in run.events}
     assert {"MigrationFinished", "ExecutorAdded", "ExecutorLost", "KeyGroupsWarmed"} <= told
+
+
+def test_a_killed_executor_leaves_none_of_its_tables_in_memory() -> None:
+    run = gw.testing.cluster(market(), executors=2)
+    rows = [order(symbol, 1.0) for symbol in "ABCDEFGH"]
+    for _ in range(2):
+        run.epoch({"orders": rows})
+    assert mapped_tables(run, "1")
+    run.kill("1")
+    run.epoch({"orders": rows})
+    gc.collect()
+    assert not mapped_tables(run, "1")
+    assert mapped_tables(run, "2")
+
+
+def mapped_tables(run: gw.testing.Run, executor: str) -> list[str]:
+    """Return the files of an executor's local store that this process has mapped."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    directory = f"/{run._driver.run_id.partition('-')[2]}/{executor}/"
+    return [line for line in maps if directory in line]
 
 
 def test_a_changed_flow_goes_on_from_the_state_that_there_is() -> None:

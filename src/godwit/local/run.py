@@ -22,7 +22,7 @@ from godwit.engine.cluster import Executor, SourceBatch
 from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.flow_run import FlowRun, announce_problems
-from godwit.engine.lane.executor import local_state, local_store_root
+from godwit.engine.lane.executor import close_local_store, local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.loop import EpochLoop
@@ -400,6 +400,8 @@ class LocalRun(FlowRun):
         """Set the executors (name → lanes); removed ones lose their copies."""
         for name in self.executors.keys() - executors.keys():
             self.forget_store(name)
+            # The process lives on, and would hold the memory of tables whose files are deleted.
+            close_local_store(local_store_root(self._settings.local_path, self.run_id, name))
         self.executors = _executors(executors)
         self.coordinator.see(executors)
 

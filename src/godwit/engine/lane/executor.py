@@ -116,6 +116,11 @@ def open_local_store(root: Path) -> dict[str, LocalState]:
     return store
 
 
+def close_local_store(root: Path) -> None:
+    """Close the tables of the local store at `root`, of an executor that is gone."""
+    _stores.pop(root, None)
+
+
 def claim_local_store(root: Path) -> None:
     """Create the directory of a query's local stores, and delete those of earlier runs.
 
