@@ -152,7 +152,7 @@ def _rows(draw: random.Random) -> list[tuple[Any, ...]]:
 
 def _stream() -> dict[str, Stream]:
     draw = random.Random(5)
-    return {"s": Stream(schema=_COLUMNS, batches=[_rows(draw) for _ in range(3)])}
+    return {"s": Stream(schema=_COLUMNS, batches=[_rows(draw) for _ in range(2)])}
 
 
 def _by(texts: list[str]) -> Callable[[DataFrame], DataFrame]:

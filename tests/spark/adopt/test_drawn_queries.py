@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.adopted.drawn import compare_cases, drawn_cases
 from tests.adopted.grammar import case_of
+from tests.support.rounds import rounds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ s.withWatermark('ts', '0 seconds').groupBy('d', 'id', F.session_window('ts', '30
 
 
 def test_drawn_queries_give_the_batches_that_spark_gives(spark: SparkSession) -> None:
-    seeds = range(11 if "GODWIT_LONG" in os.environ else 5)
+    seeds = range(rounds(3, 11))
     text = "".join(_LATE_SESSIONS.split("\n"))
     cases = drawn_cases(seeds) | dict([case_of(random.Random(5), text, "complete")])
     outcome = compare_cases(spark, cases)

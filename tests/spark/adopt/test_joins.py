@@ -36,11 +36,13 @@ def _rows(draw: random.Random, batch: int, keys: list[str | None]) -> list[tuple
     ]
 
 
-def _input(seed: int, keys: list[str | None]) -> dict[str, Stream]:
+def _input(seed: int, keys: list[str | None], num_batches: int = 4) -> dict[str, Stream]:
     draw = random.Random(seed)
     schemas = {"left": "k string, ts timestamp, n int", "right": "k2 string, ts2 timestamp, m int"}
     return {
-        name: Stream(schema=schema, batches=[_rows(draw, batch, keys) for batch in range(4)])
+        name: Stream(
+            schema=schema, batches=[_rows(draw, batch, keys) for batch in range(num_batches)]
+        )
         for name, schema in schemas.items()
     }
 
@@ -192,7 +194,7 @@ def test_keys_of_every_type_are_compared_as_spark_compares_them(spark: SparkSess
     keys: list[str | None] = ["a", "b", "c", None]
     cases = {
         f"{how}: {condition}": Case(
-            build=query_over(how, condition), streams=_input(5, keys), mode="append"
+            build=query_over(how, condition), streams=_input(5, keys, 2), mode="append"
         )
         for how, condition in _CONDITIONS
     }

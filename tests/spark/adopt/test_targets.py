@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import functions as sf
 from tests.adopted.agreed import agreed, comparison, remember
+from tests.support.long_tests import chosen
 from tests.support.native import Stream, run, settings, write, written
 from tests.support.postgres_sinks import execute
 
@@ -87,6 +88,13 @@ class _Job:
     ) -> None:
         self.build, self.mode, self.target, self.read = build, mode, target, read
         self.expected, self.result = expected, result or build
+
+
+_ONLY_LONG = (  # complete tables go to Iceberg, too, and every other test adopts a function
+    "delta, complete",
+    "foreachBatch",
+    "noop",
+)
 
 
 def _end(query: Any) -> None:
@@ -225,6 +233,7 @@ def test_every_target_gets_the_rows_of_spark_over_a_restart(
         ),
         "noop": _Job(_totals, "update", lambda w: w.format("noop"), list, expected="none"),
     }
+    jobs = chosen(jobs, only_long=_ONLY_LONG)
     tables = {"iceberg": "ours.db.windows", "iceberg, complete": "ours.more.totals"}
     schema = "k string, ts timestamp, n int"
     streams = {"s": Stream(schema=schema, batches=_BATCHES[:2])}
