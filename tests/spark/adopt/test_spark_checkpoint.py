@@ -131,7 +131,7 @@ def _range_join(s: DataFrame, t: DataFrame, how: str) -> DataFrame:
     """A join of two streams with a range of time."""
     left, right = (stream.withWatermark("ts", "1 minute") for stream in (s, t))
     near = "l.k = r.k AND l.ts BETWEEN r.ts - interval 5 minutes AND r.ts + interval 7 minutes"
-    if how == "right":  # Spark's state has the columns below the aliases
+    if how == "full":  # Spark's state has the columns below the aliases
         right = right.select(*(sf.col(name).alias(name) for name in right.columns))
     columns = ["l.k", "l.ts", "l.n"] if how == "left_semi" else ["l.k", "l.n", "r.id", "r.ts"]
     return left.alias("l").join(right.alias("r"), sf.expr(near), how).select(*columns)
