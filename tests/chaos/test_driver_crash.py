@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.chaos.flow import epochs_of, expected_final
 from tests.chaos.results import insist_on_each_row_once, put, rows_in_order, run_program
+from tests.support.long_tests import chosen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 KILLED = -9
-DEATHS = (("committed", 0), ("staged", 1), ("delivering", 1))
+DEATHS = chosen(
+    {
+        "after a commit": ("committed", 0),
+        "before a commit": ("staged", 1),
+        "in a delivery": ("delivering", 1),
+    },
+    only_long={"after a commit"},
+)
 
 
 @pytest.mark.postgres
@@ -37,7 +45,7 @@ def test_deaths_about_a_commit_and_in_a_delivery_leave_each_row_once(
         put(tmp_path / "in", number, odd)
         put(tmp_path / "own", number, [row for row in rows if not row[0] % 2])
     config = {"directory": str(tmp_path), "dsn": postgres, "mixed": True}
-    for death in DEATHS:
+    for death in DEATHS.values():
         assert run_program("driver", {**config, "kill": death}) == KILLED, death
     assert run_program("driver", {**config, "kill": None}) == 0
     assert (tmp_path / "acts/die").exists()
