@@ -105,7 +105,7 @@ class ControlledCluster:
         settings: Control | None = None,
         assignments: Mapping[str, Assignment] | None = None,
         speeds: Mapping[str, float] | None = None,
-        fixed_s: float = 0.1,
+        fixed_s: float = 0.2,
         noise: float = 0.0,
         seed: int = 0,
         pool: bool = True,

@@ -42,7 +42,7 @@ def skewed(factor: float = 2.0, key_groups: int = 64, rows: float = 30.0) -> np.
 
 
 def control(**changed: object) -> Control:
-    return control_of(**({"period": f"{PERIOD_S} seconds", "planner": "milp"} | changed))
+    return control_of(**({"period": f"{PERIOD_S} seconds", "planner": "flux"} | changed))
 
 
 def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> None:
@@ -62,7 +62,7 @@ def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> N
 
 def test_steady_input_with_noise_moves_nothing_any_more() -> None:
     world = ControlledCluster(
-        {"sum": Part(rows=skewed())}, FOUR, settings=control(), noise=0.1, seed=3
+        {"sum": Part(rows=skewed())}, FOUR, settings=control(), noise=0.1, seed=3, fixed_s=0.1
     )
     world.run(4 * PERIOD_S)
     settled = len(world.told(events.RebalancingStarted, events.LanesBalanced))
@@ -82,7 +82,7 @@ def test_an_even_stream_is_left_alone_and_that_is_said_once() -> None:
 def test_a_slow_drift_is_evened_out_and_then_the_bound_is_what_was_asked_for() -> None:
     """It is wider by a quarter where nothing had to move for long, and no change parts a drift."""
     part = Part(rows=np.full(64, 300.0), row_s=1e-4)
-    world = ControlledCluster({"sum": part}, FOUR, settings=control())
+    world = ControlledCluster({"sum": part}, FOUR, settings=control(), fixed_s=0.4)
 
     def drift(apart: float, periods: int) -> int:
         """Let the first executor's load differ from the mean by a share; return the migrations."""
@@ -381,9 +381,8 @@ def test_what_dies_is_replaced_where_a_number_was_set() -> None:
 
 def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> None:
     part = Part(rows=np.full(64, 60.0))
-    world = ControlledCluster(
-        {"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6))
-    )
+    settings = control(scaling=utilisation(0.6))
+    world = ControlledCluster({"sum": part}, {"e0": 2, "e1": 2}, settings=settings, fixed_s=0.1)
     world.pool.delay_s = 1.7 * PERIOD_S
     world.run(6 * PERIOD_S)
     joined = world.told(events.ExecutorAdded)[0].at_s
@@ -539,8 +538,8 @@ def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
 
 def test_a_number_set_by_hand_is_left_alone_for_the_stated_time() -> None:
     settings = control(scaling=utilisation(0.6), respect="25 seconds")
-    two = {"e0": 2, "e1": 2}
-    world = ControlledCluster({"sum": Part(rows=np.full(64, 60.0))}, two, settings=settings)
+    part, two = Part(rows=np.full(64, 60.0)), {"e0": 2, "e1": 2}
+    world = ControlledCluster({"sum": part}, two, settings=settings, fixed_s=0.1)
     assert world.control is not None
     world.control.policy_loop.overrides.record(["scaling"], 0.0)
     world.run(24.0)
@@ -925,7 +924,7 @@ def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period()
     )
     world.run(3 * PERIOD_S)
     assert world.control is not None
-    assert 0 < world.control.status["epochsObserved"] < PERIOD_S / 0.1
+    assert 0 < world.control.status["epochsObserved"] < PERIOD_S / 0.2
     assert not world.told(events.LoadMeasured, events.MigrationStarted)
 
 

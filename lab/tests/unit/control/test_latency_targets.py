@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from benchmarks.control import steps
 from tests.support.controls import control_of
+from tests.support.long_tests import chosen
+from tests.support.rounds import rounds
 
 from godwit.control import Budget
 from godwit.control.scaling import WantedExecutors, custom, latency, utilisation
@@ -103,7 +105,7 @@ def test_a_busiest_lane_beside_idle_ones_is_seen_and_its_key_group_named() -> No
     assert re.search(r"alone fills 0\.[89]", decided.reason)
 
 
-@pytest.mark.parametrize("operators", [6, 20])
+@pytest.mark.parametrize("operators", chosen({"6": 6, "20": 20}, only_long=["20"]).values())
 def test_many_operators_with_little_to_do_need_no_executor_each(operators: int) -> None:
     history = play(10.0, operators=operators, rows_per_s=25.0, key_groups=8, seconds=32)
     assert not history.of_kind(events.ScaledOut)
@@ -112,7 +114,7 @@ def test_many_operators_with_little_to_do_need_no_executor_each(operators: int) 
     assert history.between(16, 32).delays().mean_s < 1.0
 
 
-@pytest.mark.parametrize("executors", [3, 12])
+@pytest.mark.parametrize("executors", chosen({"3": 3, "12": 12}, only_long=["3"]).values())
 def test_one_heavy_key_group_asks_for_no_executor_after_the_other(executors: int) -> None:
     history = play(0.3, executors=executors, rows_per_s=1060, keys=HEAVY, max_executors=24)
     assert not history.of_kind(events.ScaledOut)
@@ -129,8 +131,8 @@ def test_without_a_budget_for_moves_nobody_is_asked_for() -> None:
 
 def test_an_executor_that_was_asked_for_gets_key_groups_whatever_their_state_costs() -> None:
     """Half of five gigabytes takes longer than the moves gain within the horizon."""
-    keys = Keys(number=1_000_000, zipf=0.3)
-    history = play(0.3, executors=1, rows_per_s=600, keys=keys, key_bytes=5_000, seconds=120)
+    keys = Keys(number=200_000, zipf=0.3)
+    history = play(0.3, executors=1, rows_per_s=600, keys=keys, key_bytes=25_000, seconds=120)
     assert scaled(history) == [(1, 2)]
     late = history.between(80, 120)
     assert late.column("load_distance").max() < 0.3
@@ -205,10 +207,10 @@ def test_a_target_that_nothing_meets_ends_at_the_knee_with_one_decision() -> Non
 
 
 def test_executors_that_an_unreachable_target_asked_for_go_when_the_load_falls() -> None:
-    surges = (Surge(start_s=20.0, end_s=80.0, factor=4.0),)
-    history = play(0.05, executors=4, rows_per_s=1440, surges=surges, max_executors=64, seconds=160)
+    surges = (Surge(start_s=15.0, end_s=45.0, factor=4.0),)
+    history = play(0.05, executors=4, rows_per_s=1440, surges=surges, max_executors=64, seconds=110)
     before, at_most, after = (
-        history.between(0, at_s).epochs[-1].executors for at_s in (20.0, 80.0, 160.0)
+        history.between(0, at_s).epochs[-1].executors for at_s in (15.0, 45.0, 110.0)
     )
     assert at_most > 2 * before
     assert 5 <= after <= 14  # as where nothing but the knee is aimed at
@@ -286,7 +288,7 @@ def test_the_slow_epochs_of_a_start_spoil_no_prediction(monkeypatch: pytest.Monk
     assert max(errors[1:]) <= 0.25  # the first is made while epochs still become quicker
 
 
-@pytest.mark.parametrize("seed", [0, 5])
+@pytest.mark.parametrize("seed", chosen({"0": 0, "5": 5}, only_long=["0"]).values())
 def test_a_step_takes_two_decisions_at_most_to_the_fewest_executors_or_one_more(seed: int) -> None:
     """Streams of the table of `benchmarks.control.steps`, which plays hundreds of them."""
     step = steps.play(steps.draw(seed))
@@ -307,7 +309,7 @@ def test_noise_of_half_the_rate_makes_one_decision_at_most(scaling: Any, seed: i
         components=(SimulatedComponent(name="w", key_groups=128, row_ms=1.0, key_bytes=10_000),),
         rate=Rate(rows_per_s=2400, noise=0.5),
         keys=Keys(number=20_000, zipf=0.4),
-        duration_s=340.0,
+        duration_s=rounds(180, 340),
         trigger_s=0.5,
         longest_epoch_s=5.0,
     )
