@@ -564,7 +564,7 @@ REGROUPED: tuple[Scenario, ...] = (
     ),
     _regrouped(
         "warming always fails and the components stay as they are",
-        *(*_rows(3), _APART, Settle(), Warming(goes="fails"), ROW, *_rows(40)),
+        *(*_rows(3), _APART, Settle(), Warming(goes="fails"), ROW, *_rows(14)),
         policy=Policy(patience=1, max_attempts=2),
         same_epochs=True,
         told=("RegroupingCancelled",),

@@ -558,12 +558,14 @@ def _signed(rows: pa.Table) -> pa.Table:
 
 
 FLOWS = {
-    "aggregates": GoldenFlow(build=aggregates),
-    "windows": GoldenFlow(build=windows, num_epochs=10),
+    "aggregates": GoldenFlow(build=aggregates, num_continued=2),
+    "windows": GoldenFlow(build=windows, num_epochs=10, num_continued=2),
     "two_phase": GoldenFlow(build=two_phase, before=_migrate_instantly),
     "joins": GoldenFlow(build=joins, sources=("rows", "others")),
-    "spread_join": GoldenFlow(build=spread_join, sources=("rows", "others"), before=_spread),
-    "functions": GoldenFlow(build=functions, sources=("rows", "others")),
+    "spread_join": GoldenFlow(
+        build=spread_join, sources=("rows", "others"), before=_spread, num_continued=2
+    ),
+    "functions": GoldenFlow(build=functions, sources=("rows", "others"), num_continued=2),
     "feedback": GoldenFlow(build=feedback),
     "own_sources": GoldenFlow(build=own_sources, sources=()),
     "query": GoldenFlow(build=after_query, sources=(), on_spark=_query),
@@ -571,6 +573,6 @@ FLOWS = {
         build=many_epochs, num_epochs=106, num_continued=5, before=_move_and_lose
     ),
     "renamed": GoldenFlow(build=renamed, first=_first_version, before=_rename),
-    "changes": GoldenFlow(build=changes, sources=("rows", "others")),
+    "changes": GoldenFlow(build=changes, sources=("rows", "others"), num_continued=2),
     "fused": GoldenFlow(build=fused, components={"one": ("sums", "again")}),
 }

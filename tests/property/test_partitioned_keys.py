@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.long_tests import chosen
 
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
@@ -107,6 +108,7 @@ KINDS: dict[str, Any] = {
         "area", "user", within="20 minutes", partition_by=stated(by), name="a"
     ),
 }
+CHOSEN = chosen(KINDS, only_long=["complete", "tumbling"])
 MEETING = {"join", "newest", "duplicates"}
 """Kinds whose rows are those of the source."""
 ONCE = {"timers", "rows", "tumbling", "hopping", "apart", "session", "whole", *MEETING}
@@ -169,7 +171,7 @@ def undisturbed(kind: str) -> tuple[list[list[dict[str, Any]]], tuple[Any, Any]]
     return epochs, results(run, kind)
 
 
-@pytest.mark.parametrize(("kind", "key_groups"), [*zip(KINDS, itertools.cycle([12, 64]))])
+@pytest.mark.parametrize(("kind", "key_groups"), [*zip(CHOSEN, itertools.cycle([12, 64]))])
 def test_placed_by_area_is_what_placed_by_both_is(kind: str, key_groups: int) -> None:
     rng = random.Random(f"{kind} {key_groups}")
     epochs, expected = undisturbed(kind)
@@ -196,7 +198,7 @@ def test_placed_by_area_is_what_placed_by_both_is(kind: str, key_groups: int) ->
         assert sum(rows for o in played.epochs for rows, _ in o.streams.values()) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CHOSEN)
 def test_state_that_is_partitioned_anew_is_the_same_state(kind: str) -> None:
     rng = random.Random(kind)
     epochs, expected = undisturbed(kind)
@@ -218,7 +220,7 @@ def test_state_that_is_partitioned_anew_is_the_same_state(kind: str) -> None:
         assert results(played, kind) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CHOSEN)
 def test_a_running_stream_is_partitioned_anew_at_any_moment_of_it(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
