@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 IDENTITY = FlowIdentity(name="flow", num_key_groups=2)
 
 
+def open_log(storage: CheckpointStorage) -> CommitLog:
+    return CommitLog.create_or_open(storage, IDENTITY, "r", retain_epochs=2, manifest_interval=3)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> CommitLog:
-    return CommitLog.create_or_open(
-        CheckpointStorage.open(tmp_path), IDENTITY, "r", retain_epochs=2, manifest_interval=3
-    )
+    return open_log(CheckpointStorage.open(tmp_path))
 
 
 def write(log: CommitLog, epoch: int, name: str, inline: bool = False) -> BlockRef:

@@ -38,9 +38,15 @@ def storage(tmp_path: Path) -> CheckpointStorage:
     return CheckpointStorage.open(tmp_path / "ck")
 
 
-def remote() -> RemoteStorage:
+def in_memory() -> RemoteStorage:
+    """Return storage without locks, where a lease is a heartbeat."""
     filesystem, root = pyarrow.fs.FileSystem.from_uri("mock:///bucket/ck")
     return RemoteStorage(filesystem, root, uri="mock:///ck", renames=False, single_driver=True)
+
+
+@pytest.fixture
+def remote() -> CheckpointStorage:
+    return in_memory()
 
 
 def never(_seconds: float) -> None:
@@ -123,13 +129,12 @@ def test_whoever_has_lost_the_lease_to_another_is_told(storage: CheckpointStorag
     second.release()
 
 
-def test_whoever_has_lost_a_heartbeat_to_another_is_told() -> None:
-    storage = remote()
-    hung = cast("leases.HeartbeatLease", acquire_lease(storage, "hung"))
+def test_whoever_has_lost_a_heartbeat_to_another_is_told(remote: CheckpointStorage) -> None:
+    hung = cast("leases.HeartbeatLease", acquire_lease(remote, "hung"))
     hung._check_for_later_lease()
     hung.check_held()
-    break_lease(storage)
-    second = acquire_lease(storage, "second", pause=never)
+    break_lease(remote)
+    second = acquire_lease(remote, "second", pause=never)
     hung._check_for_later_lease()
     with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
         hung.check_held()
@@ -137,17 +142,16 @@ def test_whoever_has_lost_a_heartbeat_to_another_is_told() -> None:
 
 
 def test_a_heartbeat_that_cannot_be_written_is_told_and_tried_again(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    remote: CheckpointStorage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = remote()
-    lease = cast("leases.HeartbeatLease", acquire_lease(storage, "a"))
+    lease = cast("leases.HeartbeatLease", acquire_lease(remote, "a"))
     with monkeypatch.context() as patch:
 
         def away(_path: str, _data: bytes) -> None:
             msg = "away"
             raise OSError(msg)  # which used to end the thread
 
-        patch.setattr(storage, "write_atomic", away)
+        patch.setattr(remote, "write_atomic", away)
         beat(lease)
     beat(lease)
     (told,) = caplog.records
@@ -178,7 +182,7 @@ def test_a_look_tells_a_lease_that_is_held_from_one_that_is_free(
     assert (seen.is_held, seen.owner) == (True, lease.owner)
     lease.release()
     assert inspect_lease(storage).is_held is False
-    beating = remote()
+    beating = in_memory()
     lease = acquire_lease(beating, "far", pause=never)
     assert isinstance(lease, leases.HeartbeatLease)
     seen = inspect_lease(beating)
@@ -200,58 +204,57 @@ def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> No
     lease.release()
 
 
-def test_a_heartbeat_that_goes_on_refuses_a_second_run_as_soon_as_it_is_seen() -> None:
-    storage = remote()
-    first = acquire_lease(storage, "first", pause=never)
+def test_a_heartbeat_that_goes_on_refuses_a_second_run_as_soon_as_it_is_seen(
+    remote: CheckpointStorage,
+) -> None:
+    first = acquire_lease(remote, "first", pause=never)
     assert isinstance(first, leases.HeartbeatLease)
     time = Passing(at=4, happens=lambda: beat(first))
     with pytest.raises(CheckpointInUseError, match="'first'"):
-        acquire_lease(storage, "second", pause=time)
+        acquire_lease(remote, "second", pause=time)
     assert time.seconds == 4
     first.release()
-    acquire_lease(storage, "second", pause=never).release()
+    acquire_lease(remote, "second", pause=never).release()
 
 
-def test_a_heartbeat_that_stands_still_is_succeeded_once_it_has_expired() -> None:
-    storage = remote()
-    dead = acquire_lease(storage, "dead")
+def test_a_heartbeat_that_stands_still_is_succeeded_once_it_has_expired(
+    remote: CheckpointStorage,
+) -> None:
+    dead = acquire_lease(remote, "dead")
     time = Passing()
-    second = acquire_lease(storage, "second", pause=time)
+    second = acquire_lease(remote, "second", pause=time)
     assert time.seconds == EXPIRY_S
-    owner = lease_owner(storage)
+    owner = lease_owner(remote)
     assert owner is not None
     assert owner.run_id == "second"
     dead.release()  # it was only asleep: what it says about itself changes nothing
-    assert lease_owner(storage) == owner
+    assert lease_owner(remote) == owner
     second.release()
 
 
-def test_of_two_that_wait_for_a_dead_heartbeat_one_succeeds_it() -> None:
-    storage = remote()
-    acquire_lease(storage, "dead")
+def test_of_two_that_wait_for_a_dead_heartbeat_one_succeeds_it(remote: CheckpointStorage) -> None:
+    acquire_lease(remote, "dead")
     winners: list[object] = []
     time = Passing(
         at=int(EXPIRY_S),
-        happens=lambda: winners.append(acquire_lease(storage, "a", pause=Passing())),
+        happens=lambda: winners.append(acquire_lease(remote, "a", pause=Passing())),
     )
     with pytest.raises(CheckpointInUseError, match="'a'"):
-        acquire_lease(storage, "b", pause=time)
+        acquire_lease(remote, "b", pause=time)
     assert len(winners) == 1
 
 
-def test_a_heartbeat_that_is_broken_can_be_taken_at_once() -> None:
-    storage = remote()
-    acquire_lease(storage, "dead")
-    break_lease(storage)
-    assert lease_owner(storage) is None
-    acquire_lease(storage, "second", pause=never).release()
+def test_a_heartbeat_that_is_broken_can_be_taken_at_once(remote: CheckpointStorage) -> None:
+    acquire_lease(remote, "dead")
+    break_lease(remote)
+    assert lease_owner(remote) is None
+    acquire_lease(remote, "second", pause=never).release()
 
 
-def test_leases_of_the_past_are_cleared_away() -> None:
-    storage = remote()
+def test_leases_of_the_past_are_cleared_away(remote: CheckpointStorage) -> None:
     for run in range(5):
-        acquire_lease(storage, f"run-{run}", pause=never).release()
-    assert len(storage.list("leases")) <= 3
+        acquire_lease(remote, f"run-{run}", pause=never).release()
+    assert len(remote.list("leases")) <= 3
 
 
 def beat(lease: leases.HeartbeatLease) -> None:

@@ -12,6 +12,24 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.counting_proxy import by_kind, counted_store
 from tests.support.s3_server import S3_SERVERS
+from tests.unit.checkpoint.test_collection import (  # noqa: F401  the same tests, over S3
+    open_log,
+    test_collecting_beside_commits_takes_nothing_that_is_needed,
+    test_collecting_twice_removes_nothing_more,
+    test_files_of_an_epoch_that_is_under_way_are_left_alone,
+    test_old_records_and_manifests_go_and_the_retained_epochs_stay,
+    test_segments_that_the_chain_needs_are_kept_however_old,
+    test_staged_output_is_kept_as_long_as_its_epoch,
+    test_what_was_collected_before_it_was_read_is_told_from_damage,
+)
+from tests.unit.checkpoint.test_lease import (  # noqa: F401  the same tests, over S3
+    test_a_heartbeat_that_goes_on_refuses_a_second_run_as_soon_as_it_is_seen,
+    test_a_heartbeat_that_is_broken_can_be_taken_at_once,
+    test_a_heartbeat_that_stands_still_is_succeeded_once_it_has_expired,
+    test_leases_of_the_past_are_cleared_away,
+    test_of_two_that_wait_for_a_dead_heartbeat_one_succeeds_it,
+    test_whoever_has_lost_a_heartbeat_to_another_is_told,
+)
 
 import godwit as gw
 from godwit.checkpoint import object_store
@@ -46,6 +64,16 @@ def server(
 def uri(server: str, request: pytest.FixtureRequest) -> str:
     """A place in the bucket that is this test's own."""
     return server.replace("/ck?", f"/{request.node.originalname}?")
+
+
+@pytest.fixture
+def remote(uri: str) -> CheckpointStorage:
+    return CheckpointStorage.open(uri)
+
+
+@pytest.fixture
+def log(remote: CheckpointStorage) -> CommitLog:
+    return open_log(remote)
 
 
 def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
