@@ -24,11 +24,8 @@ from tests.unit.checkpoint.test_collection import (  # noqa: F401  the same test
 )
 from tests.unit.checkpoint.test_lease import (  # noqa: F401  the same tests, over S3
     test_a_heartbeat_that_goes_on_refuses_a_second_run_as_soon_as_it_is_seen,
-    test_a_heartbeat_that_is_broken_can_be_taken_at_once,
     test_a_heartbeat_that_stands_still_is_succeeded_once_it_has_expired,
     test_leases_of_the_past_are_cleared_away,
-    test_of_two_that_wait_for_a_dead_heartbeat_one_succeeds_it,
-    test_whoever_has_lost_a_heartbeat_to_another_is_told,
 )
 
 import godwit as gw
