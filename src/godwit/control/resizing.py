@@ -12,7 +12,7 @@ the cool-down; (6) where a latency is measured, a decision is corrected once: by
 as all of three periods at rest show to be too many; and what noise may explain does not ask for
 more; (7) no executor is removed while a backlog is worked off, and of executors of unequal speeds
 as many as those that stay allow; (8) executors that were asked for only to work a backlog off are
-given back as soon as it is, without (2) and (4), down to as many a row as sufficed at the request.
+given back as soon as it is, without (2) and (4), but for those that sufficed for such a rate.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -108,7 +108,7 @@ class Pace:
         # Whether more executors than suffice for the rate were asked for, to work a backlog off;
         # and whether the last answer asks for such.
         self._lent = self._lends = False
-        # Executors that sufficed for the rate at the last such request, over rows a second.
+        # Executors that sufficed for the rate when such were last asked for, over rows a second.
         self._sufficed_per_row = 0.0
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
@@ -268,8 +268,9 @@ class Pace:
             waits = backlog_to_come(situation) > situation.arrival_per_s * situation.epoch_s
             beyond = within > (wanted.sufficient or within)
             self._lends = step.kind == "out" and waits and beyond
-            if self._lends and wanted.sufficient:
-                self._sufficed_per_row = wanted.sufficient / situation.arrival_per_s
+            if self._lends:
+                rate = situation.arrival_per_s
+                self._sufficed_per_row = (wanted.sufficient or 0) / rate if rate > 0 else 0.0
             return step
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)

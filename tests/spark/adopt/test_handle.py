@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import timestamp_seconds
 from pyspark.sql.streaming.query import StreamingQuery
 
 import godwit as gw
@@ -152,6 +153,10 @@ def test_other_stateful_operators_on_a_checkpoint_are_refused(
         "firsts": rows.dropDuplicates(["k"]).groupBy("k").count(),
         "sums": rows.groupBy("k").sum("n"),
         "others": rows.groupBy("n").count(),
+        "once": rows.dropDuplicates(["k"]),
+        "once a time": rows.withColumn("at", timestamp_seconds("n"))
+        .withWatermark("at", "1 second")
+        .dropDuplicatesWithinWatermark(["k"]),
     }
     refused = {
         ("none", "counts"): "other stateful operators",
@@ -159,16 +164,19 @@ def test_other_stateful_operators_on_a_checkpoint_are_refused(
         ("counts", "firsts"): "other stateful operators",
         ("counts", "sums"): "'sum_n' is new, 'count_1' is gone",
         ("counts", "others"): "keys was",
+        ("once", "once a time"): "'drop_duplicates_within_watermark' is new",
     }
 
     def start(name: str, checkpoint: str) -> None:
         """Run a query to the end of its input."""
         writer = gw.write_stream(queries[name]).format("noop")
-        writer = writer.outputMode("append" if name == "none" else "update")
+        writer = writer.outputMode(
+            "append" if name in {"none", "once", "once a time"} else "update"
+        )
         writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    for first in ("none", "counts"):
+    for first in ("none", "counts", "once"):
         start(first, first)
     for (first, other), text in refused.items():
         with pytest.raises(gw.errors.CheckpointMismatchError, match=text) as caught:
@@ -176,3 +184,21 @@ def test_other_stateful_operators_on_a_checkpoint_are_refused(
         assert caught.value.remedy.startswith("Give a new checkpointLocation")
     for first in ("none", "counts"):
         start(first, first)
+
+
+def test_columns_of_one_name_all_come_or_are_refused(rows: DataFrame, tmp_path: Path) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def keep(batch: DataFrame, _: int) -> None:
+        seen.extend(tuple(row) for row in batch.collect())
+
+    twice = rows.select("n", (rows.n * 10).alias("n"))
+    query = gw.write_stream(twice).foreachBatch(keep).start()
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(seen) == [(n, 10 * n) for n in (1, 2, 3, 4)]
+    first = rows.dropDuplicates(["k"]).select("n", (rows.n * 10).alias("n"))
+    writer = gw.write_stream(first).format("delta").option("path", str(tmp_path / "table"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="several columns named 'n'"):
+        writer.start()

@@ -559,6 +559,17 @@ def test_a_loan_is_repaid_down_to_what_sufficed_for_such_a_rate(
     assert pace.step(met, now, PoolView(), paced=True) == ScalingStep(kind="in", executors=left)
 
 
+def test_a_backlog_of_a_source_that_has_stopped_may_be_lent_executors() -> None:
+    pace, rate = Pace(cool_down_s=30.0), {"arrival_per_s": 0.0, "offered": 0.0}
+    wanted = replace(wanting(6, 9), aim=9, sufficient=6, target=2.0, measured=3.0)
+    step = pace.step(wanted, situation(backlog_rows=8000, **rate), PoolView(), paced=True)
+    assert step == ScalingStep(kind="out", executors=9)
+    pace.record_decision("out", NOW_S)
+    met = replace(wanting(4, 7), aim=6, sufficient=4, target=2.0, measured=1.0)
+    now = situation(executors=9, now_s=NOW_S + 5)
+    assert pace.step(met, now, PoolView(), paced=True) == ScalingStep(kind="in", executors=4)
+
+
 def test_executors_that_no_backlog_asked_for_stay_through_the_cool_down() -> None:
     """An increase into the range is not for a backlog, and one that was not made lends nothing."""
     pace = Pace(cool_down_s=30.0)

@@ -1,4 +1,4 @@
-"""What pyiceberg gets wrong, and gets right once this module is imported.
+"""Repairs of pyiceberg, in force once this module is imported.
 
 - Null lists and maps of structs stay null; the library makes them empty ones.
 - Partition values of type double are read whole. The library's compiled decoder rounds them to 32
