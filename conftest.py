@@ -78,13 +78,12 @@ _ONE_RUN = tuple(
     f"tests/{file}.py"
     for file in (
         "chaos/test_executor_loss",
-        "chaos/test_repartition",
-        "chaos/test_resident",
         "contract/test_resident",
         "programs/test_advise",
         "programs/test_scale",
     )
 )
+_TWO_EXECUTORS = ("tests/chaos/test_repartition.py", "tests/chaos/test_resident.py")
 # With the servers that the first of them starts, each of which takes seconds.
 _ON_SERVERS = (
     "tests/property/test_debezium_streams",
@@ -107,18 +106,32 @@ _ON_SERVERS = (
         )
     ),
 )
-# Tests of milliseconds, of which each would cost as much again to be dealt out by itself.
-_BY_FILE = tuple(
-    f"tests/unit/{place}"
-    for place in (
-        *("adopt", "api", "checkpoint", "cli", "columns", "connect/formats", "engine", "migration"),
-        *("model", "operators", "placement", "plan/", "runtime", "sinks", "sources", "spark"),
-        *("store", "time", "values"),
-    )
+# Tests of milliseconds, of which each would cost as much again to be dealt out by itself; and files
+# whose tests share a browser, a server or a result, which each process would start or compute anew.
+_BY_FILE = (
+    *(
+        f"tests/unit/{place}"
+        for place in (
+            *("adopt", "api", "arena", "checkpoint", "cli", "columns", "connect/delta/test_on_s3"),
+            *("connect/formats", "engine", "migration", "model", "operators", "ops", "placement"),
+            *("plan/", "runtime", "sinks", "sources", "spark", "store", "test_doc"),
+            *("test_mistakes", "test_words", "time", "values"),
+        )
+    ),
+    "tests/programs/test_site",
+    "tests/property/test_partitioned_keys",
 )
 # Of campaigns, these take as long as a run on a cluster.
-_LONG = ("tests/programs/test_tutorial", "tests/chaos/test_driver_crash")
-_LONGEST_FIRST = (*_ONE_RUN[:2], *_LONG, *_ONE_RUN[2:], *_ON_SPARK, *_PROGRAMS, *_ON_SERVERS)
+_LONG = ("tests/chaos/test_driver_crash", "tests/programs/test_examples.py::test_the_other")
+_LONGEST_FIRST = (
+    *_TWO_EXECUTORS,
+    _ONE_RUN[0],
+    *_LONG,
+    *_ONE_RUN[1:],
+    *_ON_SPARK,
+    *_PROGRAMS,
+    *_ON_SERVERS,
+)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -142,6 +155,8 @@ def _scope(test: str) -> str:
     file = test.partition("::")[0]
     if file in _ONE_RUN:
         return file
+    if file in _TWO_EXECUTORS:
+        return "cluster of two executors"
     if test.startswith(_ON_SPARK):
         if "/adopt/" in file:
             return "session of adopted queries"

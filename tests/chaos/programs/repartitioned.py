@@ -1,19 +1,15 @@
 """Other columns place state while executors are killed, on a real cluster of processes.
 
-Called with the path of a JSON file: ``directory``, ``seed``, ``plays`` (each with the source of its
-rows, ``own`` or ``frames``, whether its lanes are ``resident``, and the moments of its kills).
-Every play is judged here: numbers per key come in order, each once, and sums are right.  Its events
-are in ``<play>.json``.
+A play has the source of its rows, ``own`` or ``frames``, whether its lanes are ``resident``, and
+the moments of its kills.  It is judged here: numbers per key come in order, each once, and sums are
+right.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,13 +19,14 @@ from tests.spark.streams import Inbox, rows_of
 import godwit as gw
 from godwit.checkpoint.edits import commit_edit
 from godwit.spark.platform.executors import live_executors
-from godwit.spark.platform.local_cluster import LocalCluster
-from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from godwit.spark.platform.local_cluster import LocalCluster
 
 COLUMNS = "area string, user int, number long"
 AREAS, USERS, NUM_KEY_GROUPS = 5, 8, 16
@@ -183,30 +180,3 @@ class Play:
         }
         told = [event.to_dict() for event in self.query.events]
         return {"events": told, "killed": killed}
-
-
-def main(path: str) -> None:
-    """Run all plays on one cluster."""
-    config = json.loads(Path(path).read_text())
-    directory = Path(config["directory"])
-    with (
-        LocalCluster(workers=2, cores=2, memory="512m", work_dir=directory / "cluster") as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(ResidentLanes, "waits_s", 60.0)
-        settings = {
-            "spark.driver.memory": "512m",
-            "spark.locality.wait.process": "2s",
-            "spark.shuffle.readHostLocalDisk": "false",
-        }
-        spark = cluster.session("repartitioned", settings)
-        spark.sparkContext.setLogLevel("OFF")
-        for number, play in enumerate(config["plays"]):
-            played = Play(cluster, spark, directory / f"play-{number}", play, config["seed"])
-            killed = played.run()
-            found = played.judge(killed)
-            (directory / f"play-{number}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

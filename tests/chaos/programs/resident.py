@@ -1,15 +1,8 @@
-"""Lanes that stay, on a real cluster of processes: a lane's process and an executor are killed.
-
-Called with the path of a JSON file: ``directory``, ``seed``, ``contract`` (a scenario of
-`tests.contract`, judged here).  ``directory/killed`` has ``in/``, ``out/``, ``ck/`` and, when it is
-done, ``events.json`` and ``told.json``.
-"""
+"""Lanes that stay, on a real cluster of processes: a lane's process and an executor are killed."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,16 +17,39 @@ from tests.contract.verdict import play
 import godwit as gw
 from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
-from godwit.spark.platform.executors import live_executors
-from godwit.spark.platform.local_cluster import LocalCluster
-from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
+
+    from godwit.spark.platform.local_cluster import LocalCluster
+
+
+def play_contract(cluster: LocalCluster, spark: SparkSession, directory: Path, name: str) -> None:
+    """Play a scenario of `tests.contract`, which is judged here; its events are in a file."""
+    scenario = contract(name)
+    with pytest.MonkeyPatch.context() as patch:
+        realization = OnCluster(
+            cluster,
+            spark,
+            directory / "contract",
+            patch,
+            deep=scenario.deep,
+            policy=scenario.policy,
+            resident=True,
+        )
+        play(scenario, realization)
+    events = [event.to_dict() for event in realization.events]
+    (directory / "played.json").write_text(json.dumps(events))
 
 
 def killed(cluster: LocalCluster, spark: SparkSession, directory: Path, seed: int) -> None:
-    """Kill a lane's process, later an executor, each in the middle of an epoch."""
+    """Kill a lane's process, later an executor, each in the middle of an epoch.
+
+    `directory` has ``in/``, ``out/``, ``ck/`` and, when it is done, ``events.json`` and
+    ``told.json``.
+    """
     (directory / "in").mkdir(parents=True)
     epochs = iter(epochs_of(seed, 24))
     number = 0
@@ -75,41 +91,3 @@ def killed(cluster: LocalCluster, spark: SparkSession, directory: Path, seed: in
     told = {"epochs": number, "worked": worked, "lost": dying}
     (directory / "told.json").write_text(json.dumps(told))
     (directory / "events.json").write_text(json.dumps([e.to_dict() for e in query.events]))
-
-
-def main(path: str) -> None:
-    """Run all of it on one cluster."""
-    config = json.loads(Path(path).read_text())
-    directory = Path(config["directory"])
-    with (
-        LocalCluster(workers=2, cores=2, memory="512m", work_dir=directory / "cluster") as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        settings = {
-            "spark.driver.memory": "512m",
-            "spark.locality.wait.process": "2s",
-            "spark.shuffle.readHostLocalDisk": "false",
-        }
-        spark = cluster.session("resident", settings)
-        spark.sparkContext.setLogLevel("OFF")
-        played = contract(config["contract"])
-        realization = OnCluster(
-            cluster,
-            spark,
-            directory / "contract",
-            patch,
-            deep=played.deep,
-            policy=played.policy,
-            resident=True,
-        )
-        play(played, realization)
-        (directory / "played.json").write_text(
-            json.dumps([event.to_dict() for event in realization.events])
-        )
-        until(lambda: len(live_executors(spark.sparkContext)) == 2, "two executors")
-        patch.setattr(ResidentLanes, "waits_s", 60.0)
-        killed(cluster, spark, directory / "killed", config["seed"])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
