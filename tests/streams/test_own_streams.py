@@ -18,8 +18,8 @@ def test_a_drawn_flow_over_own_sources_gives_what_plain_python_says(seed: int) -
     assert play_own(seed) == []
 
 
-GROUPS = 5
-DRAWN = rounds(10, 50)
+GROUPS = 3
+DRAWN = rounds(6, 50)
 
 
 @pytest.mark.campaign

@@ -15,7 +15,7 @@ def test_a_drawn_flow_gives_what_plain_python_says(seed: int) -> None:
 
 
 GROUPS = 6
-DRAWN = rounds(18, 120)
+DRAWN = rounds(12, 120)
 
 
 @pytest.mark.campaign
