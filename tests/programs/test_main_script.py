@@ -1,4 +1,4 @@
-"""State whose classes are the main script's.
+"""A job as a user's main script, with a JVM of its own: its classes, its Python, and its errors.
 
 How classes of a notebook, or of standard input, travel: `tests/unit/spark/stages`.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 JOB = """
 from __future__ import annotations
@@ -35,9 +38,9 @@ spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.memory", "512m")
     .getOrCreate()
 )
-spark.sparkContext.setLogLevel("ERROR")
 
 
 class Side(enum.Enum):
@@ -80,6 +83,19 @@ def count_sides(key, rows, seen):
     yield key[0], seen.sides.get(Side.BUY, 0), len(seen.pairs)
 
 
+def fail(key, rows, state):
+    return 1 // 0
+
+
+def play_wrong(name, stream_of, rows):
+    flow = gw.Flow(name)
+    flow.sink("out", stream_of(flow.source("rows", rows).key_by("k")), gw.sinks.noop())
+    try:
+        flow.start(checkpoint=work + "/" + name, trigger={"availableNow": True}).awaitTermination()
+    except gw.GodwitError as error:
+        print(type(error).__name__, flush=True)
+
+
 for number, size in enumerate([1, -1, 1, -1]):
     with open(f"{work}/in/{number}.json", "w") as file:
         for price in (1.0, 2.0):
@@ -104,12 +120,30 @@ query.stop()
 for sink in (traded, counted):
     rows = [row for table in sink.epochs.values() for row in table.to_pylist()]
     print(sorted(tuple(row.values()) for row in rows), flush=True)
+
+rows = spark.readStream.schema("symbol string").json(work + "/in")
+failing = rows.selectExpr("symbol as k")
+play_wrong("failing", lambda keyed: keyed.process(fail, state=dict, output="k string"), failing)
+casting = rows.selectExpr("cast(symbol as int) as k")  # 'a' is no number
+play_wrong("casting", lambda keyed: keyed.compute(n=gw.count()), casting)
 spark.stop()
 """
 
 
-@pytest.mark.spark
-def test_state_of_classes_of_the_main_script_lasts_over_epochs(tmp_path: Path) -> None:
+def plain_environment(path: str) -> dict[str, str]:
+    hidden = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", "PYTHONPATH")
+    return {k: v for k, v in os.environ.items() if k not in hidden} | {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PATH": path,
+    }
+
+
+def test_state_of_its_classes_lasts_where_its_environment_is_not_activated_and_errors_are_told_once(
+    tmp_path: Path,
+) -> None:
+    """First on the PATH is a python3 that has nothing."""
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
     (tmp_path / "job.py").write_text(JOB)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "job.py")],
@@ -118,9 +152,7 @@ def test_state_of_classes_of_the_main_script_lasts_over_epochs(tmp_path: Path) -
         timeout=600,
         cwd=tmp_path,
         env={
-            **os.environ,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
+            **plain_environment(f"{bare / 'bin'}:{os.environ['PATH']}"),
             "GODWIT_TEST_DIR": str(tmp_path / "work"),
         },
         check=False,
@@ -129,4 +161,9 @@ def test_state_of_classes_of_the_main_script_lasts_over_epochs(tmp_path: Path) -
     assert done.stdout.splitlines() == [
         "[('a', 1.0), ('a', 1.0), ('a', 2.0)]",
         "[('a', 2, 2), ('a', 2, 4), ('a', 4, 4), ('a', 4, 4)]",
+        "UserFunctionError",
+        "EpochFailedError",
     ], done.stderr[-3000:]
+    # Errors of Spark's are in its log; those of a user's function are told, and that is all.
+    assert done.stderr.count("terminated with error") == 1
+    assert "ZeroDivisionError" not in done.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -310,68 +308,6 @@ def test_a_function_that_ends_its_process_is_told_without_any_stack_of_spark(
     assert len(told.splitlines()) < 25
     assert "at org.apache.spark" not in told
     assert "at org.apache.spark" in caught.value.context["details"]
-
-
-@pytest.mark.campaign
-def test_an_error_that_is_told_is_not_logged_by_spark_once_more_with_its_stacks(
-    tmp_path: Path,
-) -> None:
-    # A program of its own: a JVM writes its log to wherever the one that started it did.
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING_PROGRAM, str(tmp_path)],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["UserFunctionError", "EpochFailedError"]
-    # Errors of Spark's are in its log; those of a user's function are told, and that is all.
-    assert done.stderr.count("terminated with error") == 1
-    assert "ZeroDivisionError" not in done.stderr
-
-
-FAILING_PROGRAM = """
-import sys
-from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
-
-import godwit as gw
-
-work = Path(sys.argv[1])
-(work / "in").mkdir()
-pq.write_table(pa.table({"k": ["k0"], "v": [1]}), work / "in" / "0.parquet")
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .getOrCreate()
-)
-
-
-def fail(key, rows, state):
-    return 1 // 0
-
-
-def play(name, stream_of, rows):
-    flow = gw.Flow(name)
-    flow.sink("out", stream_of(flow.source("rows", rows).key_by("k")), gw.sinks.memory())
-    try:
-        flow.start(checkpoint=work / name, trigger={"availableNow": True}).awaitTermination()
-    except gw.GodwitError as error:
-        print(type(error).__name__, flush=True)
-
-
-rows = spark.readStream.schema("k string, v long").parquet(str(work / "in"))
-play("function", lambda keyed: keyed.process(fail, state=dict, output="k string"), rows)
-broken = rows.selectExpr("cast(k as int) as k", "v")  # 'k0' is no number
-play("cast", lambda keyed: keyed.compute(n=gw.count()), broken)
-spark.stop()
-"""
 
 
 @pytest.mark.parametrize(
