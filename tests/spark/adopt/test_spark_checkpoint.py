@@ -16,13 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pytest
-from pyspark.sql import Row
 from pyspark.sql import functions as sf
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.adopted.agreed import agreed, comparison, remember
 from tests.adopted.lanes_here import lanes_here
+from tests.spark.adopt.continued_functions import aging, processed, waiting
 from tests.support.long_tests import chosen
 from tests.support.native import (
     Batches,
@@ -161,110 +159,6 @@ def _after_join(s: DataFrame, t: DataFrame) -> DataFrame:
     return left.join(right, near).groupBy(sf.window("l.ts", "3 minutes")).agg(sf.count("*"))
 
 
-def _processed(s: DataFrame, *, mode: str) -> DataFrame:
-    """A processor with states of every kind, and timers if it has times."""
-
-    class Seen(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.handle = handle
-            parts = "times long, last timestamp, total decimal(10,2), parts array<struct<x: int>>"
-            self.value = handle.getValueState("seenSoFar", parts)
-            self.list = handle.getListState("list", "n int, day date, ok boolean, v double")
-            self.map = handle.getMapState("map", "n int, id string", "d map<string, decimal(9,1)>")
-            self.idle = handle.getValueState("idle", "raw binary")
-
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-            read = sorted(rows, key=repr)
-            before = self.value.get() if self.value.exists() else (0, None, Decimal(0), [])
-            for row in read:
-                self.list.appendValue((row.n, row.ts.date(), row.v is None, row.v))
-                if row.n is not None:
-                    self.map.updateValue((row.n, row.id), ({row.id: Decimal(row.n)},))
-                if row.n == 3 and mode == "EventTime":
-                    self.handle.registerTimer(int(row.ts.timestamp() * 1000) + 200_000)
-            total = before[2] + sum(row.d for row in read)
-            self.value.update((before[0] + len(read), read[-1].ts, total, [{"x": 1}, None]))
-            if key[0] == "a":
-                self.idle.update((b"\x00\xff",))
-            yield self._said(key, "rows")
-
-        def _said(self, key: Any, what: str) -> Row:
-            listed = list(map(str, self.list.get()))
-            items = sorted(map(str, self.map.iterator()))
-            timers = sorted(self.handle.listTimers()) if mode == "EventTime" else []
-            said = f"{what} {self.value.get()} {listed} {items} {timers} {self.idle.get()}"
-            return Row(k=key[0], said=said)
-
-        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-            yield self._said(key, f"timer {expiredTimerInfo.getExpiryTimeInMs()}")
-
-        def close(self) -> None:
-            pass
-
-    rows = _marked(s) if mode == "EventTime" else s
-    return rows.groupBy("k").transformWithState(Seen(), "k string, said string", "Append", mode)
-
-
-def _aging(s: DataFrame) -> DataFrame:
-    """A processor whose states have a time to live, with timers of the clock."""
-
-    class Aging(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.handle = handle
-            self.short = handle.getValueState("short", "n long", 1)
-            self.list = handle.getListState("list", "n int", 3_600_000)
-            self.map = handle.getMapState("map", "n int", "times long", 3_600_000)
-
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-            yield self._said(key, "rows")
-            read = sorted(rows, key=repr)
-            for row in read:
-                self.list.appendValue((row.n,))
-                if row.n is not None:
-                    self.map.updateValue((row.n,), (len(read),))
-            self.short.update((len(read),))
-            now = timerValues.getCurrentProcessingTimeInMs()
-            for later in (1, 10**10) if key[0] == "b" else (1,):
-                self.handle.registerTimer(now + later)
-
-        def _said(self, key: Any, what: str) -> Row:
-            listed, items = list(map(str, self.list.get())), sorted(map(str, self.map.iterator()))
-            timers = len([*self.handle.listTimers()])
-            said = f"{what} {self.short.exists()} {listed} {items} {timers}"
-            return Row(k=key[0], said=said)
-
-        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-            yield self._said(key, "timer")
-
-        def close(self) -> None:
-            pass
-
-    columns = "k string, said string"
-    return s.groupBy("k").transformWithState(Aging(), columns, "Update", "ProcessingTime")
-
-
-def _waiting(s: DataFrame, *, timeout: str) -> DataFrame:
-    """A function with a ``GroupState``."""
-
-    def wait(key: Any, frames: Any, state: Any) -> Any:
-        before, number = state.getOption, sum(len(frame) for frame in frames)
-        if state.hasTimedOut:
-            state.remove()
-        else:
-            state.update(((before[0] if before else 0) + number, str(key)))
-            if timeout == "EventTimeTimeout":
-                state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 400_000)
-        said = f"{before} {number} {state.hasTimedOut}"
-        yield pd.DataFrame({"k": [key[0]], "said": [said]})
-
-    state = "times long, other string"
-    return (
-        _marked(s)
-        .groupBy("k")
-        .applyInPandasWithState(wait, "k string, said string", state, "Update", timeout)
-    )
-
-
 _JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
 
@@ -322,17 +216,17 @@ _CASES: dict[str, Stopped] = {
         build=partial(_range_join, how="full"), rocksdb=True, conf={_JOIN_FORMAT: "3"}
     ),
     "processor with timers": Stopped(
-        build=partial(_processed, mode="EventTime"), rocksdb=True, killed=True
+        build=partial(processed, mode="EventTime"), rocksdb=True, killed=True
     ),
-    "processor": Stopped(build=partial(_processed, mode="None"), rocksdb=True),
+    "processor": Stopped(build=partial(processed, mode="None"), rocksdb=True),
     "processor with times to live": Stopped(
-        build=_aging, mode="update", rocksdb=True, no_data_batches=False
+        build=aging, mode="update", rocksdb=True, no_data_batches=False
     ),
     "function with time-outs": Stopped(
-        build=partial(_waiting, timeout="EventTimeTimeout"), mode="update"
+        build=partial(waiting, timeout="EventTimeTimeout"), mode="update"
     ),
     "function": Stopped(
-        build=partial(_waiting, timeout="NoTimeout"),
+        build=partial(waiting, timeout="NoTimeout"),
         mode="update",
         rocksdb=True,
         killed=True,
