@@ -30,6 +30,7 @@ from godwit.checkpoint.collection import reading_while_collected
 from godwit.checkpoint.hydration import bring_forward, rows_of_segment
 from godwit.checkpoint.records import StateId
 from godwit.columns.hashing import canonical_keys
+from godwit.columns.python_values import python_values
 from godwit.engine.asked_keys import AskedKeys, groups_of_keys, is_among, one_batch
 from godwit.engine.state_view import NoStateError, shown_at, view_state, with_null_part
 from godwit.model.errors import EpochCollectedError, EpochFailedError, InvalidInputError
@@ -153,7 +154,8 @@ class QueryState:
         -------
         dict or list of dict or None
             Name of a column → value; ``None``: the key has no state. A list, if a key may have
-            several entries: panes of windows, items of maps, pages of lists, rows of joins.
+            several entries: panes of windows, items of maps, pages of lists, rows of joins. A time
+            before the year 1 or after 9999 is the number that Arrow stores for it.
 
         Raises
         ------
@@ -299,7 +301,7 @@ class QueryState:
 
     def _of_key(self, entries: pa.Table) -> Any:
         """Return the entries of one key, as `get` does."""
-        rows = entries.to_pylist()
+        rows = _as_dicts(entries)
         if self._opened is not None and self._opened.has_entries:
             return rows
         return rows[0] if rows else None
@@ -745,6 +747,18 @@ def _pairs(
     has = counts[of_rows][left] > 0
     right[has] = order[(starts[of_rows][left] + nth)[has]]
     return left, right
+
+
+def _as_dicts(entries: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as Python values; a time that no datetime holds is Arrow's number."""
+    try:
+        rows: list[dict[str, Any]] = entries.to_pylist()
+    except OverflowError:
+        columns = [python_values(column.combine_chunks()) for column in entries.columns]
+        return [
+            dict(zip(entries.column_names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]
+    return rows
 
 
 def _as_table(rows: Any) -> pa.Table:

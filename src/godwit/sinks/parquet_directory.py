@@ -10,7 +10,7 @@ import re
 import shutil
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +26,7 @@ from godwit.sinks.file_systems import (
     force_names,
     local_path,
     open_file_system,
+    renames_directories,
 )
 from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, escaped_in_paths
 from godwit.sinks.target_sink import point_without_history
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = 5
 _LAST: Final = "_delivered.json"
 _MARKER: Final = "_godwit.json"
-_EPOCH: Final = re.compile(r"epoch=(\d+)")
+_EPOCH: Final = re.compile(r"epoch=(0|[1-9][0-9]*)")
+_FILE: Final = re.compile(r"part-(rest-)?[0-9]+(-[0-9]+)?\.parquet")
+_LISTS: Final = 8
 _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
@@ -266,6 +269,23 @@ class ParquetDirectory:
                 return self.epoch_point(epoch)
         return noted
 
+    def remove_epoch(self, epoch: int) -> None:
+        """Remove the directory of an epoch; no reader takes a part of it for delivered.
+
+        Where directories are renamed in one step, it is moved away first, so that a removal that is
+        cut short leaves nothing where another history's epoch of this number is to be. Elsewhere
+        its mark goes first.
+        """
+        directory = f"{self.root}/epoch={epoch}"
+        if renames_directories(self.filesystem):
+            aside = f"{self.root}/_staging/_{epoch}-{uuid.uuid4().hex}"
+            self.filesystem.create_dir(f"{self.root}/_staging", recursive=True)
+            self.filesystem.move(directory, aside)
+            directory = aside
+        elif exists(self.filesystem, f"{directory}/_SUCCESS"):
+            self.filesystem.delete_file(f"{directory}/_SUCCESS")
+        self.filesystem.delete_dir(directory)
+
     def record_last(self, point: HistoryPoint) -> None:
         """Record the last delivered epoch in ``_delivered.json``.
 
@@ -430,8 +450,13 @@ def delivered_files(
     []
     """
     opened, root = open_file_system(os.fspath(path), filesystem)
-    base = root if filesystem is not None else destination_of(os.fspath(path)).partition("?")[0]
+    base = root if filesystem is not None else base_uri(destination_of(os.fspath(path)))
     return [f"{base}/{inner}" for _, inner, _ in delivered_in(opened, root)]
+
+
+def base_uri(destination: str) -> str:
+    """Return a path or URI without parameters; a path of this machine may have a ``?``."""
+    return destination.partition("?")[0] if "://" in destination else destination
 
 
 def delivered_in(
@@ -439,19 +464,48 @@ def delivered_in(
 ) -> list[tuple[int, str, int]]:
     """Return epoch, path below `root` and size of each delivered file, in order of epochs.
 
+    A list is not of one moment, but of the time that it takes. So there are two, one after the
+    other: the second has all epochs up to the last one in the first, with all their files, unless
+    some were removed meanwhile. Then it lacks a file of the first, and there is another list.
+
     `folder`: directory of an epoch, if only its files are asked for.
     """
-    # Listed twice: what has its mark in the first list has all its files in the second.
     directory = f"{root}/{folder}".rstrip("/")
-    marks = {info.path for info in _files(filesystem, directory) if info.base_name == "_SUCCESS"}
-    files: list[tuple[int, str, int]] = []
+    former, files = _epoch_files(filesystem, root, directory), dict[str, _Listed]()
+    for _ in range(_LISTS):
+        files = _epoch_files(filesystem, root, directory)
+        if former.keys() <= files.keys():
+            break
+        former = files
+    removed = {former[path].epoch for path in former.keys() - files.keys()}
+    last = max((listed.epoch for listed in former.values() if listed.is_mark), default=-1)
+    delivered = {listed.epoch for listed in files.values() if listed.is_mark} - removed
+    return sorted(
+        (listed.epoch, path, listed.size)
+        for path, listed in files.items()
+        if not listed.is_mark and listed.epoch <= last and listed.epoch in delivered
+    )
+
+
+class _Listed(NamedTuple):
+    """File of an epoch in a list: a mark that the epoch is complete, or rows."""
+
+    epoch: int
+    size: int  # bytes
+    is_mark: bool
+
+
+def _epoch_files(filesystem: pafs.FileSystem, root: str, directory: str) -> dict[str, _Listed]:
+    """Return path below `root` → file, of the files in a directory that a sink may have written."""
+    files = {}
     for info in _files(filesystem, directory):
         inner = info.path.removeprefix(f"{root}/")
-        top = inner.partition("/")[0]
+        top, _, rest = inner.partition("/")
         epoch = _EPOCH.fullmatch(top)
-        if epoch and f"{root}/{top}/_SUCCESS" in marks and inner.endswith(".parquet"):
-            files.append((int(epoch[1]), inner, int(info.size)))
-    return sorted(files)
+        is_mark = rest == "_SUCCESS"
+        if epoch and (is_mark or _FILE.fullmatch(info.base_name)):
+            files[inner] = _Listed(int(epoch[1]), int(info.size), is_mark)
+    return files
 
 
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:

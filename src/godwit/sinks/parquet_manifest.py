@@ -16,12 +16,15 @@ epoch and not the one before it.  A roll-back writes the manifest without the ep
 it removes them.
 
 A manifest is continued: only epochs after its last one are listed and read.  It stores the last
-epoch's point, whose digest covers all epochs before it; if that epoch has another point by now, or
-is gone, the manifest is written from the whole directory.
+epoch's point, whose digest covers all epochs before it, and a digest of its own rows; if that epoch
+has another point by now, or is gone, or the rows are others, the manifest is written from the whole
+directory.  The first time in a run, lines that are not those of the manifest are written again,
+such as those of a directory that was moved or copied.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import uuid
@@ -49,6 +52,7 @@ _FOLDER: Final = "_manifest"
 _FILES: Final = f"{_FOLDER}/files.parquet"
 _LINES: Final = f"{_FOLDER}/symlink/files.txt"
 _POINT: Final = b"godwit.last_epoch"
+_DIGEST: Final = b"godwit.digest"
 _SCHEMA: Final = pa.schema(
     [
         ("path", pa.string()),
@@ -75,6 +79,7 @@ class ParquetManifest:
         self._directory, self._uri, self._now_s = directory, uri, now_s
         self._lock = threading.Lock()
         self._due_s = 0.0
+        self._has_lines = False  # the lines are known to be those of the manifest
 
     def write_if_due(self, last: int) -> None:
         """Write the manifest, unless the last writing was too short ago for its duration."""
@@ -96,8 +101,10 @@ class ParquetManifest:
                 former = _SCHEMA.empty_table()
             stays = pc.is_in(former.column("epoch"), pa.array(begun, pa.int64()))
             continued, new = former.filter(stays), self._new_files(after, last)
-            if after is None or new.num_rows or continued.num_rows < former.num_rows:
+            is_changed = after is None or new.num_rows or continued.num_rows < former.num_rows
+            if is_changed or not (self._has_lines or self._read_lines() == self._lines(continued)):
                 self._publish(pa.concat_tables([continued, new]))
+            self._has_lines = True
 
     def remove(self) -> None:
         """Remove the manifest of an earlier run, since it is not continued."""
@@ -105,20 +112,43 @@ class ParquetManifest:
         if exists(filesystem, path):
             filesystem.delete_dir(path)
 
+    def _at(self, name: str) -> str:
+        """Return the path of a file of the manifest."""
+        return f"{self._directory.root}/{name}"
+
     def _read(self) -> tuple[pa.Table, HistoryPoint | None]:
         """Return the manifest, and the last epoch in it; ``None`` if it is missing or damaged."""
         try:
-            path = f"{self._directory.root}/{_FILES}"
-            with self._directory.filesystem.open_input_stream(path) as stream:
+            with self._directory.filesystem.open_input_stream(self._at(_FILES)) as stream:
                 data = stream.read()
         except FileNotFoundError:
             return _SCHEMA.empty_table(), None
         try:
             table = pq.read_table(pa.BufferReader(data))
-            point = msgspec.json.decode(table.schema.metadata[_POINT], type=HistoryPoint)
-            return table.select(_SCHEMA.names).cast(_SCHEMA), point
-        except (pa.ArrowException, OSError, KeyError, TypeError, msgspec.MsgspecError):
-            return _SCHEMA.empty_table(), None
+            metadata = table.schema.metadata
+            point = msgspec.json.decode(metadata[_POINT], type=HistoryPoint)
+            table = table.select(_SCHEMA.names).cast(_SCHEMA)
+            if metadata[_DIGEST] == _digest_of(table):
+                return table, point
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError):
+            pass
+        return _SCHEMA.empty_table(), None
+
+    def _lines(self, table: pa.Table) -> bytes | None:
+        """Return the files of a table as lines of URIs; ``None`` without that form."""
+        if self._uri is None:
+            return None
+        return "".join(
+            f"{self._uri}/{path}\n" for path in table.column("path").to_pylist()
+        ).encode()
+
+    def _read_lines(self) -> bytes | None:
+        """Return the present lines; ``None`` if there are none."""
+        try:
+            with self._directory.filesystem.open_input_stream(self._at(_LINES)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
 
     def _new_files(self, after: list[int] | None, last: int) -> pa.Table:
         """Return the delivered files of some epochs; ``None``: of all up to `last`."""
@@ -150,11 +180,13 @@ class ParquetManifest:
         """Replace the manifest, each of its forms in one step; the one that is read back last."""
         last = pc.max(table.column("epoch")).as_py()
         point = self._directory.epoch_point(-1 if last is None else last)
-        if self._uri is not None:
-            lines = [f"{self._uri}/{path}\n" for path in table.column("path").to_pylist()]
-            self._replace(_LINES, "".join(lines).encode())
+        lines = self._lines(table)
+        if lines is not None:
+            self._replace(_LINES, lines)
+        elif not self._has_lines and exists(self._directory.filesystem, self._at(_LINES)):
+            self._directory.filesystem.delete_file(self._at(_LINES))
         sink = pa.BufferOutputStream()
-        metadata = {_POINT: msgspec.json.encode(point)}
+        metadata = {_POINT: msgspec.json.encode(point), _DIGEST: _digest_of(table)}
         pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
         self._replace(_FILES, sink.getvalue())
 
@@ -182,6 +214,14 @@ class ParquetManifest:
         finally:
             with suppress(OSError):
                 filesystem.delete_dir(staging)
+
+
+def _digest_of(table: pa.Table) -> bytes:
+    """Return a digest of a manifest's rows; the partition columns are part of the paths."""
+    digest = hashlib.blake2b("\n".join(table.column("path").to_pylist()).encode(), digest_size=16)
+    for name in ("epoch", "rows", "bytes"):
+        digest.update(table.column(name).to_numpy().tobytes())
+    return digest.hexdigest().encode()
 
 
 def _partition_of(inner: str) -> list[tuple[str, str | None]]:

@@ -28,6 +28,7 @@ over the files present.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import math
 import os
@@ -55,6 +56,7 @@ from godwit.sinks.file_systems import (
 from godwit.sinks.maintenance import Maintained, Maintenance
 from godwit.sinks.parquet_directory import (
     ParquetDirectory,
+    base_uri,
     belongs_to,
     check_columns,
     files_under,
@@ -377,7 +379,9 @@ class ParquetSink(TargetSink):
         """Return the URI that the lines of the manifest begin with; ``None``: no such form."""
         if self._filesystem is not None or self._partition_by:
             return None
-        uri = self.destination.partition("?")[0]
+        uri = base_uri(self.destination)
+        if "\n" in uri:
+            return None
         return uri if "://" in uri else f"file://{uri}"
 
     def last_delivered(self) -> HistoryPoint | None:
@@ -409,8 +413,7 @@ class ParquetSink(TargetSink):
             if self._manifest is not None:
                 self._manifest.write(left)
             for epoch in gone:
-                self._fs.delete_file(f"{self._root}/epoch={epoch}/_SUCCESS")
-                self._fs.delete_dir(f"{self._root}/epoch={epoch}")
+                self._directory.remove_epoch(epoch)
             if last is None or (self._keep is not None and last.epoch < epochs.latest_epoch):
                 # Results that were not kept are gone: the next one is whole again.
                 last = epochs.point(epochs.latest_epoch) if self._keep is not None else last
@@ -450,7 +453,7 @@ class ParquetSink(TargetSink):
             "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
             epoch=output.epoch,
         ):
-            if not empty and not self._was_delivered(output.epoch):
+            if not empty and not self._was_delivered(output):
                 self._assemble_epoch(output, final)
                 if output.epoch > self._noted:
                     self._directory.record_last(output.point)
@@ -471,7 +474,7 @@ class ParquetSink(TargetSink):
             opening = self._opening if self._is_new else ""
             if is_target_replaced(self._context.name, self._shown_path, output, gone, opening):
                 return
-            if self._is_delivered(output.epoch):
+            if self._is_delivered(output):
                 return  # by another driver, which removed them afterwards
             raise self._target_error(
                 f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
@@ -512,8 +515,10 @@ class ParquetSink(TargetSink):
                 self._fs.move(staging, final)
             except OSError:
                 # The rows of the other delivery are the same.
-                if not self._is_delivered(output.epoch):
+                if not self._is_delivered(output):
                     raise
+            if not self._is_delivered(output):  # HDFS has moved it into a directory of this name
+                raise FileExistsError(errno.EEXIST, "it exists without _SUCCESS", final)
             self._force_root()
         finally:
             for left in (staging, f"{final}/{name}"):
@@ -539,7 +544,7 @@ class ParquetSink(TargetSink):
                 link_or_copy(self._fs, source, f"{final}/{inner}")
             # An earlier attempt may have had other files, if the flow has changed since.
             for inner in files_under(self._fs, final):
-                if inner not in files and not self._is_delivered(output.epoch):
+                if inner not in files and not self._is_delivered(output):
                     self._fs.delete_file(f"{final}/{inner}")
             write_point(self._fs, f"{final}/_SUCCESS", output.point)
         finally:
@@ -564,17 +569,31 @@ class ParquetSink(TargetSink):
             if output.num_rows == 0:
                 files.write_empty()
 
-    def _is_delivered(self, epoch: int) -> bool:
-        """Return whether the directory of an epoch has its ``_SUCCESS`` file."""
-        return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
+    def _is_delivered(self, output: EpochOutput) -> bool:
+        """Return whether the directory of an epoch has its ``_SUCCESS`` file.
 
-    def _was_delivered(self, epoch: int) -> bool:
+        Raises if that is of another history's epoch, whose rows are others.
+        """
+        if not exists(self._fs, f"{self._root}/epoch={output.epoch}/_SUCCESS"):
+            return False
+        other = self._directory.epoch_point(output.epoch)
+        if other.digest and output.point.digest and other != output.point:
+            raise self._target_error(
+                f"epoch {output.epoch} is there already, with the rows of history "
+                f"{other.history}, and this query goes on with history {output.point.history}",
+                "Another query writes to the directory, from a copy of this checkpoint. Stop one "
+                'of them, and start the other again, perhaps with on_divergence="roll_back".',
+                epoch=output.epoch,
+            )
+        return True
+
+    def _was_delivered(self, output: EpochOutput) -> bool:
         """Return whether an epoch was delivered, even if its directory was removed since."""
-        if epoch <= self._last or self._is_delivered(epoch):
+        if output.epoch <= self._last or self._is_delivered(output):
             return True
         # An epoch that `keep` has removed is not to come back.
         return self._keep is not None and any(
-            other > epoch for other in self._directory.delivered_epochs()
+            other > output.epoch for other in self._directory.delivered_epochs()
         )
 
     def _remove_old_epochs(self, keep: int) -> None:
@@ -583,7 +602,7 @@ class ParquetSink(TargetSink):
         # Also what a removal that was cut short has left without its _SUCCESS.
         for epoch in self._directory.epochs_begun():
             if epoch < oldest_kept:
-                self._fs.delete_dir(f"{self._root}/epoch={epoch}")
+                self._directory.remove_epoch(epoch)
 
     def _marker(self) -> dict[str, Any]:
         """Return the content of the owner file ``_godwit.json``."""

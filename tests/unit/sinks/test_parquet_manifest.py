@@ -245,6 +245,52 @@ def test_lines_are_absolute_uris_of_the_same_files(tmp_path: Path) -> None:
     assert ds.dataset(tmp_path, format="parquet", schema=SCHEMA).count_rows() == 6
 
 
+def shorten_lines(root: Path) -> None:
+    lines = root / "_manifest/symlink/files.txt"
+    lines.write_text(lines.read_text()[:-20])
+
+
+def take_rows_out(root: Path) -> None:
+    path = root / "_manifest/files.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)  # with the metadata that it had
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: None,
+        shorten_lines,
+        lambda root: (root / "_manifest/symlink/files.txt").unlink(),
+        take_rows_out,
+    ],
+)
+def test_a_copy_of_a_directory_has_lines_of_its_own_with_the_next_run(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    sink = opened(tmp_path / "first")
+    for number in range(3):
+        sink.deliver(epoch(number))
+    sink.close()
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    change(tmp_path / "second")
+    opened(tmp_path / "second").close()
+    lines = (tmp_path / "second/_manifest/symlink/files.txt").read_text()
+    files = gw.sinks.delivered_files(tmp_path / "second")
+    assert lines == "".join(f"file://{file}\n" for file in files)
+    assert read(tmp_path / "second") == [0, 10, 20]
+
+
+def test_lines_that_a_sink_does_not_continue_are_removed(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "with\nline"):
+        sink = opened(path)
+        sink.deliver(epoch(0))
+        sink.close()
+    assert not (tmp_path / "with\nline/_manifest/symlink/files.txt").exists()
+    above = pafs.SubTreeFileSystem(str(tmp_path.parent), pafs.LocalFileSystem())
+    opened(tmp_path.name, filesystem=above).close()
+    assert not (tmp_path / "_manifest/symlink/files.txt").exists()
+
+
 def test_a_manifest_that_is_not_continued_is_removed(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     sink.deliver(epoch(0))

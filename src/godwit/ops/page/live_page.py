@@ -37,7 +37,13 @@ from godwit.model.errors import InvalidFlowError
 from godwit.ops.entries import text
 from godwit.ops.health import with_health
 from godwit.ops.liveness import Liveness, QueryLife
-from godwit.ops.page.state_answers import CHECKPOINT, StateAnswer, StateAnswers, refusal
+from godwit.ops.page.state_answers import (
+    CHECKPOINT,
+    MAX_PARAMETERS,
+    StateAnswer,
+    StateAnswers,
+    refusal,
+)
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error
@@ -537,7 +543,8 @@ def _bearer(environ: WSGIEnvironment) -> str:
 def _query_parameter(environ: WSGIEnvironment, name: str) -> str | None:
     """Return a parameter of the request's URL; ``None`` unless it is given exactly once."""
     with suppress(ValueError):
-        values = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=8).get(name, [])
+        query = environ.get("QUERY_STRING", "")
+        values = parse_qs(query, max_num_fields=MAX_PARAMETERS).get(name, [])
         return values[0] if len(values) == 1 else None
     return None
 

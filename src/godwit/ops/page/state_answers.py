@@ -23,7 +23,7 @@ import pyarrow as pa
 from godwit.engine.query_state import EPOCH, QueryStates
 from godwit.engine.state_view import NoStateError, SeveralStatesError, UnknownStateError
 from godwit.model.errors import CheckpointError, GodwitError, InvalidFlowError, InvalidInputError
-from godwit.sources.message_formats import JsonMessages
+from godwit.sources.message_formats import JsonMessages, UnwritableError
 from godwit.sources.text_values import load_json
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ _JSON: Final = "application/json"
 _LIMIT: Final = 1000  # rows of a scan, unless the request sets another limit
 _MAX_LIMIT: Final = 100_000
 """A scan is answered from memory, in one piece."""
-_MAX_PARAMETERS: Final = 64
+MAX_PARAMETERS: Final = 64
+"""Of a request: the operators that it names, the token and the epoch."""
 _PARAMETERS: Final = frozenset({"state", "key", "prefix", "limit", "format", "epoch", "token"})
 _BAD: Final = "400 Bad Request"
 CHECKPOINT: Final = "checkpoint"
@@ -252,7 +253,7 @@ def _parameters(query: str) -> list[tuple[str, str]]:
             query,
             keep_blank_values=True,
             errors="strict",
-            max_num_fields=_MAX_PARAMETERS,
+            max_num_fields=MAX_PARAMETERS,
         )
     except ValueError as error:
         raise _RefusedError(_BAD, f"The parameters cannot be read: {error}.") from error
@@ -337,20 +338,28 @@ def _typed(state: AskedState, values: list[Any]) -> tuple[Any, ...]:
         message = json.dumps({field.name: value}).encode()
         try:
             (column,) = JsonMessages(pa.schema([field])).columns([message], pa.schema([field]))
-        except (ValueError, TypeError, pa.ArrowException) as error:
+            typed.append(column[0].as_py())
+        except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
             raise _RefusedError(
                 _BAD,
                 f"{json.dumps(value)[:100]} is not a value of key column {field.name!r}, of type "
                 f"{field.type}, in JSON: {error}.",
             ) from error
-        typed.append(column[0].as_py())
     return tuple(typed)
 
 
 def _rows(table: pa.Table) -> str:
-    """Return rows as a JSON array of objects."""
+    """Return rows as a JSON array of objects; raise if JSON has no form for a value."""
     encode = JsonMessages(None).encode
-    rows = [row for batch in table.to_batches() for row in encode(batch)]
+    try:
+        rows = [row for batch in table.to_batches() for row in encode(batch)]
+    except UnwritableError as error:  # such as the year 10000
+        raise _RefusedError(
+            "406 Not Acceptable",
+            f"A row has a value that JSON has no form for: {error}. Ask /state/ for Arrow, "
+            "with format=arrow.",
+            epoch=int(table.schema.metadata[EPOCH]),
+        ) from error
     return f"[{','.join((row or b'null').decode() for row in rows)}]"
 
 

@@ -179,6 +179,43 @@ def test_several_operators_answer_of_one_epoch_and_another_epoch_is_a_conflict(
         assert client.get("/state/first.a", key="x")[1]["rows"] == [{"s": "x", "rows": 6}]
 
 
+def test_many_operators_are_asked_for_at_once_with_a_token_in_the_address(tmp_path: Path) -> None:
+    flow = gw.Flow("asked", num_key_groups=2)
+    rows = flow.source("rows", gw.sources.memory("s string"))
+    names = [f"n{number}" for number in range(12)]
+    for name in names:
+        flow.sink(name, rows.key_by("s").compute(name=name, n=gw.count()), gw.sinks.noop())
+    run = gw.testing.cluster(flow)
+    run.epoch({"rows": [{"s": "x"}]})
+    with served(run, tmp_path, token=TOKEN) as client:
+        status, answer = client.get("/states", **dict.fromkeys(names, "x"), token=TOKEN)
+        assert (status, sorted(answer["states"])) == (200, sorted(names))
+
+
+@pytest.mark.parametrize(("column", "days"), [("y", 2**22), ("t", 2**22), ("n", -(2**20))])
+def test_times_that_json_has_no_form_for_are_answered_as_arrow(
+    tmp_path: Path, column: str, days: int
+) -> None:
+    run = gw.testing.cluster(counting(column))
+    stored = days if column == "y" else days * 86_400_000_000
+    utc = "UTC" if column == "t" else None
+    dtype = pa.date32() if column == "y" else pa.timestamp("us", utc)
+    times = pa.array([stored], pa.int32() if column == "y" else pa.int64()).cast(dtype)
+    run.epoch({"rows": pa.table({column: times})})
+    with served(run, tmp_path) as client:
+        status, headers, body = client.raw("/state/c")
+        assert (status, headers["Godwit-Epoch"]) == (406, "0")
+        assert "with format=arrow" in json.loads(body)["error"]
+        status, _, body = client.raw("/state/c?format=arrow")
+        assert status == 200
+        assert pa.ipc.open_stream(body).read_all().column(column).cast(times.type)[0] == times[0]
+    state = QueryState(run._driver, "c")
+    assert state.get(times.cast(pa.int32() if column == "y" else pa.int64())[0].as_py()) == {
+        column: stored,
+        "rows": 1,
+    }
+
+
 def test_what_cannot_be_answered_says_why_with_the_status_of_its_kind(tmp_path: Path) -> None:
     states = {"one": gw.ValueState(int), "other": gw.ValueState(int)}
     run = gw.testing.cluster(counting("s", "i", **states))
