@@ -37,7 +37,7 @@ def test_whatever_happens_before_an_epoch_is_delivered_it_is_delivered_once(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(rounds(4, 7)))
+@pytest.mark.parametrize("seed", range(rounds(3, 7)))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
     tmp_path: Path, seed: int
 ) -> None:

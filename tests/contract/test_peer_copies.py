@@ -10,6 +10,7 @@ from tests.contract.one_process import OneProcess
 from tests.contract.scenario import Migrate, Rows, Scenario
 from tests.contract.scenarios import PEERS, drawn, scenario
 from tests.contract.verdict import play
+from tests.support.rounds import rounds
 
 from godwit.migration import CopiesFrom
 from godwit.model import events
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from godwit.migration.messages import PeerCopies, StartWarming
 
 
-@pytest.mark.parametrize("seed", range(200, 204))
+@pytest.mark.parametrize("seed", range(200, 200 + rounds(2, 4)))
 def test_whatever_is_drawn_copies_from_other_executors_are_as_good_as_the_checkpoints(
     tmp_path: Path, seed: int
 ) -> None:

@@ -168,7 +168,7 @@ def _apply(results: dict[Any, Row], rows: pa.Table, key: str) -> None:
             assert all(_close(former[name], value) for name, value in row.items())
 
 
-@pytest.mark.parametrize("seed", range(rounds(4, 7)))
+@pytest.mark.parametrize("seed", range(rounds(2, 7)))
 def test_results_are_those_of_the_rows_that_are_left(seed: int) -> None:
     rng = random.Random(seed)
     table = Table(rng)
@@ -289,7 +289,7 @@ def _version(row: Row) -> float:
 
 
 @pytest.mark.parametrize("order_by", ["n", None])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(rounds(1, 2)))
 def test_the_newest_row_of_each_key_is_among_those_that_are_left(
     order_by: str | None, seed: int
 ) -> None:
@@ -325,7 +325,7 @@ def test_the_newest_row_of_each_key_is_among_those_that_are_left(
                 )
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(rounds(1, 2)))
 def test_deletes_wait_for_their_rows_in_every_operator(seed: int) -> None:
     rng = random.Random(seed)
     table, other = Table(rng), Table(rng)

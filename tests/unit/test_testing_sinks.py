@@ -8,6 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.model.errors import SinkError
@@ -154,12 +155,12 @@ def check(kind: type[Appending], seed: int) -> None:
     gw.testing.check_sink(lambda: kind(table), lambda: table.rows, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(rounds(4, 8)))
 def test_a_sink_without_faults_passes(seed: int) -> None:
     check(Appending, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(rounds(1, 3)))
 @pytest.mark.parametrize("kind", list(FAULTS))
 def test_each_fault_is_found_and_named(kind: type[Appending], seed: int) -> None:
     with pytest.raises(SinkError, match=FAULTS[kind]):

@@ -10,6 +10,7 @@ from lab.tests.contract.controlled import Controlled
 from tests.contract.scenario import THREE, Executors, Rows, Scenario
 from tests.contract.scenarios import drawn
 from tests.contract.verdict import play
+from tests.support.rounds import rounds
 
 from godwit.model import events
 from godwit.placement import Limits
@@ -135,7 +136,7 @@ def test_planners_of_statistic_windows_balance_a_stream_and_tell_variance_and_by
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(rounds(3, 5)))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
     tmp_path: Path, seed: int
 ) -> None:

@@ -19,7 +19,7 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(scenario: Scen
     play(scenario, InSimulator(deep=scenario.deep, policy=scenario.policy))
 
 
-@pytest.mark.parametrize("seed", range(rounds(20, 40)))
+@pytest.mark.parametrize("seed", range(rounds(10, 40)))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(seed: int) -> None:
     scenario = drawn(seed)
     play(scenario, InSimulator(deep=scenario.deep, policy=scenario.policy))
