@@ -21,7 +21,7 @@ import msgspec
 from godwit.checkpoint.framing import encode_record, load_record, numbers_in
 from godwit.checkpoint.records import RUNS, RunRecord, run_path
 from godwit.checkpoint.storage import LocalStorage
-from godwit.model.errors import CorruptCheckpointError
+from godwit.model.errors import CorruptCheckpointError, GodwitError
 
 if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
@@ -74,7 +74,11 @@ def look_s(storage: CheckpointStorage) -> float:
 def write_request(
     storage: CheckpointStorage, run_id: str, action: Action, ends: dict[str, Any] | None = None
 ) -> EndRequest:
-    """Leave a request for a run, unless it has the same one already; return the one it has."""
+    """Leave a request for a run, unless it has the same one already; return the one it has.
+
+    One that cannot be read is written again. Raises `GodwitError` if the run has one with other
+    positions.
+    """
     request = EndRequest(
         run_id=run_id,
         action=action,
@@ -82,11 +86,27 @@ def write_request(
         since=datetime.now(UTC).isoformat(timespec="seconds"),
         ends=ends or {},
     )
-    before = read_request(storage, run_id, action)
+    before = None
+    with suppress(CorruptCheckpointError):
+        before = read_request(storage, run_id, action)
     if before is not None and (before.answer is None or before.answer.state != "refused"):
+        check_same_ends(request, before)
         return before
     storage.write_atomic(request.path, encode_record(request))
     return request
+
+
+def check_same_ends(asked: EndRequest, other: EndRequest) -> None:
+    """Raise if the request that a run has ends sources elsewhere than the one that was made."""
+    if asked.ends == other.ends:
+        return
+    ends = msgspec.json.encode(other.ends).decode() if other.ends else "where its sources are now"
+    raise GodwitError(
+        f"Run {asked.run_id} was asked already by {other.by}, at {other.since}, to "
+        f"{asked.action} to other positions: {ends}.",
+        remedy="It ends there. To wait for that, ask for the same positions.",
+        run_id=asked.run_id,
+    )
 
 
 def read_request(storage: CheckpointStorage, run_id: str, action: str) -> EndRequest | None:

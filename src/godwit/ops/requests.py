@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.journal import JournalReader
 from godwit.checkpoint.ownership import EXPIRY_S, inspect_lease
-from godwit.checkpoint.requests import look_s, read_request, write_request
+from godwit.checkpoint.requests import check_same_ends, look_s, read_request, write_request
 from godwit.model.errors import GodwitError
 from godwit.model.text import printable
 from godwit.ops.arguments import add_checkpoint, bounded, opened_checkpoint
@@ -153,6 +153,8 @@ def _status(
     """Return the exit status once a run has answered, or is gone; ``None`` before."""
     is_gone = lease.is_gone(asked.run_id)  # first: the answer comes before the end of the lease
     request = read_request(storage, asked.run_id, asked.action)
+    if request is not None:
+        check_same_ends(asked, request)  # of another process, which asked at the same time
     answer = None if request is None else request.answer
     if answer is not None and answer.state == "refused":
         raise GodwitError(

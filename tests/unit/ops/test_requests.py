@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.checkpoints import write_checkpoint
@@ -92,6 +92,38 @@ def test_a_request_that_is_refused_is_an_error_that_says_why(storage: Checkpoint
         asked(storage, Clock(lambda _: answer(storage, lease, "refused")))
     # Asked again, it is another request.
     assert write_request(storage, "run1", "stop").answer is None
+    lease.release()
+
+
+def test_a_request_that_is_damaged_is_made_again(storage: CheckpointStorage) -> None:
+    request = write_request(storage, "run1", "stop")
+    storage.write_atomic(request.path, b"cut short")
+    assert requests_to(storage, "run1") == []
+    assert write_request(storage, "run1", "stop").answer is None
+    assert len(requests_to(storage, "run1")) == 1
+
+
+def test_of_two_who_ask_for_other_positions_one_is_told(storage: CheckpointStorage) -> None:
+    lease = acquire_lease(storage, "run1")
+    clock = Clock()
+    clocks: dict[str, Any] = {"monotonic_s": lambda: clock.now_s, "sleep": clock.sleep}
+
+    def drain(ends: dict[str, Any]) -> int:
+        return end_query(storage, "drain", lambda _: None, ends=ends, timeout_s=2.0, **clocks)
+
+    assert drain({"clicks": {"0": 3}}) == STILL_RUNS
+    assert drain({"clicks": {"0": 3}}) == STILL_RUNS
+    for other in ({}, {"clicks": {"0": 4}}):
+        with pytest.raises(GodwitError, match=r'to other positions: {"clicks":{"0":3}}'):
+            drain(other)
+
+    def ask_at_once(_: float) -> None:
+        storage.delete("requests/run1-drain.rec")
+        write_request(storage, "run1", "drain", {"clicks": {"0": 9}})
+
+    clock.then = ask_at_once
+    with pytest.raises(GodwitError, match=r'to other positions: {"clicks":{"0":9}}'):
+        drain({"clicks": {"0": 3}})
     lease.release()
 
 
