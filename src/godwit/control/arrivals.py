@@ -55,9 +55,10 @@ _NOISE_FLOOR = 0.01
 class ArrivalCurve:
     """Cumulative curve of arrivals at the sources; its slope is the arrival rate.
 
-    A *step* is two intervals in a row that both rose above the usual by more than noise explains;
-    it ends the statistics period. A *change* is where the rate is another since, up or down. Input
-    that strays by a tenth is neither.
+    A *step* is two intervals in a row that both rose above the usual by more than noise explains,
+    the last one by half of it: the first may have some of the rate before. It ends the statistics
+    period. A *change* is where the rate is another since, up or down. Input that strays by a tenth
+    is neither.
     """
 
     def __init__(self, usual: Sequence[float] = ()) -> None:  # rates that an earlier run saw last
@@ -128,15 +129,16 @@ class ArrivalCurve:
 
     @property
     def step_s(self) -> float | None:
-        """Time at which the arrival rate stepped up; ``None`` if it did not."""
+        """End of the first interval of the arrival rate after a step up; ``None``: there is none."""
         rates = np.log(self._rates(4 * _USUAL + _STEP))
         if len(rates) < _USUAL + _STEP or len(self._times_s) < _STEP + 1:
             return None
         middle, noise = _median_and_noise(rates[:-_STEP])
         above = rates[-_STEP:] - middle
-        if (above <= max(_LEAST_STEP, _ERRORS * noise)).any():
+        if above[-1] <= _LEAST_STEP or above.min() <= max(_LEAST_CHANGE, _ERRORS * noise):
             return None
-        return self._times_s[-_STEP]
+        mixed = above[0] <= _LEAST_STEP  # it may have some of the rate before
+        return self._times_s[-1 if mixed else -_STEP]
 
     @property
     def change_s(self) -> float | None:

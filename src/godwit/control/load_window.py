@@ -6,7 +6,7 @@ to the last change of the load's distribution over key groups, as in adaptive wi
 Gavaldà, "Learning from time-changing data with adaptive windowing", SDM 2007): after every epoch
 its latest part is compared with all before, for parts of several lengths, and where the two differ
 by more than noise, the earlier part is dropped.  Statistics of a stream that stays as it is become
-ever more exact; those of one that shifts are of the new load alone, two epochs later.
+ever more exact; those of one that shifts are of the new load alone, two epochs later, or one.
 
 The compared values are *shares* of the component's load, so a changed rate does not count.
 
@@ -16,6 +16,11 @@ measured, which includes rows of unequal cost.  The more epochs, the more the se
 all key groups of an executor have in common, a machine that does other things besides, makes sums
 over executors stray by more than their parts; that factor is measured too.  Both are remembered
 when the window is cut.
+
+One epoch may be odd by a burst of rows or a pause of a machine, and so the next one has to agree.
+Not so where the last odd epoch was the first of a change: then a change is believed after one
+epoch, since waiting would cost another epoch at the wrong places.  If the next epoch disagrees, the
+earlier part is taken back, and the next odd epoch is waited for again.
 
 Invariants: blocks of the window are few (their lengths grow in powers of two), so an epoch costs a
 few operations on arrays of as many numbers as there are key groups; nothing is older than
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupLoad
-    from godwit.placement.arrays import FloatArray, IntArray
+    from godwit.placement.arrays import BoolArray, FloatArray, IntArray
 
 _LONGEST_S = 600.0
 _SINGLE = 16
@@ -44,6 +49,8 @@ _PARTS = (2, 3, 4, 6, 8, 12, 16)
 _IS_TRIED = np.isin(np.arange(_PARTS[-1] + 1), (1, *_PARTS))
 _BEFORE = 4
 """Epochs that there must be before it."""
+_BEFORE_AGAIN = 2
+"""The same where the last odd epoch was a change: noise is known from before that."""
 _CHANGED = 6.0
 """Standard errors that are a change.
 
@@ -140,13 +147,18 @@ class _Blocks:
 
     def add(self, assignment: Assignment, load: KeyGroupLoad, ended_s: float) -> None:
         """Add a block of one epoch: its loads, its assignment, and the time when it ended."""
+        block = self._extend(assignment.executors, assignment.executor_of, ended_s)
+        self._vectors[block], self._numbers[block] = 0.0, (1, 0, 0, 0)
+        self._vectors[block, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
+
+    def _extend(self, executors: tuple[str, ...], executor_of: IntArray, ended_s: float) -> int:
+        """Make room for another block; return its position."""
         block = len(self._places)
         if block == len(self._vectors):
             self._vectors = np.concatenate((self._vectors, np.zeros_like(self._vectors)))
             self._numbers = np.concatenate((self._numbers, np.zeros_like(self._numbers)))
-        self._vectors[block], self._numbers[block] = 0.0, (1, 0, 0, 0)
-        self._vectors[block, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
-        self._places.append((assignment.executors, assignment.executor_of, ended_s))
+        self._places.append((executors, executor_of, ended_s))
+        return block
 
     def remove(self, first: int, stop: int) -> None:
         """Remove some consecutive blocks."""
@@ -154,6 +166,24 @@ class _Blocks:
         self._vectors[first : first + rest] = self._vectors[stop:count]
         self._numbers[first : first + rest] = self._numbers[stop:count]
         del self._places[first:stop]
+
+    def take_last(self) -> _Blocks:
+        """Remove the last block, and return it as blocks of its own."""
+        last = _Blocks(self._vectors.shape[2])
+        last.append(self)
+        self.remove(len(self._places) - 1, len(self._places))
+        return last
+
+    def append(self, other: _Blocks) -> None:
+        """Append the last block of others."""
+        executors, executor_of, ended_s = other._places[-1]
+        block = self._extend(executors, executor_of, ended_s)
+        self._vectors[block], self._numbers[block] = other.vectors[-1], other.numbers[-1]
+
+    def forget_deviations(self) -> None:
+        """Drop what key groups strayed: deviations from a load of before were no noise."""
+        self.vectors[:, 2] = 0.0
+        self.numbers[:, _APART:] = 0.0
 
     def remove_before(self, since_s: float) -> None:
         """Remove the blocks that ended before `since_s`, but not the last one."""
@@ -197,6 +227,9 @@ class LoadWindow:
         # from before the window
         self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
         self.shifted = False  # the last epoch showed a change by which executors' loads differ
+        # whether the last epoch alone differed, and whether the last one that did was a change
+        self._odd, self._sudden = False, False
+        self._former: _Blocks | None = None  # before a change that the last epoch alone showed
 
     def observe(
         self,
@@ -220,8 +253,11 @@ class LoadWindow:
             window = window.plus(vectors[block], blocks.numbers[block])
         self._note_deviations(vectors[-1], window, assignment)
         every = window.plus(vectors[-1], blocks.numbers[-1])
-        self._cut_at_change(vectors, usual, every, assignment)
-        blocks.merge_old()
+        if self._former is None:
+            self._cut_at_change(vectors, usual, every, assignment)
+        else:
+            self._confirm_change(self._former, speeds, assignment)
+        self._blocks.merge_old()
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
         """Return the shares of load of key groups; ``None`` if nothing was measured."""
@@ -251,29 +287,78 @@ class LoadWindow:
         last three, `every` over all.
         """
         blocks = self._blocks
-        if every.epochs < _BEFORE + _PARTS[0]:
+        least = _BEFORE_AGAIN if self._sudden else _BEFORE
+        if every.epochs < least + _PARTS[0]:
             return
         # the latest parts of the window, from the last block on
         epochs = np.cumsum(blocks.numbers[:0:-1, _EPOCHS]).astype(np.int64)
         parts = np.cumsum(vectors[:0:-1, :2], axis=0)
-        late_s = parts[:, 1]
-        late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
+        late, total_s = parts[:, 1].sum(axis=1), float(every.busy_s.sum())
         tried = _IS_TRIED[np.minimum(epochs, _PARTS[-1])]
-        tried &= (epochs <= every.epochs - _BEFORE) & (np.minimum(late, total_s - late) > 0)
+        tried &= (epochs <= every.epochs - least) & (np.minimum(late, total_s - late) > 0)
         if not tried.any():
             return
-        positions, epochs, late, late_s = (
-            np.flatnonzero(tried),
-            epochs[tried],
-            late[tried],
-            late_s[tried],
-        )
-        rows = parts[tried, 0]
+        positions, epochs = np.flatnonzero(tried), epochs[tried]
+        scores, moved = self._compare(parts[tried], every, self._noise(usual), assignment)
+        worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
+        half = int(np.argmax(2 * epochs >= epochs[worst]))
+        # What the last epoch alone shows may pass, or continue: the next one will tell. What the
+        # later half of the part does not show was one odd epoch.
+        last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
+        if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
+            cut = len(blocks) - 1 - int(positions[worst])
+            self._dispersion, self._together = self._noise(
+                _summed(vectors[:cut], blocks.numbers[:cut])
+            )
+            blocks.remove(0, cut)
+            blocks.forget_deviations()
+            self._sudden |= self._odd
+            self.shifted, self._odd = bool(moved[worst]), False
+        elif self._sudden and last > _CHANGED:
+            self._former, self._blocks = blocks, blocks.take_last()
+            self._blocks.forget_deviations()
+            self.shifted = bool(moved[0])
+        else:
+            odd = bool(last > _CHANGED)
+            self._sudden &= odd or not self._odd
+            self._odd = odd
+
+    def _confirm_change(
+        self, former: _Blocks, speeds: Mapping[str, float], assignment: Assignment
+    ) -> None:
+        """Return to the `former` epochs if the last one is like them, not like that before it."""
+        before = _summed(former.standard(speeds), former.numbers)
+        epoch, numbers = self._blocks.standard(speeds)[-1], self._blocks.numbers[-1]
+        if not epoch[1].any():
+            return  # of no time: the next one tells
+        self._former, whole = None, before.plus(epoch, numbers)
+        scores, _ = self._compare(epoch[None, :2], whole, self._noise(before), assignment)
+        self._sudden = bool(scores[0] > _CHANGED)
+        if self._sudden:
+            self._dispersion, self._together = self._noise(before)
+        else:
+            former.append(self._blocks)
+            self._blocks, self.shifted = former, True
+
+    def _compare(
+        self,
+        parts: FloatArray,
+        every: _Sums,
+        noise: tuple[float, float],
+        assignment: Assignment,
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return how many standard errors parts of the window differ from the rest by, ``(n,)``.
+
+        And whether executors' loads differ by that much, and materially. `parts`: rows and standard
+        seconds of each, shape ``(n, 2, G)``. `every`: sums over the window. `noise`: as before what
+        may be a change.
+        """
+        rows, late_s = parts[:, 0], parts[:, 1]
+        late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
         early = total_s - late
         differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
-        # variance of a second's load, by the counts in the whole window and by noise as it was
-        # before what may be a change
-        dispersion, together = self._noise(usual)
+        # variance of a second's load, by the counts in the whole window
+        dispersion, together = noise
         rate = dispersion * together * every.counted / total_s
         known = np.sqrt(1 / late + 1 / early)[:, None]
         owner, num_executors = assignment.executor_of, len(assignment.executors)
@@ -286,22 +371,8 @@ class LoadWindow:
         alone = np.where(rows >= _ROWS, np.abs(differs), 0.0) / (
             np.sqrt(rate) * known * skewed + 1e-12
         )
-        scores = np.maximum(by_executor.max(axis=1), alone.max(axis=1))
-        worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
-        half = int(np.argmax(2 * epochs >= epochs[worst]))
-        # What the last epoch alone shows may pass, or continue: the next one will tell. What the
-        # later half of the part does not show was one odd epoch.
-        last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
-        if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
-            cut = len(blocks) - 1 - int(positions[worst])
-            before = _summed(vectors[:cut], blocks.numbers[:cut])
-            self._dispersion, self._together = self._noise(before)
-            blocks.remove(0, cut)
-            # Deviations from a load that is another now were no noise.
-            blocks.vectors[:, 2] = 0.0
-            blocks.numbers[:, _APART:] = 0.0
-            moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
-            self.shifted = bool(moved[worst].any())
+        moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
+        return np.maximum(by_executor.max(axis=1), alone.max(axis=1)), moved.any(axis=1)
 
     # -- noise ------------------------------------------------------------------------------------
 

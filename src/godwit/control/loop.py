@@ -256,10 +256,18 @@ class Controller:
         return ended or not self._resizing.pending
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
-        """Return whether the period ends: at a step in the arrival rate, or with enough epochs."""
+        """Return whether the period ends: with enough epochs, or earlier.
+
+        Earlier at a step in the arrival rate, and when a backlog that executors were requested for
+        has been worked off.
+        """
         passed_s = now_s - self._statistics.began_s
         if self._settings.scaling_model is not None and self._statistics.stepped:
             return True  # what needs more executors should not wait for the period's end
+        if self._resizing.mostly_lent and self._statistics.caught_up(
+            self._settings.cadence.min_epochs
+        ):
+            return True  # nor should executors that only a backlog needed, if they are many
         if passed_s < self._settings.period_s:
             return False
         if self._settings.scaling_model is not None and self._statistics.arrivals.is_unsettled:

@@ -108,10 +108,16 @@ class Pace:
         # Whether more executors than suffice for the rate were asked for, to work a backlog off;
         # and whether the last answer asks for such.
         self._lent = self._lends = False
-        # Executors that sufficed for the rate when such were last asked for, over rows a second.
-        self._sufficed_per_row = 0.0
+        # Executors that sufficed for the rate when such were last asked for, over rows a second;
+        # and whether these were as many again.
+        self._sufficed_per_row, self._lends_most = 0.0, False
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
+
+    @property
+    def mostly_lent(self) -> bool:
+        """True if at least half of the executors were asked for only to work a backlog off."""
+        return self._lent and self._lends_most
 
     def record_decision(
         self,
@@ -271,6 +277,7 @@ class Pace:
             if self._lends:
                 rate = situation.arrival_per_s
                 self._sufficed_per_row = (wanted.sufficient or 0) / rate if rate > 0 else 0.0
+                self._lends_most = within >= 2 * (wanted.sufficient or 0)
             return step
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)
@@ -416,6 +423,11 @@ class Resizing:
     def last(self) -> tuple[str, float]:
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
         return self._pace.last
+
+    @property
+    def mostly_lent(self) -> bool:
+        """True if all executors have come, and half of them only to work a backlog off."""
+        return self._pace.mostly_lent and not self.pending
 
     @property
     def lead_s(self) -> float:

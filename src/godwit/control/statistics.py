@@ -42,6 +42,8 @@ _PARTS = {"plan": "driver", "commit": "driver", "stages": "source"}
 """Phase of an epoch → part of the system that works in it outside the lanes."""
 _MATTERS = 0.5
 """Share of a period from which on a part, or a key group alone, holds the stream up."""
+_SOON = 2
+"""Periods after a backlog that end with as few epochs as tell how many executors remain needed."""
 _SHOWN = 2
 """Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
 
@@ -234,6 +236,8 @@ class _Epochs:
     took_s: list[float] = field(default_factory=list)
     busiest_s: list[float] = field(default_factory=list)
     backlog_rows: int | None = None
+    held_back: bool = False  # whether sources held rows back when one of them began
+    caught_up: bool = False  # whether one of them has taken the last of these rows since
     missing: int = 0
     missing_rows: int = 0
     delivered: int = 0
@@ -264,6 +268,7 @@ class Statistics:
         """True if the last epoch showed that the load is distributed otherwise than before."""
         self._arrivals_noted = False  # of the epoch that runs
         self._usual_rows = 0.0  # of an epoch of the last period
+        self._periods_caught_up = _SOON  # periods since the one that took the last of a backlog
         self._outside = OutsideLanes()
         # executors, rows and lanes' seconds of the last epoch, until it is delivered
         self._undelivered: tuple[int, int, float] | None = None
@@ -300,12 +305,29 @@ class Statistics:
         rows = self._epochs.rows
         return len(rows) >= _SHOWN or 0 < _SHOWN * self._usual_rows <= sum(rows)
 
+    def caught_up(self, epochs: int) -> bool:
+        """Return whether a backlog has just been worked off, and what remains has been measured.
+
+        True once an epoch has taken the last rows that sources held back: those of later epochs
+        have not waited.  Then again after each `epochs` epochs of the next periods, if sources hold
+        nothing back.
+        """
+        seen = self._epochs
+        soon = self._periods_caught_up < _SOON and not seen.held_back
+        return seen.caught_up or (soon and len(seen.rows) >= epochs)
+
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
         """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` besides."""
         self.arrivals.add_epoch(rows, at_s, backlog_rows)
         self._arrivals_noted = True
+        self._note_backlog(backlog_rows)
+
+    def _note_backlog(self, backlog_rows: int | None) -> None:
+        """Record what sources hold back, if they say so."""
         if backlog_rows is not None:
             self._epochs.backlog_rows = backlog_rows
+            self._epochs.held_back |= backlog_rows > 0
+            self._epochs.caught_up &= backlog_rows == 0
 
     def observe(self, epoch: CommittedEpoch, committed_s: float) -> None:
         """Add a committed epoch."""
@@ -325,9 +347,9 @@ class Statistics:
         reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
         if not self._arrivals_noted:
             self.arrivals.add_epoch(outcome.rows_in, reported_s, held_back)
-        if held_back is not None and not self._arrivals_noted:
-            so_far.backlog_rows = held_back
+            self._note_backlog(held_back)
         self._arrivals_noted = False
+        so_far.caught_up = so_far.held_back and so_far.backlog_rows == 0
         if outcome.rows_in and not any(len(load.key_groups) for load in outcome.loads.values()):
             so_far.missing += 1
             so_far.missing_rows += outcome.rows_in
@@ -397,6 +419,7 @@ class Statistics:
             self._recent.append(self._latency)
         statistics = self.so_far(now_s)
         self._usual_rows = statistics.rows / max(statistics.epochs, 1)
+        self._periods_caught_up = 0 if self._epochs.held_back else self._periods_caught_up + 1
         self.arrivals.drop_old()
         self._begin(now_s)
         return statistics

@@ -53,6 +53,21 @@ def test_noise_of_a_tenth_is_no_step_and_twice_the_rate_is_one_after_two_epochs(
         assert arrivals.step_s is None or second < 4
 
 
+@pytest.mark.parametrize(("first", "stepped"), [(1300, True), (1150, False)])
+def test_an_interval_with_some_of_the_rate_before_is_the_first_of_a_step(
+    first: int, *, stepped: bool
+) -> None:
+    """It rose, if not by half; the rate is that of the interval after it."""
+    arrivals = ArrivalCurve()
+    for at_s in range(20):
+        arrivals.add_epoch(1000 + 20 * (at_s % 3), float(at_s), None)
+    arrivals.add_epoch(first, 20.0, None)
+    assert arrivals.step_s is None
+    arrivals.add_epoch(1600, 21.0, None)
+    assert arrivals.step_s == (21.0 if stepped else None)
+    assert arrivals.rate_since(21.0) == pytest.approx(1600)
+
+
 def test_a_few_quiet_intervals_before_a_step_are_not_taken_for_its_part() -> None:
     """Their noise is less than that before them, and a mean over both rates is that of no time."""
     arrivals = ArrivalCurve()

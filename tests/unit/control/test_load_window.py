@@ -139,6 +139,39 @@ def test_one_odd_epoch_is_no_shift() -> None:
     assert not stream.epochs(40)
 
 
+def lopsided(executor: int) -> np.ndarray:
+    """Return shares of which those of an executor are twice as large as others."""
+    share = np.where(PLACES.executor_of == executor, 2.0, 1.0)
+    shares: np.ndarray = share / share.sum()
+    return shares
+
+
+def test_one_epoch_shows_a_shift_where_the_last_odd_one_was_a_shift() -> None:
+    stream = Stream(5000)
+    stream.epochs(60)
+    for executor, epochs in ((1, 2), (2, 1), (3, 1)):
+        stream.share = lopsided(executor)
+        assert stream.epochs(4) == epochs
+        assert not stream.epochs(10)
+
+
+def test_an_odd_epoch_that_was_taken_for_a_shift_is_undone_and_the_next_is_waited_for() -> None:
+    stream = Stream(5000)
+    stream.epochs(60)
+    stream.share = lopsided(1)
+    assert stream.epochs(4) == 2
+    stream.epochs(60)
+    for shifts in (1, 0):
+        stream.share = lopsided(2)
+        assert stream.epochs(1) == shifts
+        stream.share = lopsided(1)
+        assert stream.epochs(1) == shifts, "back to what was usual, which is planned for again"
+        assert not stream.epochs(20)
+        shares = stream.window.shares({})
+        assert shares is not None
+        assert shares.epochs > 70, "what was known of the usual load is not forgotten"
+
+
 def test_of_few_rows_a_shift_takes_as_many_epochs_as_it_needs() -> None:
     stream = Stream(60)
     stream.epochs(200)

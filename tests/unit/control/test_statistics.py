@@ -249,6 +249,24 @@ def test_a_step_is_decided_after_one_epoch_with_the_rows_of_two(
     assert statistics.stepped == stepped
 
 
+def test_a_backlog_is_worked_off_once_an_epoch_has_taken_the_last_of_it() -> None:
+    """The next period begins without its rows, and tells after a few epochs what remains."""
+    statistics = Statistics(ONE, 0.0, {})
+    seen = []
+    for n, backlog in enumerate([0, 500, 100, 0, 0, 0, 0, 0]):
+        statistics.begun(400, backlog, float(n))
+        assert not statistics.caught_up(2), "while an epoch runs, its rows are not taken"
+        statistics.observe(epoch(n, 400, 1.0), n + 1.0)
+        seen.append(statistics.caught_up(2))
+        if seen[-1]:
+            statistics.close(n + 1.0)
+    assert seen == [False, False, False, True, False, True, False, True]
+    for n in range(8, 12):
+        statistics.begun(400, 0, float(n))
+        statistics.observe(epoch(n, 400, 1.0), n + 1.0)
+        assert not statistics.caught_up(2)
+
+
 def test_epochs_without_figures_are_missing_and_the_others_stand_for_them() -> None:
     statistics = Statistics(ONE, 0.0, {})
     for n in range(4):

@@ -180,6 +180,25 @@ def test_where_a_budget_fills_executors_slowly_no_more_are_asked_for_meanwhile()
     assert "leaves an executor with less than half of the mean load" in refused.reason
 
 
+def test_where_a_backlog_asked_for_half_of_all_executors_they_go_three_epochs_after_it() -> None:
+    """The period ends with the backlog; more epochs passed where it took its four seconds."""
+    history = play(
+        1.0,
+        executors=1,
+        rows_per_s=600,
+        surges=(Surge(start_s=17.0, end_s=60.0, factor=6.0),),
+        longest_epoch_s=2.0,
+        key_groups=96,
+        trigger_s=0.5,
+        seconds=32,
+    )
+    out, back = history.of_kind(events.ScaledOut, events.ScaledIn)
+    assert (out.wanted, back.before) == (10, 10)
+    later = [epoch for epoch in history.epochs if out.at_s < epoch.ended_s <= back.at_s]
+    assert sum(epoch.delays.mean_s <= 1.0 for epoch in later) <= 4
+    assert history.between(back.at_s, 32.0).delays().mean_s < 1.0
+
+
 def test_a_stream_runs_whose_epochs_take_longer_than_their_limit_whatever_is_in_them() -> None:
     """Fewer rows make them no shorter, so two executors go on with half of their time for rows."""
     costs = replace(COSTS, fixed_ms=2500)
