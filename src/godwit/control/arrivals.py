@@ -129,7 +129,7 @@ class ArrivalCurve:
 
     @property
     def step_s(self) -> float | None:
-        """End of the first interval of the arrival rate after a step up; ``None``: there is none."""
+        """End of the first interval at the rate after a step up; ``None``: there is no step."""
         rates = np.log(self._rates(4 * _USUAL + _STEP))
         if len(rates) < _USUAL + _STEP or len(self._times_s) < _STEP + 1:
             return None
