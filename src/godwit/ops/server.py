@@ -1,7 +1,9 @@
 """An HTTP server of bounded connections and times, for metrics and the live page.
 
 A silent connection takes a thread and a descriptor of the process, so there are never more than a
-few connections, each for a bounded time: the oldest is closed for a new one.
+few connections, each for a bounded time.  If there are too many, one is closed for a new one: one
+that has not asked yet, or one that was answered for long, such as a stream of events.  While all
+others are being answered, a new one waits.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _SILENT_S: Final = 10.0
 """Time after which a connection that neither sends nor takes anything is closed."""
+_TO_ASK_S: Final = 0.2
+"""Time that a connection has to ask, and _SILENT_S to be answered, before it may make room."""
 _PIECE_BYTES: Final = 2**14
 """The time limit is that of one call that sends, so a slow reader needs short ones."""
 _logger = logging.getLogger("godwit")
@@ -43,6 +47,13 @@ class _Handler(WSGIRequestHandler):
     """Answers one request, and logs none."""
 
     timeout = _SILENT_S
+
+    def parse_request(self) -> bool:
+        """Read a request, and give it time to be answered; ``False``: it was none."""
+        parsed = super().parse_request()
+        if parsed:
+            self.server.give_time(self.connection)  # type: ignore[attr-defined]
+        return parsed
 
     def get_stderr(self) -> io.StringIO:
         """Return the file that errors are written to."""
@@ -64,17 +75,30 @@ class _Server(ThreadingMixIn, WSGIServer):
         )[0]
         self.address_family = family
         self._max_connections, self._max_s = max_connections, max_s
-        self._changing = threading.Lock()
+        self._changing, self._closing = threading.Condition(), False
         self._since_s: dict[socket.socket, float] = {}
+        self._safe_until_s: dict[socket.socket, float] = {}  # then it may be ended for another
         super().__init__((str(address[0]), port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread; if there are too many, end the oldest."""
+        """Serve a connection on a thread, once there is room."""
         with self._changing:
-            while len(self._since_s) >= self._max_connections:
-                self._end(next(iter(self._since_s)))  # in the order in which they came
+            while len(self._since_s) >= self._max_connections and not self._closing:
+                first = min(self._since_s, key=self._safe_until_s.__getitem__)
+                wait_s = self._safe_until_s[first] - time.monotonic()
+                if wait_s <= 0:
+                    self._end(first)
+                else:
+                    self._changing.wait(wait_s)
             self._since_s[request] = time.monotonic()
+            self._safe_until_s[request] = self._since_s[request] + _TO_ASK_S
         super().process_request(request, client_address)
+
+    def give_time(self, request: socket.socket) -> None:
+        """Let a connection be answered before it is ended for another."""
+        with self._changing:
+            if request in self._since_s:
+                self._safe_until_s[request] = time.monotonic() + _SILENT_S
 
     def service_actions(self) -> None:
         """End connections that take too long; called twice a second."""
@@ -87,6 +111,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Close a connection, and remove it from the list of open ones."""
         with self._changing:
             self._since_s.pop(request, None)
+            self._safe_until_s.pop(request, None)
+            self._changing.notify()
         super().close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
@@ -95,6 +121,9 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def close(self) -> None:
         """Stop serving, and end all connections."""
+        with self._changing:
+            self._closing = True
+            self._changing.notify()
         self.shutdown()
         self.server_close()
         with self._changing:
@@ -103,7 +132,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def _end(self, request: socket.socket) -> None:
         """Shut a connection down; its thread closes it."""
-        del self._since_s[request]
+        del self._since_s[request], self._safe_until_s[request]
         with suppress(OSError):  # the other side was first
             request.shutdown(socket.SHUT_RDWR)
 
