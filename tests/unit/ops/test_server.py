@@ -1,4 +1,4 @@
-"""Connections to the server of metrics and of the live page: never too many, none cut needlessly."""
+"""Connections to the server of metrics and of the live page: never too many, none is cut short."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_requests_beyond_the_limit_wait_and_cut_no_answer_short() -> None:
 
 @pytest.mark.usefixtures("unhurried")
 def test_an_answer_that_lasts_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream of events ends only when its reader leaves; two of them would lock all others out."""
+    """A stream of events ends only when its reader leaves, so a few would lock others out."""
     monkeypatch.setattr(server_module, "_SILENT_S", 0.0)
     released = threading.Event()
 
