@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from zoneinfo import available_timezones
 
 import pyarrow as pa
@@ -97,6 +97,10 @@ _SETTINGS = {
 """Function → settings of the session with the values that give other texts."""
 
 
+ROWS: Final = "#rows"
+"""Key of a column that is always there, so that the number of rows is known."""
+
+
 def column_key(attribute: Any) -> str:
     """Return the name of the column of an attribute of Spark's plan."""
     return f"#{id_of(attribute)}"
@@ -126,6 +130,7 @@ class ExpressionReader:
     types: dict[str, pa.DataType] = field(default_factory=dict)  # of Spark, by their JSON
     shortest: bool = False  # texts of floats, as Java writes them
     conf: Any = field(default_factory=dict)  # the session's settings
+    bytes_of: Callable[[Any], bytes] = bytes  # of a Scala sequence
 
     def read(self, expression: Any) -> Expression:
         """Return an expression over Arrow columns; refuse one that is not known.

@@ -148,6 +148,18 @@ def watermarks_of(plan: Any) -> list[Any]:
     return [node for node in walk(plan) if kind_of(node) == "EventTimeWatermark"]
 
 
+def _is_repeatable(expression: Any) -> bool:
+    """Return whether an expression, apart from those in it, has one value for a row.
+
+    A Python function that is not deterministic is called once for a row, as in Spark.
+    """
+    return (
+        kind_of(expression) == "PythonUDF"
+        or bool(expression.deterministic())
+        or not all(child.deterministic() for child in children_of(expression))
+    )
+
+
 def place_of(node: Any) -> str:
     """Return the place of a node in the user's text, such as ``line 2: count(*)``; or nothing.
 
@@ -422,7 +434,7 @@ class Catalyst:
         """
         current = getattr(self._catalyst, "trees.TreePattern").CURRENT_LIKE()
         for expression in expressions_of(node):
-            if not expression.deterministic():
+            if not (expression.deterministic() or all(map(_is_repeatable, walk(expression)))):
                 refuse(expression, "a value that differs at each call")
             if expression.containsPattern(current):
                 refuse(expression, "the current time")

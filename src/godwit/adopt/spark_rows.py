@@ -75,7 +75,7 @@ class SparkRows:
     def __init__(self, schema: spark.StructType, name: str = "Row") -> None:
         self.schema, self._name = schema, name
         self.record = _record_class(schema, name)
-        self._fit: list[Converter] = [_fitting(field.dataType) for field in schema.fields]
+        self._fit: list[Converter] = [fitting(field.dataType) for field in schema.fields]
         self._width = len(schema.fields)
         self._serializes = bool(schema.needConversion()) and schema._needSerializeAnyField  # noqa: SLF001 - of the pinned PySpark
         self._required = [i for i, field in enumerate(schema.fields) if not field.nullable]
@@ -281,7 +281,7 @@ def _normalized(value: Any) -> Any:
     return value
 
 
-def _fitting(dtype: spark.DataType) -> Converter:
+def fitting(dtype: spark.DataType) -> Callable[[Any], Any]:
     """Return the function that fits a value, as unpickled, to a type; raise for unknown types."""
     kind = type(dtype)
     if kind in _WIDTHS:
@@ -302,17 +302,17 @@ def _fitting(dtype: spark.DataType) -> Converter:
     if isinstance(dtype, spark.DecimalType):
         return functools.partial(_to_decimal, dtype)
     if isinstance(dtype, spark.ArrayType):
-        element = _fitting(dtype.elementType)
+        element = fitting(dtype.elementType)
         return lambda value: (
             [element(v) for v in value] if isinstance(value, list | tuple) else None
         )
     if isinstance(dtype, spark.MapType):
-        key, item = _fitting(dtype.keyType), _fitting(dtype.valueType)
+        key, item = fitting(dtype.keyType), fitting(dtype.valueType)
         return lambda value: (
             {key(k): item(v) for k, v in value.items()} if isinstance(value, dict) else None
         )
     if isinstance(dtype, spark.StructType):
-        parts = [_fitting(field.dataType) for field in dtype.fields]
+        parts = [fitting(field.dataType) for field in dtype.fields]
         return lambda value: (
             tuple([fit(v) for fit, v in zip(parts, value, strict=True)])
             if isinstance(value, tuple) and len(value) == len(parts)

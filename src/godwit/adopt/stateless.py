@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from godwit.adopt.array_functions import opened
-from godwit.adopt.expressions import ExpressionReader, column_key
+from godwit.adopt.expressions import ROWS, ExpressionReader, column_key
 from godwit.adopt.functions import evaluated, truth_of
 from godwit.adopt.plan import (
     analysed,
@@ -29,6 +29,14 @@ from godwit.adopt.plan import (
     type_of,
     walk,
 )
+from godwit.adopt.python_functions import (
+    EVALUATIONS,
+    MAPS,
+    PythonCalls,
+    PythonMap,
+    read_calls,
+    read_map,
+)
 from godwit.adopt.static_joins import MAX_ROWS, StaticJoin, equal_parts, how_of
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import error_line
@@ -38,8 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.adopt.plan import Catalyst
-
-_ROWS = "#rows"  # a column that is always there, so that the number of rows is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class Projection:
         computed = {
             column.key: evaluated(column.expression, column.text, rows) for column in self.columns
         }
-        return {_ROWS: columns[_ROWS], **computed}
+        return {ROWS: columns[ROWS], **computed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +94,7 @@ class Expansion:
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the rows of all projections, those of one row side by side."""
         parts = [projection.apply(columns) for projection in self.projections]
-        count, length = len(parts), len(columns[_ROWS])
+        count, length = len(parts), len(columns[ROWS])
         order = pa.array(np.arange(count * length).reshape(count, length).T.ravel())
         return {
             key: pa.concat_arrays([part[key] for part in parts]).take(order) for key in parts[0]
@@ -116,7 +122,7 @@ class Explosion:
             rows = np.concatenate([rows, empty])[order]
             which = np.concatenate([which, np.full(len(empty), -1)])[order]
         taken = pa.array(rows)
-        results = {key: columns[key].take(taken) for key in (_ROWS, *self.keeps)}
+        results = {key: columns[key].take(taken) for key in (ROWS, *self.keeps)}
         chosen = pa.array(which, mask=which < 0)
         parts = elements.flatten() if pa.types.is_map(lists.type) else [elements]
         values = [part.take(chosen) for part in parts]
@@ -138,12 +144,15 @@ class Nothing:
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return columns without rows."""
-        return {_ROWS: columns[_ROWS].slice(0, 0)} | {
+        return {ROWS: columns[ROWS].slice(0, 0)} | {
             key: pa.array([], dtype) for key, dtype in self.columns
         }
 
 
-Step: TypeAlias = "Projection | Selection | Expansion | Explosion | Nothing | StaticJoin"
+Step: TypeAlias = (
+    "Projection | Selection | Expansion | Explosion | Nothing | StaticJoin | PythonCalls"
+    " | PythonMap"
+)
 """A part of a stateless part: a function of columns by their keys."""
 
 
@@ -172,7 +181,7 @@ class StatelessPart:
 
         Raises `EpochFailedError` where a row has no value in ANSI mode, with Spark's condition.
         """
-        columns: dict[str, pa.Array] = {_ROWS: pa.nulls(table.num_rows, pa.bool_())}
+        columns: dict[str, pa.Array] = {ROWS: pa.nulls(table.num_rows, pa.bool_())}
         for (key, dtype), column in zip(self.inputs, table.columns, strict=True):
             whole = column.combine_chunks()
             columns[key] = whole if whole.type == dtype else whole.cast(dtype)
@@ -201,7 +210,11 @@ def read_stateless(
     UnsupportedQueryError
         If the part has a node or an expression that is not computed as Spark computes it.
     """
-    reader = ExpressionReader(shortest=catalyst.writes_shortest_floats, conf=catalyst.spark.conf)
+    reader = ExpressionReader(
+        shortest=catalyst.writes_shortest_floats,
+        conf=catalyst.spark.conf,
+        bytes_of=catalyst.bytes_of,
+    )
     names = [str(attribute.name()) for attribute in to_list(plan.output())]
     optimized, rows, tables = _optimized(catalyst, plan, path, attributes, reader)
     inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
@@ -230,6 +243,10 @@ def _steps(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]) 
             steps.append(_expansion(reader, node))
         elif kind == "Generate":
             steps.append(_explosion(reader, node))
+        elif kind in EVALUATIONS:
+            steps.append(read_calls(reader, node))
+        elif kind in MAPS:
+            steps.append(read_map(reader, node))
         elif kind == "LocalRelation":
             steps.append(Nothing(columns=tuple((k, t) for k, _, t in _attributes(reader, node))))
             break
@@ -265,7 +282,7 @@ def _static_join(
     others = [parts[number] for number, pair in pairs.items() if pair is None]
     return StaticJoin(
         how=how,
-        table={key: table[key].combine_chunks() for key in table.column_names if key != _ROWS},
+        table={key: table[key].combine_chunks() for key in table.column_names if key != ROWS},
         size=table.num_rows,
         equal=tuple(
             (reader.read(pair[0]), reader.read(pair[1]), pair[2], str(parts[number].sql()))
@@ -281,7 +298,7 @@ def _rows_of_table(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.
     steps = _steps(reader, node, tables)
     (leaf,) = to_list(node.collectLeaves())
     rows = tables[_first_key(leaf)]
-    columns = {_ROWS: pa.nulls(rows.num_rows, pa.bool_())}
+    columns = {ROWS: pa.nulls(rows.num_rows, pa.bool_())}
     columns |= {key: rows[key].combine_chunks() for key in rows.column_names}
     for step in reversed(steps):
         columns = step.apply(columns)

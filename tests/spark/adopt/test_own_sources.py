@@ -337,7 +337,6 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
     pq.write_table(pa.table({"k": ["a"]}), tmp_path / "days/day=1/0.parquet")
     by_day = spark.readStream.schema("k string, day double").parquet(str(tmp_path / "days"))
     table = spark.createDataFrame([("a", 1)], "k string, m int")
-    double = sf.udf(lambda n: n and 2 * n, "bigint")
     refused = {
         "the option maxBytesPerTrigger is '1g'": reader(maxBytesPerTrigger="1g").load(place),
         "'maxfileage' .* is not read": reader(maxFileAge="1d").load(place),
@@ -369,7 +368,6 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         "rows of several inputs": plain.join(table, "k"),
         "differs at each call": plain.select("k", sf.rand()),
         "the current time": plain.select("k", sf.current_timestamp()),
-        "EvalPython is not computed where rows are read": plain.select("k", double("n")),
     }
     wrong = {}
     for reason, frame in refused.items():

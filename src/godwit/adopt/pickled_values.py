@@ -1,0 +1,287 @@
+"""Values of Python UDFs as Spark's JVM and its Python worker exchange them by pickling.
+
+A function gets what the worker unpickles, `arguments_of`.  What it returns is unpickled by the JVM
+and fitted to the declared type, `results_of`: a value of another type becomes null, and text takes
+nearly anything.  Lanes have no JVM, so these are its rules, each compared with Spark.
+
+A map is a ``java.util.HashMap`` on both ways, so its items come in the order of their hash codes.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+from collections import Counter
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from godwit.adopt.java_numbers import text_of
+from godwit.adopt.spark_rows import fitting
+from godwit.columns.nested import convert_leaves, with_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Converter = Callable[[Any], Any]
+
+_HASHED_KEYS: Final = (
+    *(spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType, spark.BooleanType),
+    *(spark.DateType, spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType),
+    *(spark.StringType, spark.CharType, spark.VarcharType, spark.DoubleType),
+)
+"""Types of keys of maps whose order in a ``HashMap`` is known."""
+_LONG_KEYS: Final = (
+    *(spark.LongType, spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType),
+)
+_TABLE: Final = 1
+"""Number of buckets of the ``HashMap`` into which the JVM unpickles a map."""
+_LONGEST: Final = 8
+"""Number of items of a bucket above which a table with less than `_TREES` buckets grows."""
+_TREES: Final = 64
+"""Number of buckets from which a long bucket is a tree in Java, whose order is not followed."""
+_INTEGERS: Final = range(-(2**31), 2**31)
+
+
+def check_argument(dtype: spark.DataType) -> None:
+    """Raise `ValueError` if the values of a type that functions get are not known."""
+    if isinstance(dtype, spark.MapType) and not isinstance(dtype.keyType, _HASHED_KEYS):
+        name = dtype.keyType.simpleString()
+        raise ValueError(f"the order in which Java hashes keys of type {name}")  # noqa: TRY004
+    for part in _parts(dtype):
+        check_argument(part)
+
+
+def check_result(dtype: spark.DataType) -> None:
+    """Raise `ValueError` if values that functions return cannot be fitted to a type."""
+    if isinstance(dtype, spark.StructType) and len({*dtype.names}) < len(dtype.names):
+        raise ValueError("a struct with fields of one name")
+    for part in _parts(dtype):
+        check_result(part)
+
+
+def _parts(dtype: spark.DataType) -> list[spark.DataType]:
+    """Return the types that a type is made of."""
+    if isinstance(dtype, spark.StructType):
+        return [field.dataType for field in dtype.fields]
+    if isinstance(dtype, spark.ArrayType):
+        return [dtype.elementType]
+    return [dtype.keyType, dtype.valueType] if isinstance(dtype, spark.MapType) else []
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def arguments_of(column: pa.Array, dtype: spark.DataType, *, as_bytes: bool) -> list[Any]:
+    """Return the values of a column as a function gets them.
+
+    `as_bytes`: binary values are ``bytes``, not ``bytearray``.
+    """
+    counted = convert_leaves(column, with_leaves(column.type, _counted), pa.Array.cast)
+    values: list[Any] = counted.to_pylist()
+    make = _from_arrow(dtype, as_bytes)
+    if make is not None:
+        values = [None if value is None else make(value) for value in values]
+    if dtype.needConversion():  # the worker's part
+        values = [None if value is None else dtype.fromInternal(value) for value in values]
+    return values
+
+
+def _counted(dtype: pa.DataType) -> pa.DataType:
+    """Return the type that Spark stores values of a type in: times are integers."""
+    types = pa.types
+    if types.is_date(dtype):
+        return pa.int32()
+    return pa.int64() if types.is_timestamp(dtype) or types.is_duration(dtype) else dtype
+
+
+def _from_arrow(dtype: spark.DataType, as_bytes: bool) -> Converter | None:
+    """Return the function from Arrow's values to unpickled ones; ``None`` if they are the same."""
+    if isinstance(dtype, spark.BinaryType):
+        return None if as_bytes else bytearray
+    if isinstance(dtype, spark.StructType):
+        fields = [(f.name, _or_null(_from_arrow(f.dataType, as_bytes))) for f in dtype.fields]
+        return lambda value: tuple([make(value[name]) for name, make in fields])
+    if isinstance(dtype, spark.ArrayType):
+        inner = _from_arrow(dtype.elementType, as_bytes)
+        if inner is None:
+            return None
+        element = _or_null(inner)
+        return lambda value: [element(part) for part in value]
+    if isinstance(dtype, spark.MapType):
+        make = _or_null(_from_arrow(dtype.valueType, as_bytes))
+        is_long = isinstance(dtype.keyType, _LONG_KEYS)
+        return lambda value: {
+            key: make(item) for key, item in _hashed(value, is_long, _buckets_for(len(value)))
+        }
+    return None
+
+
+def _or_null(make: Converter | None) -> Converter:
+    """Return a converter that leaves null as it is."""
+    if make is None:
+        return lambda value: value
+    return lambda value: None if value is None else make(value)
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def results_of(
+    values: Sequence[Any], dtype: spark.DataType, column: pa.DataType, *, shortest: bool
+) -> pa.Array:
+    """Return what a function returned, in the worker's internal form, as a column.
+
+    `shortest`: texts of floats are those of Java since version 19.
+    """
+    fit = _fitted(dtype, shortest)
+    return pa.array([None if value is None else fit(_received(value)) for value in values], column)
+
+
+def _received(value: Any) -> Any:
+    """Return a value that the JVM can unpickle; raise for one on which it fails, as Spark does."""
+    if type(value).__module__ == "numpy":
+        raise TypeError(
+            f"the function returned a {type(value).__name__} of NumPy, which Spark does not "
+            "unpickle: convert it, as by .item() or .tolist()"
+        )
+    return value
+
+
+def _fitted(dtype: spark.DataType, shortest: bool) -> Converter:
+    """Return the function that fits an unpickled value, which is not null, to a type."""
+    if isinstance(dtype, spark.StringType | spark.CharType | spark.VarcharType):
+        return lambda value: value if type(value) is str else _java_text(value, shortest)
+    if isinstance(dtype, spark.ArrayType):
+        element = _part(dtype.elementType, shortest)
+        return lambda value: (
+            [element(part) for part in _elements(value)]
+            if isinstance(value, list | tuple | array.array | bytes | bytearray)
+            else None
+        )
+    if isinstance(dtype, spark.MapType):
+        key, item = _part(dtype.keyType, shortest), _part(dtype.valueType, shortest)
+        return lambda value: (
+            [(key(k), item(v)) for k, v in _returned(value)] if isinstance(value, dict) else None
+        )
+    if isinstance(dtype, spark.StructType):
+        fields = [(field.name, _part(field.dataType, shortest)) for field in dtype.fields]
+        return lambda value: _struct(value, fields)
+    return fitting(dtype)
+
+
+def _part(dtype: spark.DataType, shortest: bool) -> Converter:
+    """Return the function that fits a part of a value to a type."""
+    fit = _fitted(dtype, shortest)
+    return lambda value: None if value is None else fit(_received(value))
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    """Return the elements of an array; Java's bytes have signs."""
+    return memoryview(value).cast("b") if isinstance(value, bytes | bytearray) else value
+
+
+def _struct(value: Any, fields: list[tuple[str, Converter]]) -> dict[str, Any] | None:
+    """Return the fields of a struct, fitted to their types."""
+    if not isinstance(value, list | tuple):
+        return None
+    if len(value) != len(fields):
+        raise ValueError(
+            "[STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
+            f"required by the schema. {len(fields)} fields are required while {len(value)} values "
+            "are provided. SQLSTATE: 2201E"
+        )
+    return {name: fit(part) for (name, fit), part in zip(fields, value, strict=True)}
+
+
+def _java_text(value: Any, shortest: bool) -> str:
+    """Return the text of a value as Java's ``toString`` writes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return text_of(value, shortest=shortest)
+    if isinstance(value, int | Decimal):
+        return str(value)
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{', '.join(_java_text(part, shortest) for part in value)}]"
+    if isinstance(value, dict):
+        items = (
+            f"{_java_text(key, shortest)}={_java_text(item, shortest)}"
+            for key, item in _returned(value)
+        )
+        return f"{{{', '.join(items)}}}"
+    raise TypeError(
+        f"the function returned a {type(value).__name__} for a text, of which Java writes its own: "
+        "return str(...) of it"
+    )
+
+
+# -- maps ------------------------------------------------------------------------------------------
+
+
+def _returned(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """Return the items of a map that a function returned, in their order in the JVM."""
+    return _hashed(list(value.items()), None, _TABLE)
+
+
+def _buckets_for(size: int) -> int:
+    """Return how many buckets a ``HashMap`` has that is made for a number of items."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _hashed(
+    items: Sequence[tuple[Any, Any]], is_long: bool | None, buckets: int
+) -> list[tuple[Any, Any]]:
+    """Return the items of a map in the order of a ``HashMap``.
+
+    `is_long`: keys that are integers have 64 bits; ``None``: those that need it. `buckets`: number
+    of them while it is empty.
+    """
+    if len(items) < 2:
+        return list(items)
+    codes = [_hash_code(key, is_long) for key, _ in items]
+    codes = [code ^ (code >> 16) for code in codes]
+    sizes: Counter[int] = Counter()  # of the buckets
+    for size, code in enumerate(codes, 1):
+        own = code & (buckets - 1)
+        sizes[own] += 1
+        while size > 0.75 * buckets or (sizes[own] > _LONGEST and buckets < _TREES):
+            buckets *= 2
+            sizes = Counter(earlier & (buckets - 1) for earlier in codes[:size])
+            own = code & (buckets - 1)
+            if size <= 0.75 * buckets:
+                break  # a long bucket makes the table grow once for each item
+    places = [code & (buckets - 1) for code in codes]
+    order = sorted(range(len(items)), key=places.__getitem__)  # items of a bucket stay in order
+    return [items[number] for number in order]
+
+
+def _hash_code(key: Any, is_long: bool | None) -> int:
+    """Return Java's hash code of a key, as an unsigned integer of 32 bits."""
+    if isinstance(key, str):
+        code = 0
+        units = key.encode("utf-16-le", "surrogatepass")
+        for (unit,) in struct.iter_unpack("<H", units):
+            code = (31 * code + unit) & 0xFFFFFFFF
+        return code
+    if isinstance(key, bool):
+        return 1231 if key else 1237
+    if isinstance(key, float):
+        (key,) = struct.unpack("<q", struct.pack("<d", key))
+        is_long = True
+    if isinstance(key, int):
+        if is_long or (is_long is None and key not in _INTEGERS):
+            key ^= (key & 0xFFFFFFFFFFFFFFFF) >> 32
+        return int(key & 0xFFFFFFFF)
+    if key is None:
+        return 0
+    raise TypeError(
+        f"the function returned a map with a key of type {type(key).__name__}, whose order in "
+        "Spark's map is not known: return text or numbers as keys"
+    )
