@@ -19,7 +19,7 @@ from benchmarks.options import temporary_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Measurement", "in_turns", "measure"]
+__all__ = ["Measurement", "Sampler", "cpu_s", "in_turns", "let_disk_rest", "measure"]
 
 _T = TypeVar("_T")
 _DIRTY_BYTES = 16 * 2**20
@@ -60,7 +60,7 @@ def measure(
     timeout_s: float = 1200.0,
 ) -> Measurement:
     """Run a program of a module over an input, once the disk has nothing to do."""
-    _let_disk_rest()
+    let_disk_rest()
     with temporary_directory() as work:
         log = work / "log.txt"
         with log.open("wb") as errors:
@@ -70,7 +70,7 @@ def measure(
                 stderr=errors,
                 text=True,
             )
-            sampler = _Sampler(process.pid)
+            sampler = Sampler(process.pid)
             sampler.start()
             try:
                 out, _ = process.communicate(timeout=timeout_s)
@@ -89,7 +89,7 @@ def measure(
         raise RuntimeError(f"{program} failed:\n{log.read_text(errors='replace')[-3000:]}")
 
 
-def _let_disk_rest(timeout_s: float = 60.0) -> None:
+def let_disk_rest(timeout_s: float = 60.0) -> None:
     """Wait until what the program before has written is on the disk: it would slow the next."""
     deadline = time.monotonic() + timeout_s
     os.sync()
@@ -106,7 +106,7 @@ def _unwritten_bytes() -> int:
     return sum(int(of_name[name].split()[0]) * 1024 for name in ("Dirty", "Writeback"))
 
 
-class _Sampler(threading.Thread):
+class Sampler(threading.Thread):
     """Samples the memory of a process and all its descendants."""
 
     def __init__(self, pid: int) -> None:
@@ -116,10 +116,12 @@ class _Sampler(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
+        """Sample until stopped."""
         while not self._done.wait(1.0):
             self.peak_bytes = max(self.peak_bytes, sum(map(_pss, family_of(self._pid))))
 
     def stop(self) -> None:
+        """End the samples."""
         self._done.set()
         self.join()
 
@@ -135,6 +137,16 @@ def family_of(pid: int) -> list[int]:
     for one in found:
         found += children.get(one, [])
     return found
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process, all its descendants, and those of them that have ended."""
+    ticks = 0
+    for member in family_of(pid):
+        with suppress(OSError, IndexError):  # it has ended
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(") ")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _pss(pid: int) -> int:

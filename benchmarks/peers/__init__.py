@@ -1,0 +1,1 @@
+"""Godwit beside other engines, over the same files, in one run."""
