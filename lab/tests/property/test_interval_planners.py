@@ -71,7 +71,7 @@ def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None
     ids=["all at once", "block by block", "blocks that are kept"],
 )
 @given(seed=seeds)
-@settings(derandomize=True, deadline=None, max_examples=rounds(70, 250))
+@settings(derandomize=True, deadline=None, max_examples=rounds(125, 250))
 def test_ssm_equals_brute_force(cells: dict[str, int], seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, size in cells.items():
