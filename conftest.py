@@ -107,7 +107,7 @@ _ON_SERVERS = (
     ),
 )
 # Tests of milliseconds, of which each would cost as much again to be dealt out by itself; and files
-# whose tests share a browser, a server or a result, which each process would start or compute anew.
+# whose tests share a browser, a server or a result, which each process would make again.
 _BY_FILE = (
     *(
         f"tests/unit/{place}"

@@ -104,7 +104,7 @@ def main() -> None:
         only=list(PEERS),
         workloads=list(workloads(0)),
         rounds=3,
-        rows=1_000_000,
+        rows=400_000,
         inputs=Path("artifacts/inputs"),
         environments=Path("artifacts/environments"),
         json=Path("artifacts/peers.jsonl"),

@@ -68,7 +68,7 @@ CHECK = Workload(name="check", about="", rows=25_000, keys=5_000, fast=(2, 4))
 
 
 def workloads(rows: int) -> dict[str, Workload]:
-    """Return the workloads, of files of so many rows, and a tenth of them for the function."""
+    """Return the workloads, of files of `rows` rows, and of a tenth of them for the function."""
     listed = (
         Workload(name="uniform", about="1 M uniform keys", rows=rows, keys=1_000_000),
         Workload(name="zipf", about="100 k Zipf(1) keys", rows=rows, keys=100_000, zipf=1.0),

@@ -24,6 +24,13 @@ __all__ = ["S3_SERVERS", "moto_server", "s3_program", "s3_server"]
 
 _START_TIMEOUT_S = 60.0
 _KEY, _SECRET = "key", "secret"
+_MOTO = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+app = DomainDispatcherApplication(create_backend_app)
+run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=False)
+"""
 
 
 def s3_program() -> str | None:
@@ -92,9 +99,13 @@ def s3_server(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def moto_server(directory: Path) -> Iterator[str]:
-    """Run Moto with an empty bucket; gives a URI in it that checkpoints can be opened by."""
+    """Run Moto with an empty bucket; gives a URI in it that checkpoints can be opened by.
+
+    One request at a time: Moto looks whether an object exists, and stores it in a second step, so
+    of two requests at once that ask for a new one both may succeed.
+    """
     (port,) = _free_ports(1)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", _MOTO, str(port)]
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
     try:
