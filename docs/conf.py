@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 # Where a link to a file of the project leads that is no page of the site.
 REPOSITORY = "https://github.com/godwit-streams/godwit"
-# Decisions as they were taken; design pages replace them.
-ARCHIVE = "decisions/archive"
 # Pages outside of `docs`, and their copies: Sphinx takes pages of one directory alone.
 COPIES = {
     ROOT / "benchmarks/README.md": ROOT / "docs/lab/benchmarks.md",
@@ -48,7 +46,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build", ARCHIVE]
+exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 
 # Pages are read on code hosts too: links are relative paths, anchors are their slugs of headings.
@@ -125,9 +123,7 @@ def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
         for path_outside, copy in COPIES.items():
             if target.is_relative_to(path_outside):
                 target = copy / target.relative_to(path_outside)
-        is_page = target.is_relative_to(docs) and target.is_file()
-        is_page = is_page and not target.is_relative_to(docs / ARCHIVE)
-        if is_page:
+        if target.is_relative_to(docs) and target.is_file():
             return f"{posixpath.relpath(target, page.parent)}{path[len(name) :]}"
         if not target.exists():
             return None  # the build reports what is nowhere

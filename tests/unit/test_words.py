@@ -47,8 +47,8 @@ def documents() -> Iterator[tuple[str, str]]:
     for name in DOCUMENTS:
         path = ROOT / name
         for page in sorted(path.rglob("*.md")) if path.is_dir() else [path]:
-            # Decisions as they were taken, what scripts write, and copies for the site.
-            if page.parent.name not in {"archive", "lab"} and page.name != "gallery.md":
+            # Without what scripts write, and copies for the site.
+            if page.parent.name != "lab" and page.name != "gallery.md":
                 text = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", page.read_text())
                 yield str(page.relative_to(ROOT).parent), text
 
